@@ -1,0 +1,32 @@
+"""The lowest floor: the C++ engine (`native._engine`) and the error tree (`native.errors`).
+
+Invariant: `native.errors` needs nothing; asking for the engine where it was not built says how to build it.
+"""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`from native import _engine`, the first time."""
+    if name != "_engine":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return importlib.import_module("native._engine")
+    except ModuleNotFoundError as error:
+        if error.name != "native._engine":
+            raise
+        raise ImportError(_how_to_build(Path(__file__).parent), name=error.name, path=__file__) from None
+
+
+def _how_to_build(folder: Path) -> str:
+    others = ", ".join(sorted(file.name for file in folder.glob("_engine.*.so")))
+    built = f"built for another Python only ({others})" if others else "not built"
+    if (folder / "src").is_dir():
+        checkout = folder.parent
+        return (
+            f"the C++ engine is {built} in the source folder {checkout}, which Python finds first. Build it there "
+            f"with `make dev` (or `pip install -e {checkout}`), or run from another folder to use what is installed."
+        )
+    return f"the C++ engine in {folder} is {built}: pip install --force-reinstall pycollectives"

@@ -1,0 +1,130 @@
+"""The native engine: reductions, links, handshake and the executor that runs schedules.
+
+Invariant: no call here holds the GIL while it waits. Errors are those of `native.errors`; misuse by our own
+Python code is ValueError or TypeError.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+DTYPES: Final[dict[str, int]]  # "float32" -> code, for every dtype of the contract ("bfloat16" included)
+OPS: Final[dict[str, int]]  # "sum" -> code; "avg" is a sum whose final reduction divides by the group's size
+COLLECTIVES: Final[dict[str, int]]  # "allreduce" -> code on the wire
+WIRE_VERSION: Final[int]
+
+def supports(dtype: int, op: int) -> bool: ...
+def reduce(dst: npt.NDArray[Any], sources: Sequence[npt.NDArray[Any]], dtype: int, op: int, scale: float = 1.0) -> None:
+    """dst = sources left to right (the kernel the executor uses); for tests and calibration."""
+
+def cpu_features() -> list[str]:
+    """The instruction sets the reductions may use here, best last, e.g. ["avx2", "avx512"]."""
+
+def sha256(data: bytes) -> bytes: ...
+def hmac_sha256(key: bytes, data: bytes) -> bytes: ...
+
+class Program:
+    """One rank's schedule, compiled; immutable and shared between operations.
+
+    `grid`, `scratch` as in Schedule. `steps[i]` is a tuple (kind, peers, dst, sources, final, dependencies):
+    - kind: 0 send, 1 recv, 2 reduce, 3 copy
+    - peers: ranks; for reduce see `sources`
+    - dst: (buffer, first, count): where data goes (send: the chunk to send)
+    - sources: for copy one chunk; for reduce the operands in order, a chunk (buffer, first, count) or a rank
+    - dependencies: (step, buffer, block_there, block_here): this step may be at byte x of the buffer only
+      when `step`, whose region there starts at block_there, has finished up to x; this step's region starts
+      at block_here.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        grid: tuple[int, int],
+        scratch: Sequence[Sequence[tuple[int, int]]],
+        steps: Sequence[tuple[Any, ...]],
+    ) -> None: ...
+    @property
+    def peers(self) -> list[int]: ...
+
+class Operation:
+    """A program bound to element type, reduction and sizes; reusable for any memory of those sizes.
+
+    `in_bounds`, `out_bounds`: the number of elements (divided evenly: block b of B covers
+    [n*b//B, n*(b+1)//B)), or an int64 array of blocks + 1 ascending offsets, in elements.
+    `identity` = (collective, op, dtype, count, root, algorithm) is what ranks compare: `count` is 0 where it
+    may differ between ranks, `algorithm` a 32-bit hash of name and parameters.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        dtype: int,
+        op: int,
+        in_bounds: int | npt.NDArray[np.int64],
+        out_bounds: int | npt.NDArray[np.int64],
+        identity: tuple[int, int, int, int, int, int],
+    ) -> None: ...
+    @property
+    def in_bytes(self) -> int: ...
+    @property
+    def out_bytes(self) -> int: ...
+
+class Ticket:
+    """An asynchronous operation; keeps its arrays alive until it is done."""
+
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None) -> None:
+        """Return when done; raise its error. A passed timeout raises OpTimeout and leaves it running."""
+
+class Group:
+    """The native side of one communicator: its links, executor, progress thread and shared memory."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        context: bytes,
+        epoch: int,
+        secret: bytes,
+        segment: int = 0,
+        oversubscribed: bool = False,
+    ) -> None:
+        """`context`: 16 bytes naming run and communicator. `secret` may be empty (insecure).
+        `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host."""
+
+    def listen(self, scheme: str, fd: int) -> None:
+        """Accept peers of `scheme` ("shm", "tcp") on this bound, listening, non-blocking socket; owns it."""
+
+    def listen_inproc(self) -> str:
+        """The address under which threads of this process reach this group."""
+
+    def route(self, peer: int, scheme: str, addresses: Sequence[str], host: str) -> None:
+        """How to reach `peer`: shm "name of an abstract socket", tcp "ip%scope port" (tried in order), inproc
+        the peer's `listen_inproc()`. `host` is for messages. Opens nothing."""
+
+    def connect(self, peers: Sequence[int], timeout: float) -> None:
+        """Open the links to `peers`, where not yet open. PeerLost, OpTimeout, AuthError, ConfigMismatch."""
+
+    def run(self, operation: Operation, inp: Any, out: Any, timeout: float) -> None:
+        """Run now, on this thread. `inp`, `out`: contiguous arrays or None; the same array in place."""
+
+    def start(self, operation: Operation, inp: Any, out: Any, timeout: float) -> Ticket:
+        """Queue for the progress thread; operations complete in the order they were started."""
+
+    def empty(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """Uninitialised bytes that peers on this host can read directly: a uint8 array, 64-byte aligned, that
+        goes back to the kernel with the last reference. None where no peer shares memory with us."""
+
+    def link_kind(self, peer: int) -> str | None:
+        """The scheme of the open link to `peer`, None if none is open."""
+
+    def bytes_sent(self) -> int: ...
+    @property
+    def broken(self) -> BaseException | None:
+        """The first error after which no operation can run; None while all is well."""
+
+    def close(self) -> None:
+        """Close links, threads and memory; idempotent; peers see this rank as gone."""

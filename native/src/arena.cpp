@@ -1,0 +1,204 @@
+#include "arena.hpp"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <new>
+
+#include "error.hpp"
+
+namespace collectives {
+
+namespace {
+
+constexpr std::uint64_t arena_magic = 0x31616e6572614350;  // "PCarena1"
+constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
+
+std::byte* map_or_throw(std::size_t n, int flags, int fd) {
+    void* base = ::mmap(nullptr, n, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
+    if (base == MAP_FAILED) throw_system("mapping shared memory", errno);
+    return static_cast<std::byte*>(base);
+}
+
+UniqueFd make_eventfd() {
+    UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!fd) throw_system("eventfd", errno);
+    return fd;
+}
+
+void initialise(Arena& arena) {
+    Header& header = arena.header();
+    header.magic = arena_magic;
+    if (::getrandom(header.cookie.data(), sizeof(header.cookie), 0) != sizeof(header.cookie)) {
+        throw_system("getrandom", errno);
+    }
+}
+
+// Blocks are at least a cache line, so that no two arrays share one; large ones are whole pages, so that
+// they can be returned to the kernel, and very large ones can be huge pages.
+std::size_t alignment_for(std::size_t n) {
+    if (n >= huge_page) return huge_page;
+    return n >= page_size ? page_size : cache_line;
+}
+
+std::size_t rounded(std::size_t n) {
+    n = std::max<std::size_t>(n, 1);
+    return round_up(n, n >= page_size ? page_size : cache_line);
+}
+
+}  // namespace
+
+std::size_t Geometry::outlet_stride() const {
+    return round_up(sizeof(Outlet), page_size) + round_up(slots_per_link * slot_bytes, page_size);
+}
+
+std::size_t Geometry::heap_offset() const {
+    return round_up(cast_offset() + cast_slots * cast_slot_bytes, huge_page);
+}
+
+std::size_t heap_reserve(int size) {
+    struct sysinfo info{};
+    if (::sysinfo(&info) != 0) return 0;
+    std::size_t reserve = static_cast<std::size_t>(info.totalram) * info.mem_unit;
+    reserve = std::min(reserve, (std::size_t{16} << 40) / static_cast<std::size_t>(std::max(size, 1)));
+    struct rlimit limit{};
+    if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) reserve = 0;
+    return reserve / huge_page * huge_page;
+}
+
+Arena::Arena(std::byte* base, const Geometry& geometry, UniqueFd fd, UniqueFd wake)
+    : base_(base), geometry_(geometry), fd_(std::move(fd)), wake_(std::move(wake)) {
+    if (geometry_.heap_bytes > 0) free_.emplace(geometry_.heap_offset(), geometry_.heap_bytes);
+}
+
+Arena::~Arena() { ::munmap(base_, geometry_.total()); }
+
+std::shared_ptr<Arena> Arena::create_shared(const Geometry& geometry) {
+    UniqueFd fd(::memfd_create("collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!fd) throw_system("memfd_create", errno);
+    if (::ftruncate(fd.get(), static_cast<off_t>(geometry.total())) != 0) throw_system("ftruncate", errno);
+    // A peer that could shrink the file could kill us by SIGBUS.
+    if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        throw_system("sealing shared memory", errno);
+    }
+    std::byte* base = map_or_throw(geometry.total(), MAP_SHARED, fd.get());
+    std::shared_ptr<Arena> arena(new Arena(base, geometry, std::move(fd), make_eventfd()));
+    initialise(*arena);
+    return arena;
+}
+
+std::shared_ptr<Arena> Arena::create_private(const Geometry& geometry) {
+    std::byte* base = map_or_throw(geometry.total(), MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    std::shared_ptr<Arena> arena(new Arena(base, geometry, UniqueFd(), make_eventfd()));
+    initialise(*arena);
+    return arena;
+}
+
+std::shared_ptr<Arena> Arena::map(int fd, const Geometry& geometry,
+                                  const std::array<std::uint64_t, 2>& cookie, UniqueFd wake) {
+    struct stat info{};
+    if (::fstat(fd, &info) != 0) throw_system("fstat", errno);
+    const int seals = ::fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size != static_cast<off_t>(geometry.total())) {
+        throw Error(ErrorKind::transport_unavailable, "a peer's shared memory has another size than agreed");
+    }
+    std::byte* base = map_or_throw(geometry.total(), MAP_SHARED, fd);
+    std::shared_ptr<Arena> arena(new Arena(base, geometry, UniqueFd(), std::move(wake)));
+    if (arena->header().magic != arena_magic || arena->header().cookie != cookie) {
+        throw Error(ErrorKind::transport_unavailable, "a peer's shared memory is not the one it announced");
+    }
+    return arena;
+}
+
+Outlet& Arena::outlet(int peer) {
+    return *reinterpret_cast<Outlet*>(base_ + page_size +
+                                      static_cast<std::size_t>(peer) * geometry_.outlet_stride());
+}
+
+std::byte* Arena::slot(int peer, std::size_t index) {
+    return outlet(peer).slots + index * geometry_.slot_bytes;
+}
+
+std::byte* Arena::cast_slot(std::size_t index) {
+    return base_ + geometry_.cast_offset() + index * geometry_.cast_slot_bytes;
+}
+
+void Arena::set_current_call(const Call& call) {
+    const auto words = std::bit_cast<std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)>>(call);
+    for (std::size_t i = 0; i < words.size(); ++i) {
+        header().current[i].store(words[i], std::memory_order_relaxed);
+    }
+}
+
+Call Arena::current_call() {
+    std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)> words{};
+    for (std::size_t i = 0; i < words.size(); ++i) {
+        words[i] = header().current[i].load(std::memory_order_relaxed);
+    }
+    return std::bit_cast<Call>(words);
+}
+
+bool Arena::in_heap(const std::byte* data, std::size_t n) const {
+    const std::byte* heap = base_ + geometry_.heap_offset();
+    return data >= heap && data + n <= heap + geometry_.heap_bytes;
+}
+
+std::byte* Arena::allocate(std::size_t n) {
+    n = rounded(n);
+    const std::size_t alignment = alignment_for(n);
+    const std::lock_guard lock(mutex_);
+    for (auto block = free_.begin(); block != free_.end(); ++block) {
+        const auto [offset, length] = *block;
+        const std::size_t start = round_up(offset, alignment);
+        if (start + n > offset + length) continue;
+        free_.erase(block);
+        if (start > offset) free_.emplace(offset, start - offset);
+        if (start + n < offset + length) free_.emplace(start + n, offset + length - start - n);
+        if (n >= huge_page) ::madvise(base_ + start, n, MADV_HUGEPAGE);
+        return base_ + start;
+    }
+    return nullptr;
+}
+
+void Arena::release(std::byte* data, std::size_t n) {
+    n = rounded(n);
+    std::size_t offset = offset_of(data);
+    const std::lock_guard lock(mutex_);
+    punch(offset, n);
+    auto next = free_.lower_bound(offset);
+    if (next != free_.end() && next->first == offset + n) {
+        n += next->second;
+        next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+        const auto previous = std::prev(next);
+        if (previous->first + previous->second == offset) {
+            offset = previous->first;
+            n += previous->second;
+            free_.erase(previous);
+        }
+    }
+    free_.emplace(offset, n);
+}
+
+void Arena::punch(std::size_t offset, std::size_t n) {
+    if (n < page_size) return;
+    if (fd_) {
+        ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                    static_cast<off_t>(n));
+    } else {
+        ::madvise(base_ + offset, n, MADV_DONTNEED);
+    }
+}
+
+}  // namespace collectives

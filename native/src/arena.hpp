@@ -1,0 +1,143 @@
+// One rank's shared memory: a control area that its peers write acknowledgements into, staging space that
+// they read from, and a heap for arrays they may read directly.
+//
+// Invariant: the memory belongs to a memfd (or, between threads of one process, to an anonymous mapping), so
+// it has no name and ends with the last process that maps it. The file is as large as the machine's memory,
+// but only pages that were touched exist. Everything at fixed places is described here and nowhere else.
+//
+// Layout of a rank's arena in a group of `size` ranks:
+//
+//     Header                     one page: identity, doorbell, current operation
+//     Outlet[size]               per receiving peer: lines, acknowledgements, staging slots
+//     cast slots                 staging that several peers read at once
+//     heap                       arrays from Communicator.empty()
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "frame.hpp"
+#include "unique_fd.hpp"
+
+namespace collectives {
+
+inline constexpr std::size_t cache_line = 64;
+inline constexpr std::size_t page_size = 4096;
+
+// What a sender tells a receiver about one slice of a message.
+//
+// A message of up to `inline_bytes` travels in the line itself. `tag` carries the number of the line on its
+// link in the upper half and a fingerprint of the operation in the lower; it is stored last.
+struct alignas(cache_line) Line {
+    static constexpr std::size_t inline_bytes = 56;
+
+    std::atomic<std::uint64_t> tag;
+    union {
+        std::array<std::byte, inline_bytes> data;
+        struct {
+            std::uint64_t offset;  // within the sender's arena, or an address of this process
+            std::uint64_t length;
+        } slice;
+    };
+};
+static_assert(sizeof(Line) == cache_line);
+
+inline constexpr std::size_t lines_per_link = 64;
+inline constexpr std::size_t slots_per_link = 2;
+inline constexpr std::size_t cast_slots = 3;
+
+// A sender's side of its link to one peer.
+struct Outlet {
+    std::array<Line, lines_per_link> lines;
+    alignas(cache_line) std::atomic<std::uint64_t> acknowledged;  // lines the peer has finished with
+    alignas(page_size) std::byte slots[];                         // slots_per_link * slot_bytes
+};
+
+struct Header {
+    std::uint64_t magic;
+    std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
+    alignas(cache_line) std::atomic<std::uint32_t> doorbell;
+    std::atomic<std::uint32_t> sleeping;  // Sleep
+    std::atomic<std::uint32_t> closed;    // the owner has left in good order
+    // What the owner is running, as the words of a Call; read only to explain a mismatch.
+    alignas(cache_line) std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> current;
+};
+
+enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };
+
+struct Geometry {
+    std::uint32_t size = 0;           // ranks in the group
+    std::size_t slot_bytes = 0;       // one staging slot of a link
+    std::size_t cast_slot_bytes = 0;  // one staging slot for several peers
+    std::size_t heap_bytes = 0;
+
+    std::size_t outlet_stride() const;
+    std::size_t cast_offset() const { return page_size + size * outlet_stride(); }
+    std::size_t heap_offset() const;
+    std::size_t total() const { return heap_offset() + heap_bytes; }
+};
+
+class Arena {
+  public:
+    // A new arena in a memfd, to be shared by passing `fd()`.
+    static std::shared_ptr<Arena> create_shared(const Geometry& geometry);
+    // A new arena for threads of this process.
+    static std::shared_ptr<Arena> create_private(const Geometry& geometry);
+    // A peer's arena, with the peer's eventfd. Error(transport_unavailable) if the file is not the one meant.
+    static std::shared_ptr<Arena> map(int fd, const Geometry& geometry,
+                                      const std::array<std::uint64_t, 2>& cookie, UniqueFd wake);
+
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+    ~Arena();
+
+    Header& header() { return *reinterpret_cast<Header*>(base_); }
+    Outlet& outlet(int peer);
+    std::byte* slot(int peer, std::size_t index);
+    std::byte* cast_slot(std::size_t index);
+    // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.
+    std::byte* at(std::uint64_t offset) {
+        return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(base_) + offset);
+    }
+    int fd() const { return fd_.get(); }
+    // The owner's eventfd: what peers write to where the owner sleeps on sockets as well.
+    int wake_fd() const { return wake_.get(); }
+    const Geometry& geometry() const { return geometry_; }
+
+    // What the owner is running; another rank may see it half changed.
+    void set_current_call(const Call& call);
+    Call current_call();
+
+    // Whether [data, data + n) lies in the heap, and where.
+    bool in_heap(const std::byte* data, std::size_t n) const;
+    std::uint64_t offset_of(const std::byte* data) const {
+        return reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(base_);
+    }
+
+    // Memory from the heap, 64-byte aligned, zeroed where the kernel has not given it out before; nullptr
+    // when there is none left. Thread-safe.
+    std::byte* allocate(std::size_t n);
+    // Give it back, to the kernel as far as it covers whole pages.
+    void release(std::byte* data, std::size_t n);
+
+  private:
+    Arena(std::byte* base, const Geometry& geometry, UniqueFd fd, UniqueFd wake);
+    void punch(std::size_t offset, std::size_t n);
+
+    std::byte* base_;
+    Geometry geometry_;
+    UniqueFd fd_;
+    UniqueFd wake_;
+    std::mutex mutex_;
+    std::map<std::size_t, std::size_t> free_;  // offset -> bytes, neighbours merged
+};
+
+// The heap size to reserve: the machine's memory, less where address space is short. No memory is used by it.
+std::size_t heap_reserve(int size);
+
+}  // namespace collectives

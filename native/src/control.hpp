@@ -1,0 +1,149 @@
+// The control thread: accepts and makes connections, and watches those that carry no data themselves.
+//
+// Invariant: it never touches Python, never blocks but in epoll, and owns every socket until the handshake
+// has succeeded. A caller that does not finish its handshake within two seconds is dropped, and so is the
+// oldest one when too many are pending, so that strangers cannot keep ranks out. What it finds out is told
+// through `Events`, on this thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "arena.hpp"
+#include "error.hpp"
+#include "hello.hpp"
+#include "sockets.hpp"
+#include "unique_fd.hpp"
+#include "wait.hpp"
+
+namespace collectives {
+
+enum class Scheme : std::uint8_t { shm, tcp, inproc };
+
+// A peer that has proved who it is.
+struct Connected {
+    int peer = -1;
+    Scheme scheme = Scheme::tcp;
+    UniqueFd socket;               // tcp: for data; shm: kept by the control thread, which watches it
+    std::shared_ptr<Arena> arena;  // shm: the peer's
+};
+
+class Control {
+  public:
+    struct Events {
+        std::function<void(Connected)> connected;
+        std::function<void(int peer, const Error&)> failed;  // no connection to be had; -1: to anybody
+        std::function<void(int peer)> lost;                  // a watched connection ended
+    };
+
+    Control(Identity identity, Events events);
+    Control(const Control&) = delete;
+    Control& operator=(const Control&) = delete;
+    // Ends the thread and closes all it owns.
+    ~Control();
+
+    // `arena` is handed to peers that share memory with us; set before anything of scheme shm.
+    void share(std::shared_ptr<Arena> arena);
+    // From any thread.
+    void listen(Scheme scheme, UniqueFd socket);
+    void dial(int peer, Scheme scheme, std::vector<std::string> addresses);
+
+  private:
+    // What a connection under way is waiting for.
+    enum class Stage : std::uint8_t { connect, hello, reply, proof, closing };
+
+    struct Dial {
+        int peer = -1;
+        Scheme scheme = Scheme::tcp;
+        std::vector<std::string> addresses;
+        std::size_t next = 0;  // the address to try
+        Clock::time_point first{};
+        Clock::time_point again{};
+        std::chrono::milliseconds pause{0};
+        bool refused = true;  // so far in this round, nobody listened
+        bool trying = false;
+        std::string last_problem;
+        Verdict verdict = Verdict::welcome;  // a definite no, if any
+        std::uint32_t their_version = 0;
+    };
+
+    struct Connection {
+        Scheme scheme = Scheme::tcp;
+        UniqueFd socket;
+        Stage stage = Stage::hello;
+        int peer = -1;  // known at once on the calling side, after the hello on the other
+        bool caller = false;
+        Clock::time_point deadline{};
+        std::array<std::byte, 128> buffer{};
+        std::size_t have = 0;
+        std::vector<UniqueFd> descriptors;
+        Hello hello;
+        Reply reply;
+    };
+
+    struct Listener {
+        Scheme scheme = Scheme::tcp;
+        UniqueFd socket;
+    };
+
+    using Id = std::uint64_t;
+
+    void run();
+    void loop();
+    void order();
+    void take_orders();
+    void watch(int fd, std::uint32_t events, Id id, int operation);
+    int next_timeout();
+    void on_timers();
+    void resume_listeners();
+
+    void accept_all(Id id);
+    void start_dial(Dial& dial);
+    void dial_failed(int peer, const std::string& problem, bool refused, Verdict verdict,
+                     std::uint32_t version);
+    void give_up(Dial& dial);
+
+    void on_ready(Id id);
+    bool receive(Id id, Connection& connection);
+    // Each handles one complete message; false ends the connection.
+    bool on_hello(Id id, Connection& connection);
+    bool on_reply(Id id, Connection& connection);
+    bool on_proof(Id id, Connection& connection);
+    bool on_closing(Id id, Connection& connection);
+    void drop(Id id, const std::string& problem, bool refused = false, Verdict verdict = Verdict::welcome,
+              std::uint32_t version = 0);
+    void establish(Id id, Connection& connection, const Offer& offer);
+
+    Identity identity_;
+    std::shared_ptr<Arena> arena_;
+    Events events_;
+    UniqueFd epoll_;
+    UniqueFd order_;  // eventfd: there are orders
+
+    std::mutex mutex_;
+    std::vector<Listener> new_listeners_;
+    std::vector<Dial> new_dials_;
+    bool stop_ = false;
+
+    // The thread's own.
+    Id next_id_ = 1;
+    std::map<Id, Listener> listeners_;
+    std::map<Id, Connection> connections_;
+    std::deque<Id> pending_;  // accepted and not yet proved, oldest first
+    std::map<int, Dial> dials_;
+    std::map<Id, std::pair<int, UniqueFd>> watched_;
+    std::set<int> linked_;
+    bool paused_ = false;  // out of descriptors: not accepting for a moment
+    Clock::time_point resume_at_{};
+
+    std::thread thread_;  // last: starts when all else is there
+};
+
+}  // namespace collectives

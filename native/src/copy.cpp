@@ -1,0 +1,94 @@
+#include "copy.hpp"
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu.hpp"
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+namespace collectives {
+
+#if defined(__x86_64__)
+
+namespace {
+
+constexpr std::size_t string_copy_from = 2048;
+constexpr std::size_t line = 64;
+
+struct Quad {
+    __m128i a, b, c, d;
+};
+
+Quad load_quad(const std::byte* p) {
+    const auto* from = reinterpret_cast<const __m128i*>(p);
+    return {_mm_loadu_si128(from), _mm_loadu_si128(from + 1), _mm_loadu_si128(from + 2),
+            _mm_loadu_si128(from + 3)};
+}
+
+// Where the destination lies 1 to 15 bytes after the source, modulo a page, each load seems to depend on the
+// stores before it, and `rep movsb` falls to a thirtieth of its speed (3 GB/s on Zen 4). From the end
+// backwards there is no such dependence.
+bool seems_to_overlap(const std::byte* dst, const std::byte* src) {
+    const std::size_t distance =
+        (reinterpret_cast<std::uintptr_t>(dst) - reinterpret_cast<std::uintptr_t>(src)) % 4096;
+    return distance - 1 < 15;
+}
+
+void copy_backwards(std::byte* dst, const std::byte* src, std::size_t n) {
+    while (n >= line) {
+        n -= line;
+        const Quad whole = load_quad(src + n);
+        auto* to = reinterpret_cast<__m128i*>(dst + n);
+        _mm_storeu_si128(to, whole.a);
+        _mm_storeu_si128(to + 1, whole.b);
+        _mm_storeu_si128(to + 2, whole.c);
+        _mm_storeu_si128(to + 3, whole.d);
+    }
+    std::memcpy(dst, src, n);
+}
+
+}  // namespace
+
+void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
+    static const bool string_copy = has_fast_string_copy();
+    if (dst == src || n == 0) return;
+    if (n < string_copy_from || !string_copy) {
+        std::memcpy(dst, src, n);
+        return;
+    }
+    if (seems_to_overlap(dst, src)) return copy_backwards(dst, src, n);
+    asm volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(n)::"memory");
+}
+
+void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) {
+    if (dst == src) return;
+    const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
+    if (n < head + line) return copy_bytes(dst, src, n);
+    std::memcpy(dst, src, head);
+    std::size_t at = head;
+    for (; n - at >= line; at += line) {
+        const Quad whole = load_quad(src + at);
+        auto* to = reinterpret_cast<__m128i*>(dst + at);
+        _mm_stream_si128(to, whole.a);
+        _mm_stream_si128(to + 1, whole.b);
+        _mm_stream_si128(to + 2, whole.c);
+        _mm_stream_si128(to + 3, whole.d);
+    }
+    _mm_sfence();
+    std::memcpy(dst + at, src + at, n - at);
+}
+
+#else
+
+void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
+    if (dst != src && n != 0) std::memcpy(dst, src, n);
+}
+
+void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) { copy_bytes(dst, src, n); }
+
+#endif
+
+}  // namespace collectives

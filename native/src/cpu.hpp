@@ -1,0 +1,43 @@
+// What this processor offers: instruction sets for the kernels, fast string copies, a spin-wait hint.
+//
+// Invariant: a set is reported only if both the processor and the operating system support it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace collectives {
+
+// The forms in which kernels are compiled, worst first. On arm64 only the baseline (NEON) exists.
+enum class Isa : std::uint8_t { baseline, avx2, avx512 };
+
+// "sse2" or "neon" for the baseline, "avx2", "avx512".
+std::string_view name(Isa isa);
+
+// Whether the kernels of this form can run here.
+bool has(Isa isa);
+
+// The form in use: the best one, or the one that the environment's COLLECTIVES_ISA (baseline, avx2, avx512)
+// names. Decided at the first call; throws std::invalid_argument when that variable names an unknown form or
+// one that cannot run here.
+Isa selected_isa();
+
+// Names of the forms that the kernels may use, best last.
+std::vector<std::string> cpu_features();
+
+// Whether `rep movsb` copies whole cache lines at once (ERMS or FSRM).
+bool has_fast_string_copy();
+
+// Tells the core that it is in a spin loop. On arm64 `isb` waits about as long as x86's `pause`; `yield` is
+// a no-op on most cores.
+inline void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb" ::: "memory");
+#endif
+}
+
+}  // namespace collectives

@@ -1,0 +1,50 @@
+// The errors of the engine: one exception type that says which Python error it becomes.
+//
+// Invariant: thrown only on the thread that called the engine; the progress and control threads catch it and
+// hand it over as a value.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace collectives {
+
+enum class ErrorKind : std::uint8_t {
+    peer_lost,
+    op_timeout,
+    desync,
+    stale_epoch,
+    aborted,
+    config_mismatch,
+    auth,
+    transport_unavailable,
+    invalid,      // ValueError
+    interrupted,  // a Python exception is already set: a signal handler raised
+};
+
+class Error : public std::runtime_error {
+  public:
+    Error(ErrorKind kind, const std::string& message, std::vector<int> ranks = {})
+        : std::runtime_error(message), kind_(kind), ranks_(std::move(ranks)) {}
+
+    ErrorKind kind() const { return kind_; }
+    const std::vector<int>& ranks() const { return ranks_; }
+
+  private:
+    ErrorKind kind_;
+    std::vector<int> ranks_;
+};
+
+// "rank 3", "ranks 1, 2 and 5"
+std::string name_ranks(const std::vector<int>& ranks);
+
+// "Connection refused" for ECONNREFUSED
+std::string errno_text(int code);
+
+// An Error for a system call that failed for a reason that is nobody's fault here.
+[[noreturn]] void throw_system(const char* call, int code);
+
+}  // namespace collectives

@@ -1,0 +1,63 @@
+// What ranks say about an operation: the call as every rank must have made it, and the frame that precedes
+// each message on a byte stream.
+//
+// Invariant: fixed-size structs in the host's byte order (both supported machines are little endian; the
+// handshake refuses others). The wire version changes with any of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace collectives {
+
+inline constexpr std::uint32_t wire_version = 1;
+
+// One call of a collective, as all ranks have to agree on it.
+struct Call {
+    std::uint64_t sequence =
+        0;                    // collectives: how many this communicator ran before; send/recv: on this link
+    std::uint64_t count = 0;  // elements; 0 where ranks may differ
+    std::uint32_t algorithm = 0;  // hash of the algorithm's name and parameters
+    std::uint32_t root = 0;
+    std::uint8_t collective = 0;
+    std::uint8_t op = 0;
+    std::uint8_t dtype = 0;
+    std::uint8_t unused = 0;
+    std::uint32_t epoch = 0;
+
+    bool operator==(const Call&) const = default;
+
+    // 32 bits that differ, as good as always, between different calls.
+    std::uint32_t fingerprint() const;
+    // "operation 17: allreduce(sum, float32, 1000 elements)"
+    std::string describe() const;
+};
+static_assert(sizeof(Call) == 32);
+
+struct Frame {
+    Call call;
+    std::uint64_t length = 0;  // payload bytes that follow
+    std::uint32_t magic = 0;
+    std::uint32_t unused = 0;
+};
+static_assert(sizeof(Frame) == 48);
+
+inline constexpr std::uint32_t frame_magic = 0x4d465950;  // "PYFM"
+
+enum class Collective : std::uint8_t {
+    allreduce,
+    reduce,
+    broadcast,
+    allgather,
+    reduce_scatter,
+    gather,
+    scatter,
+    alltoall,
+    barrier,
+    send,
+};
+inline constexpr int n_collectives = 10;
+
+const char* collective_name(Collective collective);
+
+}  // namespace collectives

@@ -1,0 +1,138 @@
+// The native side of one communicator: its links, its executor and its progress thread.
+//
+// Invariant: operations run one at a time, in the order in which they were started, whichever thread runs
+// them. The first error of an operation breaks the group: links are shut down so that peers notice, and every
+// later operation throws that first cause. No member here touches Python.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "control.hpp"
+#include "error.hpp"
+#include "executor.hpp"
+#include "program.hpp"
+
+namespace collectives {
+
+using Interrupted = std::function<bool()>;
+
+// One operation for the progress thread.
+struct Job {
+    std::shared_ptr<const Operation> operation;
+    std::byte* in = nullptr;
+    std::byte* out = nullptr;
+    double timeout = 0;
+    bool done = false;  // under the group's queue mutex
+    std::exception_ptr error;
+};
+
+class Group {
+  public:
+    struct Options {
+        Identity identity;
+        std::size_t segment = 0;  // bytes per slice; 0: the default
+        bool oversubscribed = false;
+    };
+
+    explicit Group(Options options);
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+    ~Group() { close(); }
+
+    void listen(Scheme scheme, UniqueFd socket);
+    std::string listen_inproc();
+    void route(int peer, Scheme scheme, std::vector<std::string> addresses, std::string host);
+
+    void connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
+    void run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out, double timeout,
+             const Interrupted& interrupted);
+    std::shared_ptr<Job> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
+                               double timeout);
+    bool done(const Job& job);
+    // False if it is not done after `timeout`. Throws the operation's error.
+    bool wait(const Job& job, double timeout, const Interrupted& interrupted);
+
+    // Memory that peers on this host can read, or nullptr. Kept alive by the arena it comes from.
+    std::shared_ptr<Arena> arena() const { return arena_; }
+
+    const char* link_scheme(int peer);
+    std::uint64_t bytes_sent();
+    std::optional<Error> broken();
+    void close();
+
+  private:
+    struct Route {
+        Scheme scheme = Scheme::tcp;
+        std::vector<std::string> addresses;
+        std::string host;
+    };
+
+    Control& control();
+    void share(std::shared_ptr<Arena> arena);
+    bool has_links(const std::vector<int>& peers) const;
+    void open_links(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
+    void dial(int peer);
+    void add_link(int peer, std::unique_ptr<Link> link);
+    Peer describe(int peer) const;
+
+    void run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
+                    const Interrupted& interrupted);
+    Call next_call(const Operation& operation);
+    void break_with(const Error& cause);
+    void throw_if_unusable();
+    void serve();  // the progress thread
+
+    Identity identity_;
+    Geometry geometry_;
+    Executor::Settings settings_;
+    std::atomic<bool> closing_{false};
+    Sleeper sleeper_;
+    std::shared_ptr<Arena> arena_;
+    std::string port_;  // our inproc address
+    std::map<int, Route> routes_;
+
+    // The one who runs an operation holds this.
+    std::mutex running_;
+    Executor executor_;
+    std::vector<Link*> links_;  // by rank
+    std::vector<std::unique_ptr<Link>> owned_;
+    std::vector<bool> dialled_;
+    std::uint64_t sequence_ = 0;                  // collectives so far
+    std::vector<std::uint64_t> sent_, received_;  // point-to-point messages, by peer
+    bool closed_ = false;
+
+    // What the control thread has found out.
+    std::mutex news_;
+    std::condition_variable news_came_;
+    std::vector<Connected> arrived_;
+    std::map<int, Error> failed_;
+    std::map<int, ShmLink*> watched_;
+    std::vector<bool> gone_;  // whose connection was lost before we had made a link of it
+
+    std::mutex state_;
+    std::optional<Error> broken_;
+
+    std::mutex queue_;
+    std::condition_variable queued_;
+    std::condition_variable finished_;
+    std::deque<std::shared_ptr<Job>> jobs_;
+    bool serving_ = false;  // the progress thread has a job in hand
+    bool stop_ = false;
+    std::thread progress_;
+
+    std::unique_ptr<Control> control_;  // last: its thread calls back
+};
+
+}  // namespace collectives

@@ -1,0 +1,91 @@
+// A link: ordered, reliable messages between this rank and one peer, in both directions.
+//
+// Invariant: nothing here blocks. Each direction carries one message at a time, of a length both sides know;
+// a link moves as many bytes as it can at each call and says how many. The caller owns all memory: what it
+// passes to `write` must stay unchanged until `released` covers it. Calls come from one thread at a time.
+//
+// Errors: Error(peer_lost) when the peer is gone, Error(desync) when the peer's message belongs to another
+// operation than the one expected here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "frame.hpp"
+#include "reduce.hpp"
+
+namespace collectives {
+
+// The operation that messages belong to; outlives its messages.
+struct Context {
+    Call call;
+    std::uint32_t fingerprint = 0;
+
+    explicit Context(const Call& c = {}) : call(c), fingerprint(c.fingerprint()) {}
+};
+
+// Who is at the other end, for error messages.
+struct Peer {
+    int rank = -1;
+    std::string host;
+
+    std::string name() const;  // "rank 3 (host7)"
+};
+
+class Link {
+  public:
+    explicit Link(Peer peer) : peer_(std::move(peer)) {}
+    virtual ~Link() = default;
+    Link(const Link&) = delete;
+    Link& operator=(const Link&) = delete;
+
+    // --- sending
+    // Start a message of `length` bytes; the message before is finished.
+    virtual void begin(const Context& context, std::uint64_t length) = 0;
+    // Take up to n of the next bytes; a message of length 0 is sent by writing 0 bytes.
+    virtual std::size_t write(const std::byte* data, std::size_t n) = 0;
+    // Bytes of this message whose memory the caller may change again.
+    virtual std::uint64_t released() = 0;
+    // The whole message is written and released.
+    virtual bool finished() = 0;
+
+    // --- receiving
+    // Turn to the next message, which must belong to `context` and have `length` bytes.
+    virtual void expect(const Context& context, std::uint64_t length) = 0;
+    // Move up to n of the next bytes to `data`; `stores` says whether they are soon needed there.
+    virtual std::size_t read(std::byte* data, std::size_t n, Stores stores) = 0;
+    // Look at the next bytes where they lie, without taking them: empty, or at least `unit` of them.
+    virtual std::span<const std::byte> peek(std::size_t unit) = 0;
+    // Take n bytes that `peek` showed.
+    virtual void consume(std::size_t n) = 0;
+    // The whole message has been taken.
+    virtual bool received() = 0;
+
+    // --- waiting
+    // The descriptor to sleep on, or -1 where the peer rings our doorbell.
+    virtual int fd() const { return -1; }
+    // The poll events that would let this link go on, where there is something to send or to receive.
+    virtual short events(bool /*sending*/, bool /*receiving*/) const { return 0; }
+    // Why the peer can be counted as gone, or nullptr. Costs a system call at most.
+    virtual const char* lost() = 0;
+
+    // The peer may go on reading what was sent, and learns that nothing more will come.
+    virtual void shut_down() = 0;
+    virtual const char* scheme() const = 0;
+
+    const Peer& peer() const { return peer_; }
+    std::uint64_t bytes_sent() const { return bytes_sent_; }
+
+  protected:
+    [[noreturn]] void throw_lost(const std::string& why) const;
+    [[noreturn]] void throw_desync(const Context& mine, const std::string& theirs) const;
+
+    std::uint64_t bytes_sent_ = 0;
+
+  private:
+    Peer peer_;
+};
+
+}  // namespace collectives

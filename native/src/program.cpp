@@ -1,0 +1,201 @@
+#include "program.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "error.hpp"
+
+namespace collectives {
+
+namespace {
+
+[[noreturn]] void bad(std::uint32_t step, const char* what) {
+    throw Error(ErrorKind::invalid, "step " + std::to_string(step) + " of the schedule " + what);
+}
+
+// The queues of form.py: per peer and direction, for sends to several peers, and for local work.
+enum class Lane : std::uint8_t { to_peer, from_peer, cast, local };
+using Queue = std::pair<Lane, int>;
+
+std::vector<Queue> queues_of(const Step& step) {
+    std::vector<Queue> queues;
+    switch (step.kind) {
+        case StepKind::send:
+            for (const int peer : step.peers) queues.emplace_back(Lane::to_peer, peer);
+            if (step.peers.size() > 1) queues.emplace_back(Lane::cast, 0);
+            break;
+        case StepKind::recv:
+            queues.emplace_back(Lane::from_peer, step.peers[0]);
+            break;
+        case StepKind::reduce:
+            for (const Operand& operand : step.operands) {
+                if (operand.peer >= 0) queues.emplace_back(Lane::from_peer, operand.peer);
+            }
+            if (queues.empty()) queues.emplace_back(Lane::local, 0);
+            break;
+        case StepKind::copy:
+            queues.emplace_back(Lane::local, 0);
+            break;
+    }
+    return queues;
+}
+
+}  // namespace
+
+Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t out_blocks_,
+                 std::vector<std::vector<Block>> scratch_, std::vector<Step> steps_)
+    : rank(rank_),
+      size(size_),
+      in_blocks(in_blocks_),
+      out_blocks(out_blocks_),
+      scratch(std::move(scratch_)),
+      steps(std::move(steps_)),
+      successors(steps.size()),
+      needed(steps.size(), false),
+      predecessors(steps.size()) {
+    if (size < 1 || rank < 0 || rank >= size) throw Error(ErrorKind::invalid, "rank is not within size");
+    for (const auto& slot : scratch) {
+        for (const Block& block : slot) {
+            const bool known = block.buffer == buffer_in    ? block.index < in_blocks
+                               : block.buffer == buffer_out ? block.index < out_blocks
+                                                            : false;
+            if (!known) throw Error(ErrorKind::invalid, "a scratch slot names a block that is not there");
+        }
+    }
+    std::map<Queue, std::uint32_t> last;
+    std::set<int> seen;
+    for (std::uint32_t i = 0; i < steps.size(); ++i) {
+        check(i);
+        for (const Dependency& dependency : steps[i].dependencies) needed[dependency.step] = true;
+        for (const Queue& queue : queues_of(steps[i])) {
+            if (queue.first == Lane::to_peer || queue.first == Lane::from_peer) seen.insert(queue.second);
+            const auto [place, first] = last.try_emplace(queue, i);
+            if (!first) {
+                successors[place->second].push_back(i);
+                ++predecessors[i];
+                place->second = i;
+            }
+        }
+    }
+    peers.assign(seen.begin(), seen.end());
+}
+
+std::uint32_t Program::blocks_of(int buffer) const {
+    if (buffer == buffer_in) return in_blocks;
+    if (buffer == buffer_out) return out_blocks;
+    return static_cast<std::uint32_t>(scratch[static_cast<std::size_t>(buffer - buffer_scratch)].size());
+}
+
+void Program::check(std::uint32_t index) const {
+    const Step& step = steps[index];
+    const auto check_chunk = [&](const Chunk& chunk) {
+        if (chunk.buffer < 0 || chunk.buffer >= buffer_scratch + static_cast<int>(scratch.size())) {
+            bad(index, "names a buffer that is not there");
+        }
+        if (std::uint64_t{chunk.first} + chunk.count > blocks_of(chunk.buffer)) {
+            bad(index, "names a block that is not there");
+        }
+    };
+    std::set<int> distinct;
+    const auto check_peer = [&](int peer) {
+        if (peer < 0 || peer >= size || peer == rank) bad(index, "names a rank that is not a peer");
+        if (!distinct.insert(peer).second) bad(index, "names a peer twice");
+    };
+    check_chunk(step.dst);
+    for (const int peer : step.peers) check_peer(peer);
+    for (const Operand& operand : step.operands) {
+        if (operand.peer >= 0) {
+            check_peer(operand.peer);
+        } else {
+            check_chunk(operand.chunk);
+        }
+    }
+    for (const Dependency& dependency : step.dependencies) {
+        if (dependency.step >= index) bad(index, "waits for a step that does not come before it");
+        check_chunk({dependency.buffer, dependency.there, 0});
+        check_chunk({dependency.buffer, dependency.here, 0});
+    }
+    const bool fits = step.kind == StepKind::send   ? !step.peers.empty()
+                      : step.kind == StepKind::recv ? step.peers.size() == 1
+                      : step.kind == StepKind::reduce
+                          ? step.operands.size() >= 2
+                          : step.operands.size() == 1 && step.operands[0].peer < 0;
+    if (!fits) bad(index, "has a wrong number of peers or operands");
+}
+
+Bounds::Bounds(std::uint64_t n, std::uint32_t blocks) {
+    offsets_.reserve(blocks + 1);
+    for (std::uint64_t b = 0; b <= blocks; ++b) {
+        // n*b/blocks without overflow; with no blocks there is one bound, 0.
+        offsets_.push_back(blocks == 0 ? 0 : n / blocks * b + n % blocks * b / blocks);
+    }
+}
+
+Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in,
+                     const Bounds& out, const Call& call)
+    : program_(std::move(program)),
+      dtype_(dtype),
+      op_(op),
+      unit_(size_of(dtype)),
+      in_bytes_(in.total() * unit_),
+      out_bytes_(out.total() * unit_),
+      call_(call) {
+    const Program& plan = *program_;
+    if (in.blocks() != plan.in_blocks || out.blocks() != plan.out_blocks) {
+        throw Error(ErrorKind::invalid, "the bounds do not fit the schedule's blocks");
+    }
+    // Per scratch slot: where each of its blocks begins, in bytes.
+    std::vector<std::vector<std::uint64_t>> slots;
+    constexpr std::uint64_t alignment = 64;
+    for (const auto& slot : plan.scratch) {
+        std::vector<std::uint64_t> offsets{0};
+        for (const Block& block : slot) {
+            const Bounds& like = block.buffer == buffer_in ? in : out;
+            offsets.push_back(offsets.back() + (like.at(block.index + 1) - like.at(block.index)) * unit_);
+        }
+        scratch_offsets_.push_back(scratch_bytes_);
+        scratch_bytes_ += (offsets.back() + alignment - 1) / alignment * alignment;
+        slots.push_back(std::move(offsets));
+    }
+    const auto offset = [&](int buffer, std::uint32_t block) {
+        if (buffer == buffer_in) return in.at(block) * unit_;
+        if (buffer == buffer_out) return out.at(block) * unit_;
+        return slots[static_cast<std::size_t>(buffer - buffer_scratch)][block];
+    };
+    const auto place = [&](const Chunk& chunk) {
+        return Place{chunk.buffer, offset(chunk.buffer, chunk.first)};
+    };
+    const auto length = [&](const Chunk& chunk) {
+        return offset(chunk.buffer, chunk.first + chunk.count) - offset(chunk.buffer, chunk.first);
+    };
+    std::size_t n_sources = 0;
+    std::size_t n_gates = 0;
+    for (const Step& step : plan.steps) {
+        n_sources += step.operands.size();
+        n_gates += step.dependencies.size();
+    }
+    sources_.reserve(n_sources);
+    gates_.reserve(n_gates);
+    tasks_.reserve(plan.steps.size());
+    for (std::uint32_t i = 0; i < plan.steps.size(); ++i) {
+        const Step& step = plan.steps[i];
+        const std::size_t first_source = sources_.size();
+        const std::size_t first_gate = gates_.size();
+        for (const Operand& operand : step.operands) {
+            if (operand.peer < 0 && length(operand.chunk) != length(step.dst)) {
+                bad(i, "combines chunks of different sizes");
+            }
+            sources_.push_back({operand.peer, operand.peer < 0 ? place(operand.chunk) : Place{}});
+        }
+        for (const Dependency& d : step.dependencies) {
+            const auto there = static_cast<std::int64_t>(offset(d.buffer, d.there));
+            const auto here = static_cast<std::int64_t>(offset(d.buffer, d.here));
+            gates_.push_back({d.step, there - here});
+        }
+        tasks_.push_back({step.kind, step.final, length(step.dst), place(step.dst), step.peers,
+                          std::span(sources_).subspan(first_source), std::span(gates_).subspan(first_gate)});
+    }
+}
+
+}  // namespace collectives

@@ -1,0 +1,156 @@
+// A schedule in the form the executor runs: flat records, first over blocks, then bound to bytes.
+//
+// Invariant: both are immutable once built and checked when built, so the executor checks nothing. A program
+// knows no sizes; an operation adds element type, reduction and sizes, but no addresses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "frame.hpp"
+#include "link.hpp"
+#include "types.hpp"
+
+namespace collectives {
+
+enum class StepKind : std::uint8_t { send, recv, reduce, copy };
+
+inline constexpr int buffer_in = 0;
+inline constexpr int buffer_out = 1;
+inline constexpr int buffer_scratch = 2;
+
+struct Chunk {
+    int buffer = 0;
+    std::uint32_t first = 0;
+    std::uint32_t count = 0;
+};
+
+// What a reduction takes: a peer's next message, or local data.
+struct Operand {
+    int peer = -1;
+    Chunk chunk;
+};
+
+// At byte x of the buffer only after `step`, whose region there starts at block `there`, has been up to x;
+// the region of the step that waits starts at block `here`.
+struct Dependency {
+    std::uint32_t step = 0;
+    int buffer = 0;
+    std::uint32_t there = 0;
+    std::uint32_t here = 0;
+};
+
+struct Step {
+    StepKind kind = StepKind::copy;
+    bool final = false;
+    Chunk dst;                      // for a send: the source
+    std::vector<int> peers;         // for a send and a receive
+    std::vector<Operand> operands;  // for a reduction and a copy
+    std::vector<Dependency> dependencies;
+};
+
+struct Block {
+    int buffer = 0;
+    std::uint32_t index = 0;
+};
+
+struct Program {
+    // Throws Error(invalid) on a step that names a rank, block, buffer or step that is not there.
+    Program(int rank, int size, std::uint32_t in_blocks, std::uint32_t out_blocks,
+            std::vector<std::vector<Block>> scratch, std::vector<Step> steps);
+
+    int rank;
+    int size;
+    std::uint32_t in_blocks;
+    std::uint32_t out_blocks;
+    std::vector<std::vector<Block>> scratch;
+    std::vector<Step> steps;
+    std::vector<int> peers;  // all that it exchanges messages with, ascending
+
+    // Order beyond the data: the tasks that become heads of a queue when step i is complete, and the number
+    // of queues in which it has others before it.
+    std::vector<std::vector<std::uint32_t>> successors;
+    // Whether a later step depends on what step i leaves behind.
+    std::vector<bool> needed;
+    std::vector<std::uint32_t> predecessors;
+
+  private:
+    void check(std::uint32_t index) const;
+    std::uint32_t blocks_of(int buffer) const;
+};
+
+// Offsets, in elements, at which the blocks of IN or OUT begin and end.
+class Bounds {
+  public:
+    // n elements in equal shares: block b of B covers [n*b/B, n*(b+1)/B).
+    Bounds(std::uint64_t n, std::uint32_t blocks);
+    // Given ascending offsets, one more than there are blocks.
+    explicit Bounds(std::vector<std::uint64_t> offsets) : offsets_(std::move(offsets)) {}
+
+    std::uint64_t at(std::uint32_t block) const { return offsets_[block]; }
+    std::uint64_t total() const { return offsets_.back(); }
+    std::uint32_t blocks() const { return static_cast<std::uint32_t>(offsets_.size()) - 1; }
+
+  private:
+    std::vector<std::uint64_t> offsets_;
+};
+
+class Operation {
+  public:
+    // Where data lies: byte `offset` of a buffer.
+    struct Place {
+        int buffer = 0;
+        std::uint64_t offset = 0;
+    };
+    struct Source {
+        int peer = -1;
+        Place place;
+    };
+    struct Gate {
+        std::uint32_t task = 0;
+        std::int64_t delta = 0;  // this task's byte x has to wait for the other's byte x - delta
+    };
+    struct Task {
+        StepKind kind = StepKind::copy;
+        bool final = false;
+        std::uint64_t length = 0;
+        Place dst;
+        std::span<const int> peers;
+        std::span<const Source> sources;
+        std::span<const Gate> gates;
+    };
+
+    Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in, const Bounds& out,
+              const Call& call);
+
+    const Program& program() const { return *program_; }
+    DType dtype() const { return dtype_; }
+    Op op() const { return op_; }
+    std::size_t unit() const { return unit_; }
+    std::uint64_t in_bytes() const { return in_bytes_; }
+    std::uint64_t out_bytes() const { return out_bytes_; }
+    std::uint64_t scratch_bytes() const { return scratch_bytes_; }
+    std::span<const std::uint64_t> scratch_offsets() const { return scratch_offsets_; }
+    const std::vector<Task>& tasks() const { return tasks_; }
+    const Call& call() const { return call_; }
+
+  private:
+    std::shared_ptr<const Program> program_;
+    DType dtype_;
+    Op op_;
+    std::size_t unit_;
+    std::uint64_t in_bytes_;
+    std::uint64_t out_bytes_;
+    std::uint64_t scratch_bytes_ = 0;
+    std::vector<std::uint64_t> scratch_offsets_;  // where each slot begins in the scratch memory
+    std::vector<Source> sources_;
+    std::vector<Gate> gates_;
+    std::vector<Task> tasks_;
+    Call call_;
+};
+
+}  // namespace collectives

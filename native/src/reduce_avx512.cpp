@@ -1,0 +1,8 @@
+#include "reduce_isa.hpp"
+#include "reduce_variant.hpp"
+
+namespace collectives {
+
+ReduceFn reduce_kernel_avx512(DType dtype, Op op, Stores stores) { return find_kernel(dtype, op, stores); }
+
+}  // namespace collectives

@@ -1,0 +1,394 @@
+// The kernels themselves; each reduce_<isa>.cpp includes this with its own instruction set switched on.
+//
+// Invariant: an element's result is computed by the same operations in the same order wherever in the array
+// it lies, and all of a block's operands are loaded before any of its results is stored (so that the output
+// may be one of the sources). See reduce_vector.hpp for why nothing here has external linkage.
+#pragma once
+
+#include "reduce.hpp"
+#include "reduce_formats.hpp"
+
+namespace collectives {
+namespace {
+
+struct Sum {
+    template <class V>
+    static COLLECTIVES_INLINE V apply(V a, V b) {
+        return a + b;
+    }
+};
+
+struct Prod {
+    template <class V>
+    static COLLECTIVES_INLINE V apply(V a, V b) {
+        return a * b;
+    }
+};
+
+// `b != b` lets a NaN on the right through; one on the left stays because no comparison with it holds.
+struct Min {
+    template <class V>
+    static COLLECTIVES_INLINE V apply(V a, V b) {
+        return (b < a) | (b != b) ? b : a;
+    }
+};
+
+struct Max {
+    template <class V>
+    static COLLECTIVES_INLINE V apply(V a, V b) {
+        return (b > a) | (b != b) ? b : a;
+    }
+};
+
+struct And {
+    template <class V>
+    static COLLECTIVES_INLINE V apply(V a, V b) {
+        return a & b;
+    }
+};
+
+struct Or {
+    template <class V>
+    static COLLECTIVES_INLINE V apply(V a, V b) {
+        return a | b;
+    }
+};
+
+struct Xor {
+    template <class V>
+    static COLLECTIVES_INLINE V apply(V a, V b) {
+        return a ^ b;
+    }
+};
+
+// Real and imaginary parts alternate: (ar*br - ai*bi, ai*br + ar*bi).
+struct ComplexProd {
+    template <class V>
+    static COLLECTIVES_INLINE V apply(V a, V b) {
+        constexpr int bytes = sizeof(V);
+        constexpr int part = sizeof(a[0]);
+        using Word = decltype(word_of(a[0]));
+        const typename CountLanes<bytes / part>::type lanes;
+        // The sign bit of every real part: a number is subtracted by adding its negative, exactly.
+        const auto positions = Vec<Word, bytes>{} + (Word{1} << (8 * part - 1));
+        const auto negate = as<V>(evens_only<Word, bytes>(positions, lanes));
+        const V crossed = swapped(a, lanes) * odds(b, lanes);
+        return a * evens(b, lanes) + as<V>(as<Vec<Word, bytes>>(crossed) ^ as<Vec<Word, bytes>>(negate));
+    }
+
+  private:
+    static std::uint32_t word_of(float);
+    static std::uint64_t word_of(double);
+
+    template <class Word, int B, std::size_t... Lane>
+    static COLLECTIVES_INLINE Vec<Word, B> evens_only(Vec<Word, B> v, Lanes<Lane...>) {
+        return v & Vec<Word, B>{static_cast<Word>(Lane % 2 == 0 ? ~Word{0} : Word{0})...};
+    }
+};
+
+// What one kernel does: a format, an operation, and whether the result is scaled.
+template <class F, class O, bool Scaled_, std::size_t Unit = F::unit>
+struct Kernel {
+    using Format = F;
+    using Operation = O;
+    static constexpr bool scaled = Scaled_;
+    // Bytes that belong together; blocks and edges consist of whole units.
+    static constexpr std::size_t unit = Unit;
+};
+
+template <class O, class V>
+COLLECTIVES_INLINE V combine(V a, V b) {
+    return O::apply(a, b);
+}
+
+template <class O, class V>
+COLLECTIVES_INLINE Pair<V> combine(Pair<V> a, Pair<V> b) {
+    return {O::apply(a.first, b.first), O::apply(a.second, b.second)};
+}
+
+// The last step of an average. Dividing by n is correctly rounded, multiplying by 1/n would not be.
+template <class T>
+struct Scaler {
+    T factor = 1;
+    bool divide = false;
+
+    static Scaler from(double scale) {
+        const double divisor = 1.0 / scale;
+        const bool integral = divisor >= 1 && divisor <= 16777216.0 &&
+                              1.0 / static_cast<double>(static_cast<std::int64_t>(divisor + 0.5)) == scale;
+        if (!integral) return {static_cast<T>(scale), false};
+        const auto n = static_cast<std::int64_t>(divisor + 0.5);
+        // Multiplying by a power of two is as exact as dividing, and faster.
+        if ((n & (n - 1)) == 0) return {static_cast<T>(scale), false};
+        return {static_cast<T>(n), true};
+    }
+
+    template <int B>
+    COLLECTIVES_INLINE Vec<T, B> operator()(Vec<T, B> v) const {
+        return divide ? v / broadcast<B>(factor) : v * broadcast<B>(factor);
+    }
+};
+
+template <int B, class T>
+COLLECTIVES_INLINE Vec<T, B> scale_by(const Scaler<T>& scaler, Vec<T, B> v) {
+    return scaler.template operator()<B>(v);
+}
+
+template <int B, class T>
+COLLECTIVES_INLINE Pair<Vec<T, B>> scale_by(const Scaler<T>& scaler, Pair<Vec<T, B>> v) {
+    return {scaler.template operator()<B>(v.first), scaler.template operator()<B>(v.second)};
+}
+
+template <class K>
+using ScalerOf = Scaler<typename K::Format::Scale>;
+
+// Vectors in flight at once: as many as the registers hold.
+template <class F>
+constexpr int vectors = width == 64 || sizeof(read<F, width>(nullptr)) > width ? 2 : 4;
+
+template <class F>
+constexpr std::size_t step = vectors<F> * width;
+
+// One step at byte `at`.
+template <class K, Stores S>
+COLLECTIVES_INLINE void block(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t at,
+                              const ScalerOf<K>& scaler) {
+    using F = typename K::Format;
+    constexpr int count = vectors<F>;
+    decltype(read<F, width>(dst)) acc[count];
+    for (int v = 0; v < count; ++v) acc[v] = read<F, width>(sources[0] + at + v * width);
+    for (std::size_t s = 1; s < n; ++s)
+        for (int v = 0; v < count; ++v)
+            acc[v] = combine<typename K::Operation>(acc[v], read<F, width>(sources[s] + at + v * width));
+    if constexpr (K::scaled)
+        for (int v = 0; v < count; ++v) acc[v] = scale_by<width>(scaler, acc[v]);
+    if constexpr (F::has_nan)
+        if (any_nan(acc)) [[unlikely]]
+            for (int v = 0; v < count; ++v) acc[v] = quiet(acc[v]);
+    for (int v = 0; v < count; ++v) {
+        const Raw<width> raw = F::template pack<width>(acc[v]);
+        if constexpr (S == Stores::streaming)
+            store_streaming<width>(dst + at + v * width, raw);
+        else
+            store<width>(dst + at + v * width, raw);
+    }
+}
+
+// Bytes [begin, end), for the ends of arrays and for arrays shorter than a step.
+template <class K>
+[[gnu::noinline]] void edge(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t begin,
+                            std::size_t end, const ScalerOf<K>& scaler) {
+    using F = typename K::Format;
+    const auto reduced = [&](auto read) {
+        auto acc = F::template unpack<16>(read(sources[0]));
+        for (std::size_t s = 1; s < n; ++s)
+            acc = combine<typename K::Operation>(acc, F::template unpack<16>(read(sources[s])));
+        if constexpr (K::scaled) acc = scale_by<16>(scaler, acc);
+        if constexpr (F::has_nan) acc = quiet(acc);
+        return F::template pack<16>(acc);
+    };
+    for (; end - begin >= 16; begin += 16)
+        store<16>(dst + begin, reduced([&](const std::byte* p) { return load<16>(p + begin); }));
+    if (begin != end)
+        store_part(dst + begin, end - begin,
+                   reduced([&](const std::byte* p) { return load_part(p + begin, end - begin); }));
+}
+
+// N sources, or if N is 0 as many as `n` says.
+template <class K, Stores S, std::size_t N>
+COLLECTIVES_INLINE std::size_t blocks(std::byte* dst, const std::byte* const* sources, std::size_t n,
+                                      std::size_t at, std::size_t bytes, const ScalerOf<K>& scaler) {
+    using F = typename K::Format;
+    if constexpr (N == 0) {
+        for (; bytes - at >= step<F>; at += step<F>) block<K, S>(dst, sources, n, at, scaler);
+    } else {
+        // A copy: the compiler must suppose that results overwrite the caller's list.
+        const std::byte* fixed[N];
+        for (std::size_t s = 0; s < N; ++s) fixed[s] = sources[s];
+        for (; bytes - at >= step<F>; at += step<F>) block<K, S>(dst, fixed, N, at, scaler);
+    }
+    return at;
+}
+
+// From this size on it pays to begin with the few elements up to the output's next cache line.
+constexpr std::size_t worth_aligning = 1024;
+constexpr std::size_t line = 64;
+
+template <class K, Stores S, bool Unrolled>
+[[gnu::noinline]] void run(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t bytes,
+                           const ScalerOf<K>& scaler) {
+    std::size_t at = 0;
+    if (bytes >= worth_aligning) {
+        const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
+        if (head % K::unit == 0) {
+            if (head != 0) edge<K>(dst, sources, n, 0, head, scaler);
+            at = head;
+        } else if constexpr (S == Stores::streaming) {
+            return run<K, Stores::cached, Unrolled>(dst, sources, n, bytes, scaler);
+        }
+        if (Unrolled && S == Stores::cached && n == 2)
+            at = blocks<K, S, 2>(dst, sources, n, at, bytes, scaler);
+        else
+            at = blocks<K, S, 0>(dst, sources, n, at, bytes, scaler);
+        if constexpr (S == Stores::streaming) fence_streaming();
+    } else {
+        at = blocks<K, Stores::cached, 0>(dst, sources, n, at, bytes, scaler);
+    }
+    if (at != bytes) edge<K>(dst, sources, n, at, bytes, scaler);
+}
+
+// `Elements`: bytes per element. Types that share their arithmetic share the code above.
+template <class K, Stores S, bool Unrolled, std::size_t ElementBytes, bool Copies>
+void entry(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t count, double scale) {
+    const std::size_t bytes = count * ElementBytes;
+    if (Copies && n == 1 && (!K::scaled || scale == 1.0)) {
+        if (dst != sources[0]) __builtin_memcpy(dst, sources[0], bytes);
+        return;
+    }
+    ScalerOf<K> scaler;
+    if constexpr (K::scaled) scaler = ScalerOf<K>::from(scale);
+    run<K, S, Unrolled>(dst, sources, n, bytes, scaler);
+}
+
+// Sums and averages can stream, and they and the extremes of floats have a loop for two sources; the rest has
+// one loop for all.
+template <class F, class O, Stores S, std::size_t ElementBytes = F::unit>
+constexpr ReduceFn hot = entry<Kernel<F, O, false>, S, true, ElementBytes, true>;
+
+template <class F, Stores S, std::size_t ElementBytes = F::unit>
+constexpr ReduceFn average = entry<Kernel<F, Sum, true>, S, true, ElementBytes, true>;
+
+template <class F, class O, std::size_t ElementBytes = F::unit, std::size_t Unit = F::unit>
+constexpr ReduceFn plain = entry<Kernel<F, O, false, Unit>, Stores::cached, false, ElementBytes, true>;
+
+template <class F, class O>
+constexpr ReduceFn logical = entry<Kernel<F, O, false>, Stores::cached, false, F::unit, false>;
+
+template <class F, Stores S>
+ReduceFn find_floating(Op op) {
+    switch (op) {
+        case Op::sum:
+            return hot<F, Sum, S>;
+        case Op::avg:
+            return average<F, S>;
+        case Op::min:
+            return hot<F, Min, Stores::cached>;
+        case Op::max:
+            return hot<F, Max, Stores::cached>;
+        case Op::prod:
+            return plain<F, Prod>;
+        default:
+            return nullptr;
+    }
+}
+
+template <class T, Stores S>
+ReduceFn find_complex(Op op) {
+    switch (op) {
+        case Op::sum:
+            return hot<Plain<T>, Sum, S, 2 * sizeof(T)>;
+        case Op::avg:
+            return average<Plain<T>, S, 2 * sizeof(T)>;
+        case Op::prod:
+            return plain<Plain<T>, ComplexProd, 2 * sizeof(T), 2 * sizeof(T)>;
+        default:
+            return nullptr;
+    }
+}
+
+// `U`: the unsigned type of the same size. Sums, products and bits don't depend on the sign, and unsigned
+// arithmetic wraps around.
+template <class T, class U, Stores S>
+ReduceFn find_integer(Op op) {
+    using Bits = Plain<std::uint64_t>;
+    switch (op) {
+        case Op::sum:
+            return hot<Plain<U>, Sum, S>;
+        case Op::prod:
+            return plain<Plain<U>, Prod>;
+        case Op::min:
+            return plain<Plain<T>, Min>;
+        case Op::max:
+            return plain<Plain<T>, Max>;
+        case Op::band:
+            return plain<Bits, And, sizeof(T), 1>;
+        case Op::bor:
+            return plain<Bits, Or, sizeof(T), 1>;
+        case Op::bxor:
+            return plain<Bits, Xor, sizeof(T), 1>;
+        case Op::land:
+            return logical<Truth<U>, And>;
+        case Op::lor:
+            return logical<Truth<U>, Or>;
+        case Op::lxor:
+            return logical<Truth<U>, Xor>;
+        case Op::avg:
+            break;
+    }
+    return nullptr;
+}
+
+ReduceFn find_boolean(Op op) {
+    switch (op) {
+        case Op::sum:
+        case Op::max:
+        case Op::bor:
+        case Op::lor:
+            return logical<Truth<std::uint8_t>, Or>;
+        case Op::prod:
+        case Op::min:
+        case Op::band:
+        case Op::land:
+            return logical<Truth<std::uint8_t>, And>;
+        case Op::bxor:
+        case Op::lxor:
+            return logical<Truth<std::uint8_t>, Xor>;
+        case Op::avg:
+            break;
+    }
+    return nullptr;
+}
+
+template <Stores S>
+ReduceFn find(DType dtype, Op op) {
+    switch (dtype) {
+        case DType::float16:
+            return find_floating<Float16, S>(op);
+        case DType::bfloat16:
+            return find_floating<Bfloat16, S>(op);
+        case DType::float32:
+            return find_floating<Plain<float>, S>(op);
+        case DType::float64:
+            return find_floating<Plain<double>, S>(op);
+        case DType::int8:
+            return find_integer<std::int8_t, std::uint8_t, S>(op);
+        case DType::int16:
+            return find_integer<std::int16_t, std::uint16_t, S>(op);
+        case DType::int32:
+            return find_integer<std::int32_t, std::uint32_t, S>(op);
+        case DType::int64:
+            return find_integer<std::int64_t, std::uint64_t, S>(op);
+        case DType::uint8:
+            return find_integer<std::uint8_t, std::uint8_t, S>(op);
+        case DType::uint16:
+            return find_integer<std::uint16_t, std::uint16_t, S>(op);
+        case DType::uint32:
+            return find_integer<std::uint32_t, std::uint32_t, S>(op);
+        case DType::uint64:
+            return find_integer<std::uint64_t, std::uint64_t, S>(op);
+        case DType::boolean:
+            return find_boolean(op);
+        case DType::complex64:
+            return find_complex<float, S>(op);
+        case DType::complex128:
+            return find_complex<double, S>(op);
+    }
+    return nullptr;
+}
+
+ReduceFn find_kernel(DType dtype, Op op, Stores stores) {
+    return stores == Stores::streaming ? find<Stores::streaming>(dtype, op) : find<Stores::cached>(dtype, op);
+}
+
+}  // namespace
+}  // namespace collectives

@@ -1,0 +1,231 @@
+#include "shm_link.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "copy.hpp"
+#include "wait.hpp"
+
+namespace collectives {
+
+namespace {
+
+// Below this, copying is cheaper than waiting until the peer has read the original.
+constexpr std::size_t direct_from_shm = 32 << 10;
+constexpr std::size_t direct_from_thread = 4 << 10;
+// Directly read memory is handed over in pieces, so that what follows can start on the first ones.
+constexpr std::size_t direct_piece = 1 << 20;
+// Lines without a slot are acknowledged in batches: nobody waits for them.
+constexpr std::uint64_t quiet_lines = lines_per_link / 2;
+
+}  // namespace
+
+ShmLink::ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs,
+                 bool same_process)
+    : Link(std::move(peer)),
+      rank_(rank),
+      same_process_(same_process),
+      own_(std::move(own)),
+      theirs_(std::move(theirs)),
+      out_(own_->outlet(this->peer().rank)),
+      in_(theirs_->outlet(rank)) {}
+
+void ShmLink::begin(const Context& context, std::uint64_t length) {
+    sending_ = &context;
+    length_ = length;
+    written_ = 0;
+    released_ = 0;
+    started_ = false;
+}
+
+std::uint64_t ShmLink::acknowledged() {
+    acknowledged_ = out_.acknowledged.load(std::memory_order_seq_cst);
+    return acknowledged_;
+}
+
+bool ShmLink::has_line() {
+    return line_ - acknowledged_ < lines_per_link || line_ - acknowledged() < lines_per_link;
+}
+
+bool ShmLink::has_finished(std::uint64_t line) { return acknowledged_ >= line || acknowledged() >= line; }
+
+bool ShmLink::stages(const std::byte* data, std::size_t n) const {
+    if (length_ <= Line::inline_bytes) return false;
+    if (same_process_) return length_ < direct_from_thread;
+    return length_ < direct_from_shm || !own_->in_heap(data, n);
+}
+
+std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
+    if (length_ <= Line::inline_bytes) {
+        if (started_ || n < length_ || !has_line()) return 0;
+        Line& line = out_.lines[++line_ % lines_per_link];
+        if (length_ > 0) std::memcpy(line.data.data(), data, length_);
+        publish(line);
+        written_ = released_ = length_;
+        bytes_sent_ += length_;
+        return length_;
+    }
+    if (n == 0) return 0;
+    if (stages(data, n)) {
+        if (!has_finished(slot_line_[next_slot_]) || !has_line()) return 0;
+        n = std::min(n, own_->geometry().slot_bytes);
+        std::byte* slot = own_->slot(peer().rank, next_slot_);
+        stage_(slot, data, n);
+        slot_line_[next_slot_] = announce(own_->offset_of(slot), n);
+        next_slot_ = (next_slot_ + 1) % slots_per_link;
+        return n;
+    }
+    if (!has_line()) return 0;
+    n = std::min(n, direct_piece);
+    direct_.push_back({line_ + 1, written_ + n});
+    announce(own_->offset_of(data), n);
+    return n;
+}
+
+std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n) {
+    Line& line = out_.lines[++line_ % lines_per_link];
+    // Between threads an address is an address; it is told relative to our arena like any other.
+    line.slice.offset = offset;
+    line.slice.length = n;
+    publish(line);
+    written_ += n;
+    bytes_sent_ += n;
+    if (direct_.empty()) released_ = written_;
+    return line_;
+}
+
+void ShmLink::publish(Line& line) {
+    const std::uint64_t tag = line_ << 32 | sending_->fingerprint;
+    line.tag.store(tag, std::memory_order_seq_cst);
+    started_ = true;
+    wake_peer();
+}
+
+void ShmLink::wake_peer() {
+    // What we have stored and what we look at here, and the peer's "set sleeping, then look once more", are all
+    // sequentially consistent: one of the two sees the other's store.
+    Header& header = theirs_->header();
+    const auto sleep = static_cast<Sleep>(header.sleeping.load(std::memory_order_seq_cst));
+    if (sleep == Sleep::awake) return;
+    header.doorbell.fetch_add(1, std::memory_order_release);
+    if (sleep == Sleep::on_doorbell) {
+        futex_wake(header.doorbell);
+    } else {
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const auto n = ::write(theirs_->wake_fd(), &one, sizeof(one));
+    }
+}
+
+std::uint64_t ShmLink::released() {
+    if (!direct_.empty()) {
+        const std::uint64_t finished = acknowledged();
+        while (!direct_.empty() && direct_.front().line <= finished) {
+            released_ = direct_.front().end;
+            direct_.pop_front();
+        }
+        if (direct_.empty()) released_ = written_;
+    }
+    return released_;
+}
+
+bool ShmLink::finished() { return started_ && written_ == length_ && released() == length_; }
+
+void ShmLink::expect(const Context& context, std::uint64_t length) {
+    expected_ = &context;
+    expected_length_ = length;
+    taken_ = 0;
+    opened_ = false;
+}
+
+bool ShmLink::next_slice() {
+    if (!slice_.empty()) return true;
+    if (opened_ && taken_ == expected_length_) return false;
+    const Line& line = in_.lines[line_in_ % lines_per_link];
+    const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
+    if (tag >> 32 != (line_in_ & 0xffffffff)) return false;
+    if (static_cast<std::uint32_t>(tag) != expected_->fingerprint) throw_desync(*expected_, peer_call());
+    opened_ = true;
+    in_line_ = true;
+    if (expected_length_ <= Line::inline_bytes) {
+        slice_ = {line.data.data(), static_cast<std::size_t>(expected_length_)};
+        if (slice_.empty()) finish_line();
+        return !slice_.empty();
+    }
+    const std::uint64_t offset = line.slice.offset;
+    const std::uint64_t n = line.slice.length;
+    const std::size_t total = theirs_->geometry().total();
+    const bool inside = same_process_ || (n <= total && offset <= total - n);
+    if (!inside || n == 0 || n > expected_length_ - taken_) {
+        throw_desync(*expected_, "a message of another length (" + peer_call() + ")");
+    }
+    slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
+    return true;
+}
+
+std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
+    const auto copy = stores == Stores::streaming ? copy_streaming : copy_bytes;
+    std::size_t done = 0;
+    while (done < n && next_slice()) {
+        const std::size_t part = std::min(n - done, slice_.size());
+        copy(data + done, slice_.data(), part);
+        consume(part);
+        done += part;
+    }
+    return done;
+}
+
+std::span<const std::byte> ShmLink::peek(std::size_t) {
+    next_slice();
+    return slice_;
+}
+
+void ShmLink::consume(std::size_t n) {
+    slice_ = slice_.subspan(n);
+    taken_ += n;
+    if (slice_.empty() && in_line_) finish_line();
+}
+
+void ShmLink::finish_line() {
+    in_line_ = false;
+    const bool quiet = expected_length_ <= Line::inline_bytes;
+    const std::uint64_t finished = line_in_++;
+    if (quiet && finished - told_ < quiet_lines) return;
+    told_ = finished;
+    in_.acknowledged.store(finished, std::memory_order_seq_cst);
+    wake_peer();
+}
+
+bool ShmLink::received() {
+    if (!opened_) next_slice();
+    return opened_ && taken_ == expected_length_;
+}
+
+std::string ShmLink::peer_call() const { return theirs_->current_call().describe(); }
+
+const char* ShmLink::lost() {
+    if (lost_.load(std::memory_order_acquire)) return "its process ended or closed the communicator";
+    if (theirs_->header().closed.load(std::memory_order_acquire) != 0) return "it closed the communicator";
+    return nullptr;
+}
+
+void ShmLink::shut_down() { wake_peer(); }
+
+std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n) {
+    if (n == 0) return 0;
+    std::vector<Use>& uses = uses_[next_];
+    for (const Use& use : uses) {
+        if (!use.link->has_finished(use.line)) return 0;
+    }
+    for (ShmLink* link : links) {
+        if (!link->has_line()) return 0;
+    }
+    n = std::min(n, own_->geometry().cast_slot_bytes);
+    std::byte* slot = own_->cast_slot(next_);
+    stage_(slot, data, n);
+    uses.clear();
+    for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n)});
+    next_ = (next_ + 1) % cast_slots;
+    return n;
+}
+
+}  // namespace collectives

@@ -1,0 +1,117 @@
+// Links between ranks that share memory: processes of one host, or threads of one process.
+//
+// Invariant: each rank writes its own outlets' lines and slots and reads its peers'; the only thing it writes
+// into a peer's arena is the count of lines it has finished with, and the peer's doorbell. A line's tag is
+// stored last and read first. Offsets from another process are checked against its arena before use.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "arena.hpp"
+#include "link.hpp"
+#include "staging.hpp"
+
+namespace collectives {
+
+class ShmLink final : public Link {
+  public:
+    // `same_process`: the peer is a thread, so any of our memory can be read where it lies.
+    ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs,
+            bool same_process);
+
+    void begin(const Context& context, std::uint64_t length) override;
+    std::size_t write(const std::byte* data, std::size_t n) override;
+    std::uint64_t released() override;
+    bool finished() override;
+
+    void expect(const Context& context, std::uint64_t length) override;
+    std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
+    std::span<const std::byte> peek(std::size_t unit) override;
+    void consume(std::size_t n) override;
+    bool received() override;
+
+    const char* lost() override;
+    void shut_down() override;
+    const char* scheme() const override { return same_process_ ? "inproc" : "shm"; }
+
+    // Called by the control thread when the peer's socket breaks.
+    void mark_lost() { lost_.store(true, std::memory_order_release); }
+    void wake_peer();
+
+    // --- for casts: one staged copy that several peers read
+    // Whether a message like this one goes by staging slots at all.
+    bool stages(const std::byte* data, std::size_t n) const;
+    bool has_line();
+    bool has_finished(std::uint64_t line);
+    // Announce n bytes at `offset` of our arena as the next bytes of the message; the line's number. They
+    // count as released unless they are noted in `direct_`.
+    std::uint64_t announce(std::uint64_t offset, std::size_t n);
+    std::uint64_t written() const { return written_; }
+
+  private:
+    struct Outstanding {
+        std::uint64_t line;
+        std::uint64_t end;  // bytes of the message that are free once the line is finished
+    };
+
+    bool next_slice();
+    void finish_line();
+    void publish(Line& line);
+    std::uint64_t acknowledged();
+    std::string peer_call() const;
+
+    int rank_;
+    bool same_process_;
+    std::shared_ptr<Arena> own_;
+    std::shared_ptr<Arena> theirs_;
+    Outlet& out_;  // ours to them
+    Outlet& in_;   // theirs to us
+    std::atomic<bool> lost_{false};
+
+    // sending
+    const Context* sending_ = nullptr;
+    std::uint64_t length_ = 0;
+    std::uint64_t written_ = 0;
+    std::uint64_t released_ = 0;
+    bool started_ = false;            // at least one line of the message is out
+    std::uint64_t line_ = 0;          // lines written on this link so far
+    std::uint64_t acknowledged_ = 0;  // as last seen
+    StagingCopy stage_;
+    std::array<std::uint64_t, slots_per_link> slot_line_{};
+    std::size_t next_slot_ = 0;
+    std::deque<Outstanding> direct_;
+
+    // receiving
+    const Context* expected_ = nullptr;
+    std::uint64_t expected_length_ = 0;
+    std::uint64_t taken_ = 0;
+    bool opened_ = false;        // a line of the message has been seen
+    std::uint64_t line_in_ = 1;  // the line to read next
+    std::uint64_t told_ = 0;     // lines we have acknowledged
+    std::span<const std::byte> slice_;
+    bool in_line_ = false;  // the slice lies in a line we have not finished
+};
+
+// Staging that several peers read at once: the copy is made once, each link announces it.
+class Caster {
+  public:
+    explicit Caster(std::shared_ptr<Arena> own) : own_(std::move(own)) {}
+
+    // Take up to n bytes as the next bytes of the message that was begun on all of `links`.
+    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n);
+
+  private:
+    struct Use {
+        ShmLink* link;
+        std::uint64_t line;
+    };
+
+    std::shared_ptr<Arena> own_;
+    std::array<std::vector<Use>, cast_slots> uses_;
+    std::size_t next_ = 0;
+    StagingCopy stage_;
+};
+
+}  // namespace collectives

@@ -1,0 +1,43 @@
+// How a rank sleeps until a peer, a socket or its own control thread has something for it.
+//
+// Invariant: `arm` before the last look, `sleep` only if that look found nothing: then no wake-up is lost. A
+// rank that is not armed costs its peers one load of a flag per message.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "arena.hpp"
+
+namespace collectives {
+
+class Sleeper {
+  public:
+    Sleeper();
+    // Peers share memory with us through `arena`, and ring there.
+    void share(std::shared_ptr<Arena> arena) { arena_ = std::move(arena); }
+
+    // Tell peers to ring from now on.
+    void arm(bool with_sockets);
+    void disarm();
+    // Sleep until rung, until a socket is ready, or for `timeout`.
+    void sleep(std::span<const pollfd> sockets, std::chrono::nanoseconds timeout);
+
+    // From any thread of this process: end the sleep.
+    void ring();
+
+  private:
+    int event() const { return arena_ ? arena_->wake_fd() : event_.get(); }
+
+    UniqueFd event_;  // where there is no arena
+    std::shared_ptr<Arena> arena_;
+    bool on_eventfd_ = true;
+    std::uint32_t seen_ = 0;
+    std::vector<pollfd> polled_;
+};
+
+}  // namespace collectives

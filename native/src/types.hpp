@@ -1,0 +1,78 @@
+// Element types and reductions of the contract: their codes, names, sizes and which go together.
+//
+// Invariant: codes travel on the wire and index the kernel tables, so they never change meaning.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace collectives {
+
+enum class DType : std::uint8_t {
+    float16,
+    bfloat16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+    boolean,
+    complex64,
+    complex128,
+};
+
+enum class Op : std::uint8_t { sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor };
+
+inline constexpr std::array<std::string_view, 15> dtype_names{
+    "float16", "bfloat16", "float32", "float64", "int8", "int16",     "int32",     "int64",
+    "uint8",   "uint16",   "uint32",  "uint64",  "bool", "complex64", "complex128"};
+
+inline constexpr std::array<std::uint8_t, 15> dtype_sizes{2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16};
+
+inline constexpr std::array<std::string_view, 11> op_names{"sum", "prod", "min",  "max", "avg", "band",
+                                                           "bor", "bxor", "land", "lor", "lxor"};
+
+// Codes come from other machines: check with these before casting to the enums.
+constexpr bool is_dtype(unsigned code) { return code < dtype_names.size(); }
+constexpr bool is_op(unsigned code) { return code < op_names.size(); }
+
+constexpr std::string_view name(DType dtype) { return dtype_names[static_cast<std::size_t>(dtype)]; }
+constexpr std::string_view name(Op op) { return op_names[static_cast<std::size_t>(op)]; }
+
+// Bytes of one element.
+constexpr std::size_t size_of(DType dtype) { return dtype_sizes[static_cast<std::size_t>(dtype)]; }
+
+constexpr bool is_complex(DType dtype) { return dtype >= DType::complex64; }
+constexpr bool is_floating(DType dtype) { return dtype <= DType::float64; }
+
+// Whether the reduction has a meaning for the element type. For bool, sum and max are "or", prod and min
+// "and", as in NumPy.
+constexpr bool supports(DType dtype, Op op) {
+    switch (op) {
+        case Op::sum:
+        case Op::prod:
+            return true;
+        case Op::min:
+        case Op::max:
+            return !is_complex(dtype);
+        case Op::avg:
+            return is_floating(dtype) || is_complex(dtype);
+        case Op::band:
+        case Op::bor:
+        case Op::bxor:
+        case Op::land:
+        case Op::lor:
+        case Op::lxor:
+            return !is_floating(dtype) && !is_complex(dtype);
+    }
+    return false;
+}
+
+}  // namespace collectives

@@ -1,0 +1,72 @@
+#include "wait.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "cpu.hpp"
+
+namespace collectives {
+
+using namespace std::chrono_literals;
+
+namespace {
+constexpr auto yield_for = 500us;    // then sleep: beyond this a wake-up's cost no longer matters
+constexpr auto slow_yield = 300us;   // a yield this long has given a time slice to a stranger
+constexpr auto crowded_for = 100ms;  // how long to remember that
+constexpr double never = 1e9;        // seconds
+}  // namespace
+
+Deadline::Deadline(double seconds) : at_(Clock::time_point::max()) {
+    if (seconds < never) {
+        at_ = Clock::now() +
+              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    }
+}
+
+std::chrono::nanoseconds Deadline::left(std::chrono::nanoseconds cap) const {
+    if (at_ == Clock::time_point::max()) return cap;
+    return std::clamp<std::chrono::nanoseconds>(at_ - Clock::now(), 0ns, cap);
+}
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                std::chrono::nanoseconds timeout) {
+    timespec relative{};
+    relative.tv_sec = timeout.count() / 1'000'000'000;
+    relative.tv_nsec = timeout.count() % 1'000'000'000;
+    ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &relative, nullptr, 0);
+}
+
+void futex_wake(const std::atomic<std::uint32_t>& word) {
+    ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+Backoff::Next Backoff::idle() {
+    if (looks_ < spins_) {
+        ++looks_;
+        pause();
+        return Next::look;
+    }
+    return yield();
+}
+
+Backoff::Next Backoff::yield() {
+    const auto before = Clock::now();
+    if (before < crowded_until_) return Next::sleep;
+    if (yields_ == 0) yielding_since_ = before;
+    ++yields_;
+    if (before - yielding_since_ > yield_for) return Next::sleep;
+    ::sched_yield();
+    if (const auto after = Clock::now(); after - before > slow_yield) crowded_until_ = after + crowded_for;
+    return Next::look;
+}
+
+}  // namespace collectives

@@ -1,0 +1,66 @@
+// Time and waiting: deadlines, futexes, and how a rank that has nothing to do gives way.
+//
+// Invariant: a waiting rank spins only while there is a core for every rank, and sleeps in the end, so a
+// group that waits for one rank uses no processor time and ranks never keep each other from running.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace collectives {
+
+using Clock = std::chrono::steady_clock;
+
+class Deadline {
+  public:
+    Deadline() : at_(Clock::time_point::max()) {}
+    // Infinite or absurdly large values mean never.
+    explicit Deadline(double seconds);
+
+    bool passed() const { return at_ != Clock::time_point::max() && Clock::now() >= at_; }
+    // Time left, at least zero and at most `cap`.
+    std::chrono::nanoseconds left(std::chrono::nanoseconds cap) const;
+    Clock::time_point at() const { return at_; }
+
+  private:
+    Clock::time_point at_;
+};
+
+double seconds_since(Clock::time_point start);
+
+// Sleep until *word differs from `expected`, somebody wakes it, or `timeout` passes. Works across processes.
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                std::chrono::nanoseconds timeout);
+void futex_wake(const std::atomic<std::uint32_t>& word);
+
+// The ladder of one idle period: what to do after the n-th look that found nothing.
+//
+// Spin while there is a core for everybody, then yield, then sleep. A yield that took long means that some
+// other process holds the core and every yield hands it a whole time slice; for a while after that, yielding
+// is skipped: a sleeper that is woken gets its core back at once.
+class Backoff {
+  public:
+    enum class Next : std::uint8_t { look, sleep };
+
+    explicit Backoff(int spins) : spins_(spins) {}
+
+    void reset() {
+        looks_ = 0;
+        yields_ = 0;
+    }
+
+    // Spins or yields once and asks to look again, or asks to sleep.
+    Next idle();
+
+  private:
+    Next yield();
+
+    int spins_;
+    int looks_ = 0;
+    int yields_ = 0;
+    Clock::time_point yielding_since_{};
+    Clock::time_point crowded_until_{};
+};
+
+}  // namespace collectives

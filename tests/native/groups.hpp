@@ -1,0 +1,185 @@
+// Groups of ranks as threads of the test, over real sockets and real shared memory.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "group.hpp"
+
+namespace collectives::testing {
+
+inline UniqueFd listen_tcp(std::string& address) {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(name);
+    REQUIRE(::bind(fd.get(), reinterpret_cast<sockaddr*>(&name), length) == 0);
+    REQUIRE(::listen(fd.get(), 128) == 0);
+    REQUIRE(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&name), &length) == 0);
+    address = "127.0.0.1 " + std::to_string(ntohs(name.sin_port));
+    return fd;
+}
+
+inline UniqueFd listen_local(std::string& address) {
+    UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    // Autobind: the kernel picks a free abstract name.
+    REQUIRE(::bind(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof(sa_family_t)) == 0);
+    REQUIRE(::listen(fd.get(), 128) == 0);
+    socklen_t length = sizeof(name);
+    REQUIRE(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&name), &length) == 0);
+    address.assign(name.sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1);
+    return fd;
+}
+
+inline Group::Options options(int rank, int size, std::size_t segment = 0,
+                              const std::string& secret = "secret") {
+    Group::Options options;
+    options.identity.group.fill(std::byte{7});
+    options.identity.epoch = 3;
+    options.identity.rank = rank;
+    options.identity.size = size;
+    options.identity.secret = secret;
+    options.segment = segment;
+    options.oversubscribed = true;
+    return options;
+}
+
+inline const std::vector<Scheme> all_schemes{Scheme::inproc, Scheme::shm, Scheme::tcp};
+
+struct World {
+    explicit World(int size, Scheme scheme, std::size_t segment = 0) {
+        std::vector<std::string> addresses(static_cast<std::size_t>(size));
+        for (int rank = 0; rank < size; ++rank) {
+            ranks.push_back(std::make_unique<Group>(options(rank, size, segment)));
+            std::string& address = addresses[static_cast<std::size_t>(rank)];
+            if (scheme == Scheme::inproc) {
+                address = ranks.back()->listen_inproc();
+            } else {
+                UniqueFd fd = scheme == Scheme::tcp ? listen_tcp(address) : listen_local(address);
+                ranks.back()->listen(scheme, std::move(fd));
+            }
+        }
+        for (int rank = 0; rank < size; ++rank) {
+            for (int peer = 0; peer < size; ++peer) {
+                if (peer == rank) continue;
+                ranks[static_cast<std::size_t>(rank)]->route(
+                    peer, scheme, {addresses[static_cast<std::size_t>(peer)]}, "host" + std::to_string(peer));
+            }
+        }
+    }
+
+    // Run `work` for each rank, each on a thread of its own.
+    void each(const std::function<void(int rank, Group&)>& work) {
+        std::vector<std::thread> threads;
+        for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+            threads.emplace_back([&, rank] { work(static_cast<int>(rank), *ranks[rank]); });
+        }
+        for (std::thread& thread : threads) thread.join();
+    }
+
+    std::vector<std::unique_ptr<Group>> ranks;
+};
+
+// --- schedules, by hand
+
+inline Step send(std::vector<int> peers, Chunk chunk, std::vector<Dependency> after = {}) {
+    return {StepKind::send, false, chunk, std::move(peers), {}, std::move(after)};
+}
+
+inline Step recv(int peer, Chunk chunk, std::vector<Dependency> after = {}) {
+    return {StepKind::recv, false, chunk, {peer}, {}, std::move(after)};
+}
+
+// Everyone sends everything to everyone and reduces in rank order.
+inline std::shared_ptr<const Program> one_shot(int rank, int size) {
+    std::vector<int> peers;
+    std::vector<Operand> operands;
+    for (int r = 0; r < size; ++r) {
+        if (r != rank) peers.push_back(r);
+        operands.push_back(r == rank ? Operand{-1, {buffer_in, 0, 1}} : Operand{r, {}});
+    }
+    std::vector<Step> steps{send(peers, {buffer_in, 0, 1})};
+    steps.push_back({StepKind::reduce, true, {buffer_out, 0, 1}, {}, operands, {}});
+    return std::make_shared<const Program>(rank, size, 1, 1, std::vector<std::vector<Block>>{}, steps);
+}
+
+// Reduce-scatter and allgather around the ring; each step works on what the one before has finished.
+inline std::shared_ptr<const Program> ring(int rank, int size) {
+    const int right = (rank + 1) % size;
+    const int left = (rank + size - 1) % size;
+    const auto block = [&](int i) { return static_cast<std::uint32_t>(((i % size) + size) % size); };
+    const auto same = [](std::uint32_t step, std::uint32_t b) { return Dependency{step, buffer_out, b, b}; };
+    std::vector<Step> steps;
+    for (int i = 0; i < size - 1; ++i) {
+        const std::uint32_t out = block(rank - i);
+        const auto before = static_cast<std::uint32_t>(steps.size()) - 1;
+        if (i == 0) {
+            steps.push_back(send({right}, {buffer_in, out, 1}));
+        } else {
+            steps.push_back(send({right}, {buffer_out, out, 1}, {same(before, out)}));
+        }
+        const std::uint32_t in = block(rank - i - 1);
+        steps.push_back({StepKind::reduce,
+                         i == size - 2,
+                         {buffer_out, in, 1},
+                         {},
+                         {{left, {}}, {-1, {buffer_in, in, 1}}},
+                         {}});
+    }
+    for (int i = 0; i < size - 1; ++i) {
+        const std::uint32_t out = block(rank + 1 - i);
+        steps.push_back(
+            send({right}, {buffer_out, out, 1}, {same(static_cast<std::uint32_t>(steps.size()) - 1, out)}));
+        // The block that arrives was sent in the first half: its old content must be gone.
+        steps.push_back(
+            recv(left, {buffer_out, block(rank - i), 1},
+                 i == 0 ? std::vector<Dependency>{}
+                        : std::vector<Dependency>{same(static_cast<std::uint32_t>(2 * i), block(rank - i))}));
+    }
+    return std::make_shared<const Program>(rank, size, static_cast<std::uint32_t>(size),
+                                           static_cast<std::uint32_t>(size),
+                                           std::vector<std::vector<Block>>{}, steps);
+}
+
+inline std::shared_ptr<const Operation> sum_of_floats(const std::shared_ptr<const Program>& program,
+                                                      std::uint64_t n, Op op = Op::sum) {
+    Call call;
+    call.count = n;
+    call.dtype = static_cast<std::uint8_t>(DType::float32);
+    call.op = static_cast<std::uint8_t>(op);
+    return std::make_shared<const Operation>(program, DType::float32, op, Bounds(n, program->in_blocks),
+                                             Bounds(n, program->out_blocks), call);
+}
+
+inline std::byte* raw(std::vector<float>& data) { return reinterpret_cast<std::byte*>(data.data()); }
+
+// Values whose sums are exact.
+inline std::vector<float> values(int rank, std::size_t n) {
+    std::vector<float> data(n);
+    for (std::size_t i = 0; i < n; ++i)
+        data[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101);
+    return data;
+}
+
+inline std::vector<float> total(int size, std::size_t n) {
+    std::vector<float> sum(n, 0.0F);
+    for (int rank = 0; rank < size; ++rank) {
+        const std::vector<float> part = values(rank, n);
+        for (std::size_t i = 0; i < n; ++i) sum[i] += part[i];
+    }
+    return sum;
+}
+
+}  // namespace collectives::testing

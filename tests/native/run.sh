@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds and runs the C++ tests three times: optimised, under the address and undefined-behaviour sanitizers, and
+# under the thread sanitizer. Arguments go to ctest (for example: -R reduce). Fails if any variant fails.
+set -u -o pipefail
+cd "$(dirname "$0")/../.."
+
+jobs=${JOBS:-$(nproc)}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
+
+# Older thread sanitizers cannot cope with as much address randomisation as newer kernels use.
+plainly=()
+if setarch "$(uname -m)" -R true 2>/dev/null; then
+    plainly=(setarch "$(uname -m)" -R)
+fi
+
+summary=()
+failed=0
+
+variant() {
+    local name=$1 type=$2 sanitize=$3
+    shift 3
+    local dir=build/native-$name log=build/native-$name.log begin=$SECONDS result
+    mkdir -p build
+    echo "== $name"
+    if ! { cmake -S . -B "$dir" -DCOLLECTIVES_TESTS=ON -DCOLLECTIVES_MODULE=OFF -DCMAKE_BUILD_TYPE="$type" \
+        -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCOLLECTIVES_SANITIZE="$sanitize" &&
+        cmake --build "$dir" -j "$jobs"; } >"$log" 2>&1; then
+        tail -n 60 "$log"
+        result="did not build, see $log"
+    elif "${plainly[@]}" ctest --test-dir "$dir" --output-on-failure "$@" | tee "$log.tests"; then
+        result=$(grep -E 'tests passed' "$log.tests")
+    else
+        result="FAILED: $(grep -E 'tests passed' "$log.tests")"
+    fi
+    [[ $result == 100%* ]] || failed=1
+    summary+=("$(printf '%-18s %s (%d s)' "$name" "$result" $((SECONDS - begin)))")
+}
+
+variant release Release "" "$@"
+variant address Debug address,undefined "$@"
+variant thread Debug thread "$@"
+
+echo
+echo "C++ tests:"
+printf '  %s\n' "${summary[@]}"
+exit $failed

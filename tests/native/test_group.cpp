@@ -1,0 +1,215 @@
+// Whole operations between ranks that are threads, over every kind of link: right results, and the right
+// error on every rank when something goes wrong.
+#include <atomic>
+#include <optional>
+
+#include "groups.hpp"
+
+using namespace collectives;
+using namespace collectives::testing;
+
+namespace {
+
+using Make = std::shared_ptr<const Program> (*)(int, int);
+
+void check_sum(World& world, Make make, std::size_t n) {
+    const int size = static_cast<int>(world.ranks.size());
+    std::vector<std::vector<float>> results(world.ranks.size());
+    world.each([&](int rank, Group& group) {
+        std::vector<float> x = values(rank, n);
+        std::vector<float>& y = results[static_cast<std::size_t>(rank)];
+        y.resize(n);
+        group.run(sum_of_floats(make(rank, size), n), raw(x), raw(y), 30.0, {});
+    });
+    for (const std::vector<float>& result : results) REQUIRE(result == total(size, n));
+}
+
+// What an operation raised, as (kind, text).
+std::optional<Error> error_of(const std::function<void()>& work) {
+    try {
+        work();
+    } catch (const Error& error) {
+        return error;
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("sums over every kind of link, for every count around the number of ranks and of slices") {
+    for (const Scheme scheme : all_schemes) {
+        for (const int size : {2, 3, 4}) {
+            World world(size, scheme, 64);
+            for (const std::size_t n : {0U, 1U, 2U, 3U, 5U, 13U, 14U, 15U, 100U, 1000U, 5003U}) {
+                check_sum(world, ring, n);
+                check_sum(world, one_shot, n);
+            }
+        }
+    }
+}
+
+TEST_CASE("large messages with slices of the default size") {
+    for (const Scheme scheme : all_schemes) {
+        World world(3, scheme);
+        check_sum(world, ring, 700'001);
+        check_sum(world, one_shot, 700'001);
+    }
+}
+
+TEST_CASE("memory of the arena is read where it lies") {
+    World world(2, Scheme::shm);
+    constexpr std::size_t n = 300'000;
+    world.each([&](int rank, Group& group) {
+        auto* x = reinterpret_cast<float*>(group.arena()->allocate(n * sizeof(float)));
+        auto* y = reinterpret_cast<float*>(group.arena()->allocate(n * sizeof(float)));
+        std::ranges::copy(values(rank, n), x);
+        const auto operation = sum_of_floats(ring(rank, 2), n);
+        for (int i = 0; i < 5; ++i) {
+            group.run(operation, reinterpret_cast<std::byte*>(x), reinterpret_cast<std::byte*>(y), 30.0, {});
+        }
+        const std::vector<float> expected = total(2, n);
+        CHECK(std::equal(expected.begin(), expected.end(), y));
+        group.arena()->release(reinterpret_cast<std::byte*>(x), n * sizeof(float));
+        group.arena()->release(reinterpret_cast<std::byte*>(y), n * sizeof(float));
+    });
+}
+
+TEST_CASE("an average is divided once, where the sum is complete") {
+    for (const Scheme scheme : all_schemes) {
+        World world(4, scheme);
+        world.each([&](int rank, Group& group) {
+            std::vector<float> x(10, static_cast<float>(rank));
+            std::vector<float> y(10);
+            group.run(sum_of_floats(ring(rank, 4), 10, Op::avg), raw(x), raw(y), 30.0, {});
+            CHECK(y == std::vector<float>(10, 1.5F));
+        });
+    }
+}
+
+TEST_CASE("asynchronous operations complete in order, also before a blocking one") {
+    for (const Scheme scheme : all_schemes) {
+        World world(2, scheme);
+        world.each([&](int rank, Group& group) {
+            constexpr std::size_t n = 5000;
+            std::vector<float> x = values(rank, n);
+            std::vector<std::vector<float>> ys(10, std::vector<float>(n));
+            const auto operation = sum_of_floats(ring(rank, 2), n);
+            std::vector<std::shared_ptr<Job>> jobs;
+            for (auto& y : ys) jobs.push_back(group.start(operation, raw(x), raw(y), 30.0));
+            std::vector<float> last(n);
+            group.run(operation, raw(x), raw(last), 30.0, {});
+            for (const auto& job : jobs) CHECK(group.done(*job));
+            for (const auto& y : ys) CHECK(y == total(2, n));
+            CHECK(last == total(2, n));
+        });
+    }
+}
+
+TEST_CASE("ranks that call different operations learn what the other called") {
+    for (const Scheme scheme : all_schemes) {
+        World world(2, scheme);
+        std::vector<std::optional<Error>> errors(2);
+        world.each([&](int rank, Group& group) {
+            const std::size_t n = rank == 0 ? 1000 : 2000;
+            std::vector<float> x(n);
+            std::vector<float> y(n);
+            const auto operation = sum_of_floats(one_shot(rank, 2), n);
+            errors[static_cast<std::size_t>(rank)] =
+                error_of([&] { group.run(operation, raw(x), raw(y), 30.0, {}); });
+        });
+        for (const auto& error : errors) {
+            REQUIRE(error.has_value());
+            CHECK(error->kind() == ErrorKind::desync);
+            CHECK(std::string(error->what()).find("1000 elements") != std::string::npos);
+            CHECK(std::string(error->what()).find("2000 elements") != std::string::npos);
+        }
+        // Later calls repeat the first cause.
+        const auto again = error_of([&] { world.ranks[0]->connect({1}, 1.0, {}); });
+        REQUIRE(again.has_value());
+        CHECK(again->kind() == ErrorKind::desync);
+    }
+}
+
+TEST_CASE("a rank that leaves is named by those who wait for it") {
+    for (const Scheme scheme : all_schemes) {
+        World world(3, scheme);
+        check_sum(world, one_shot, 10);
+        std::vector<std::optional<Error>> errors(3);
+        world.each([&](int rank, Group& group) {
+            if (rank == 1) return group.close();
+            std::vector<float> x(10);
+            std::vector<float> y(10);
+            errors[static_cast<std::size_t>(rank)] =
+                error_of([&] { group.run(sum_of_floats(one_shot(rank, 3), 10), raw(x), raw(y), 30.0, {}); });
+        });
+        for (const int rank : {0, 2}) {
+            const auto& error = errors[static_cast<std::size_t>(rank)];
+            REQUIRE(error.has_value());
+            CHECK(error->kind() == ErrorKind::peer_lost);
+        }
+    }
+}
+
+TEST_CASE("a deadline names the ranks that are late") {
+    for (const Scheme scheme : all_schemes) {
+        World world(2, scheme);
+        check_sum(world, one_shot, 10);
+        std::vector<float> x(100);
+        std::vector<float> y(100);
+        const auto error = error_of(
+            [&] { world.ranks[0]->run(sum_of_floats(one_shot(0, 2), 100), raw(x), raw(y), 0.05, {}); });
+        REQUIRE(error.has_value());
+        CHECK(error->kind() == ErrorKind::op_timeout);
+        CHECK(error->ranks() == std::vector<int>{1});
+    }
+}
+
+TEST_CASE("a signal ends a wait, and closing from another thread does") {
+    for (const Scheme scheme : all_schemes) {
+        World world(2, scheme);
+        check_sum(world, one_shot, 10);
+        std::vector<float> x(100);
+        std::vector<float> y(100);
+        std::atomic<int> asked = 0;
+        const auto interrupted = error_of([&] {
+            world.ranks[0]->run(sum_of_floats(one_shot(0, 2), 100), raw(x), raw(y), 30.0,
+                                [&] { return ++asked >= 2; });
+        });
+        REQUIRE(interrupted.has_value());
+        CHECK(interrupted->kind() == ErrorKind::interrupted);
+
+        World other(2, scheme);
+        check_sum(other, one_shot, 10);
+        std::optional<Error> closed;
+        std::thread waiter([&] {
+            closed = error_of(
+                [&] { other.ranks[0]->run(sum_of_floats(one_shot(0, 2), 100), raw(x), raw(y), 30.0, {}); });
+        });
+        other.ranks[0]->close();
+        waiter.join();
+        REQUIRE(closed.has_value());
+        CHECK(closed->kind() == ErrorKind::aborted);
+    }
+}
+
+TEST_CASE("point to point keeps its own count beside the collectives") {
+    for (const Scheme scheme : all_schemes) {
+        World world(3, scheme);
+        check_sum(world, one_shot, 10);
+        world.each([&](int rank, Group& group) {
+            if (rank == 2) return;  // takes no part, and stays in step
+            std::vector<float> data = rank == 0 ? values(5, 1000) : std::vector<float>(1000);
+            const int peer = 1 - rank;
+            Step step = rank == 0 ? send({peer}, {buffer_in, 0, 1}) : recv(peer, {buffer_out, 0, 1});
+            auto program = std::make_shared<const Program>(rank, 3, 1, 1, std::vector<std::vector<Block>>{},
+                                                           std::vector<Step>{step});
+            Call call;
+            call.collective = static_cast<std::uint8_t>(Collective::send);
+            const auto operation = std::make_shared<const Operation>(program, DType::float32, Op::sum,
+                                                                     Bounds(1000, 1), Bounds(1000, 1), call);
+            for (int i = 0; i < 3; ++i) group.run(operation, raw(data), raw(data), 30.0, {});
+            CHECK(data == values(5, 1000));
+        });
+        check_sum(world, ring, 1000);
+    }
+}

@@ -1,0 +1,220 @@
+// The handshake against peers that lie, mumble or say nothing.
+#include <random>
+
+#include "groups.hpp"
+
+using namespace collectives;
+using namespace collectives::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+UniqueFd call(const std::string& address) {
+    int error = 0;
+    UniqueFd fd = connect_tcp(address, error);
+    REQUIRE(error == 0);
+    for (int i = 0; i < 1000 && connect_result(fd.get()) != 0; ++i) std::this_thread::yield();
+    return fd;
+}
+
+template <typename T>
+std::optional<T> receive(int fd, std::chrono::milliseconds patience) {
+    T value{};
+    std::size_t have = 0;
+    const auto end = Clock::now() + patience;
+    while (have < sizeof(T) && Clock::now() < end) {
+        const ssize_t got =
+            ::recv(fd, reinterpret_cast<char*>(&value) + have, sizeof(T) - have, MSG_DONTWAIT);
+        if (got == 0) return std::nullopt;
+        if (got > 0) have += static_cast<std::size_t>(got);
+        if (got < 0) std::this_thread::yield();
+    }
+    return have == sizeof(T) ? std::optional<T>(value) : std::nullopt;
+}
+
+template <typename T>
+void say(int fd, const T& value) {
+    REQUIRE(::send(fd, &value, sizeof(value), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(value)));
+}
+
+bool hung_up(int fd, std::chrono::milliseconds patience) {
+    const auto end = Clock::now() + patience;
+    char byte = 0;
+    while (Clock::now() < end) {
+        const ssize_t got = ::recv(fd, &byte, 1, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno == ECONNRESET)) return true;
+        if (got < 0) std::this_thread::yield();
+    }
+    return false;
+}
+
+Identity identity(int rank, const std::string& secret = "secret") {
+    return options(rank, 3, 0, secret).identity;
+}
+
+// Rank 1 of three, listening; who gets through is counted.
+struct Callee {
+    explicit Callee(const std::string& secret = "secret")
+        : control(identity(1, secret),
+                  {[&](Connected c) { connected.push_back(c.peer); }, [](int, const Error&) {}, [](int) {}}) {
+        UniqueFd fd = listen_tcp(address);
+        control.listen(Scheme::tcp, std::move(fd));
+    }
+
+    std::string address;
+    std::vector<int> connected;
+    Control control;
+};
+
+}  // namespace
+
+TEST_CASE("each side proves that it knows the secret") {
+    Callee callee;
+    const Identity me = identity(2);
+    const UniqueFd fd = call(callee.address);
+    const Hello hello = make_hello(me, 1);
+    say(fd.get(), hello);
+    const auto reply = receive<Reply>(fd.get(), 1000ms);
+    REQUIRE(reply.has_value());
+    CHECK(judge(me, hello, *reply) == Verdict::welcome);
+    CHECK(judge(identity(2, "another"), hello, *reply) == Verdict::wrong_proof);
+    Proof proof;
+    proof.proof = prove_caller(me, hello, *reply);
+    say(fd.get(), proof);
+    const auto closing = receive<Closing>(fd.get(), 1000ms);
+    REQUIRE(closing.has_value());
+    CHECK(static_cast<Verdict>(closing->verdict) == Verdict::welcome);
+}
+
+TEST_CASE("a wrong secret, a reflected proof and a replayed one are refused") {
+    Callee callee;
+    const Identity stranger = identity(2, "another");
+    Proof heard;
+    {
+        const UniqueFd fd = call(callee.address);
+        const Hello hello = make_hello(stranger, 1);
+        say(fd.get(), hello);
+        const auto reply = receive<Reply>(fd.get(), 1000ms);
+        REQUIRE(reply.has_value());
+        Proof proof;
+        proof.proof = prove_caller(stranger, hello, *reply);
+        say(fd.get(), proof);
+        const auto closing = receive<Closing>(fd.get(), 1000ms);
+        REQUIRE(closing.has_value());
+        CHECK(static_cast<Verdict>(closing->verdict) == Verdict::wrong_proof);
+        CHECK(closing->offer.cookie == std::array<std::uint64_t, 2>{});
+    }
+    {  // the callee's own proof, sent back to it
+        const UniqueFd fd = call(callee.address);
+        const Hello hello = make_hello(stranger, 1);
+        say(fd.get(), hello);
+        const auto reply = receive<Reply>(fd.get(), 1000ms);
+        REQUIRE(reply.has_value());
+        Proof proof;
+        proof.proof = reply->proof;
+        say(fd.get(), proof);
+        const auto closing = receive<Closing>(fd.get(), 1000ms);
+        REQUIRE(closing.has_value());
+        CHECK(static_cast<Verdict>(closing->verdict) == Verdict::wrong_proof);
+    }
+    {  // a handshake as it was overheard, word by word
+        const Identity friendly = identity(2);
+        Hello hello = make_hello(friendly, 1);
+        {
+            Callee other;
+            const UniqueFd fd = call(other.address);
+            say(fd.get(), hello);
+            const auto reply = receive<Reply>(fd.get(), 1000ms);
+            REQUIRE(reply.has_value());
+            heard.proof = prove_caller(friendly, hello, *reply);
+        }
+        const UniqueFd fd = call(callee.address);
+        say(fd.get(), hello);
+        REQUIRE(receive<Reply>(fd.get(), 1000ms).has_value());
+        say(fd.get(), heard);
+        const auto closing = receive<Closing>(fd.get(), 1000ms);
+        REQUIRE(closing.has_value());
+        CHECK(static_cast<Verdict>(closing->verdict) == Verdict::wrong_proof);
+    }
+    CHECK(callee.connected.empty());
+}
+
+TEST_CASE("a hello that does not fit is answered with the reason") {
+    Callee callee;
+    const auto verdict_on = [&](const std::function<void(Hello&)>& change) {
+        const UniqueFd fd = call(callee.address);
+        Hello hello = make_hello(identity(2), 1);
+        change(hello);
+        say(fd.get(), hello);
+        const auto reply = receive<Reply>(fd.get(), 1000ms);
+        REQUIRE(reply.has_value());
+        CHECK(hung_up(fd.get(), 1000ms));
+        return static_cast<Verdict>(reply->hello.verdict);
+    };
+    CHECK(verdict_on([](Hello& h) { h.version = 99; }) == Verdict::other_version);
+    CHECK(verdict_on([](Hello& h) { h.group.fill(std::byte{1}); }) == Verdict::other_group);
+    CHECK(verdict_on([](Hello& h) { h.epoch = 4; }) == Verdict::other_epoch);
+    CHECK(verdict_on([](Hello& h) { h.size = 5; }) == Verdict::wrong_size);
+    CHECK(verdict_on([](Hello& h) { h.to = 0; }) == Verdict::not_me);
+    CHECK(verdict_on([](Hello& h) { h.from = 3; }) == Verdict::not_me);
+    CHECK(verdict_on([](Hello& h) { h.from = -1; }) == Verdict::not_me);
+    CHECK(verdict_on([](Hello& h) { h.from = 1; }) == Verdict::not_me);
+}
+
+TEST_CASE("garbage of any length is dropped and the ranks still meet") {
+    std::mt19937 random(7);
+    Callee callee;
+    for (int i = 0; i < 300; ++i) {
+        const UniqueFd fd = call(callee.address);
+        std::string noise(random() % 200, '\0');
+        for (char& c : noise) c = static_cast<char>(random());
+        // Some of it begins like one of us.
+        if (i % 3 == 0 && noise.size() >= sizeof(hello_magic))
+            std::memcpy(noise.data(), &hello_magic, sizeof(hello_magic));
+        [[maybe_unused]] const auto n = ::send(fd.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+    }
+    const UniqueFd fd = call(callee.address);
+    say(fd.get(), make_hello(identity(0), 1));
+    CHECK(receive<Reply>(fd.get(), 2000ms).has_value());
+}
+
+TEST_CASE("callers who say nothing cannot keep others out") {
+    Callee callee;
+    std::vector<UniqueFd> silent;
+    for (int i = 0; i < 200; ++i) silent.push_back(call(callee.address));
+    const UniqueFd fd = call(callee.address);
+    say(fd.get(), make_hello(identity(0), 1));
+    CHECK(receive<Reply>(fd.get(), 2000ms).has_value());
+    for (const UniqueFd& each : silent) CHECK(hung_up(each.get(), 5000ms));
+}
+
+TEST_CASE("a rank with another secret is told so, and those who share one go on") {
+    std::string address;
+    UniqueFd listener = listen_tcp(address);
+    Group callee(options(1, 2, 0, "one"));
+    callee.listen(Scheme::tcp, std::move(listener));
+    Group caller(options(0, 2, 0, "two"));
+    caller.route(1, Scheme::tcp, {address}, "host1");
+    try {
+        caller.connect({1}, 5.0, {});
+        FAIL("connected with the wrong secret");
+    } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::auth);
+        CHECK(error.ranks() == std::vector<int>{1});
+    }
+}
+
+TEST_CASE("an address where nobody listens is given up soon") {
+    std::string address;
+    listen_tcp(address).reset();
+    Group caller(options(0, 2));
+    caller.route(1, Scheme::tcp, {address}, "host1");
+    const auto began = Clock::now();
+    try {
+        caller.connect({1}, 30.0, {});
+        FAIL("connected to nobody");
+    } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::peer_lost);
+    }
+    CHECK(seconds_since(began) < 5.0);
+}
