@@ -4,7 +4,7 @@ Invariant: no call here holds the GIL while it waits. Errors are those of `nativ
 Python code is ValueError or TypeError.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np

@@ -351,9 +351,7 @@ void Executor::check() {
         }
         peers = waiting_for();
         if (std::find(peers.begin(), peers.end(), peer) == peers.end()) return;
-        throw Error(ErrorKind::peer_lost,
-                    link(peer).peer().name() + " is gone during " + request_->call.describe() + ": " + why,
-                    {peer});
+        link(peer).throw_lost(request_->call, why);
     }
     if (deadline_.passed()) throw_timeout(std::move(peers));
 }

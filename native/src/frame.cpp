@@ -1,7 +1,5 @@
 #include "frame.hpp"
 
-#include <cstdio>
-
 #include "types.hpp"
 
 namespace collectives {
@@ -66,9 +64,7 @@ std::string Call::describe() const {
         if (count > 0) text += ", " + std::to_string(count) + (count == 1 ? " element" : " elements");
         if (rooted) text += ", root " + std::to_string(root);
     }
-    char hash[16];
-    std::snprintf(hash, sizeof(hash), "%08x", algorithm);
-    return text + "), algorithm " + hash;
+    return text + ")";
 }
 
 }  // namespace collectives

@@ -1,5 +1,8 @@
 #include "link.hpp"
 
+#include <array>
+#include <cstdio>
+
 #include "error.hpp"
 
 namespace collectives {
@@ -10,15 +13,21 @@ std::string Peer::name() const {
     return text;
 }
 
-void Link::throw_lost(const std::string& why) const {
-    throw Error(ErrorKind::peer_lost, peer_.name() + " is gone: " + why, {peer_.rank});
+void Link::throw_lost(const Call& during, const std::string& why) const {
+    throw Error(ErrorKind::peer_lost, peer_.name() + " is gone during " + during.describe() + ": " + why,
+                {peer_.rank});
 }
 
-void Link::throw_desync(const Context& mine, const std::string& theirs) const {
-    throw Error(ErrorKind::desync,
-                "ranks called different operations: this rank is in " + mine.call.describe() + "; " +
-                    peer_.name() + " is in " + theirs,
-                {peer_.rank});
+void Link::throw_desync(const Call& mine, const Call& theirs, const std::string& remark) const {
+    std::string text = "ranks called different operations: this rank is in " + mine.describe() + "; " +
+                       peer_.name() + " is in " + theirs.describe();
+    if (mine.algorithm != theirs.algorithm) {
+        std::array<char, 64> codes{};
+        std::snprintf(codes.data(), codes.size(), " by another algorithm (%08x here, %08x there)",
+                      mine.algorithm, theirs.algorithm);
+        text += codes.data();
+    }
+    throw Error(ErrorKind::desync, text + remark, {peer_.rank});
 }
 
 }  // namespace collectives

@@ -75,12 +75,15 @@ class Link {
     virtual void shut_down() = 0;
     virtual const char* scheme() const = 0;
 
+    [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
+
     const Peer& peer() const { return peer_; }
     std::uint64_t bytes_sent() const { return bytes_sent_; }
 
   protected:
-    [[noreturn]] void throw_lost(const std::string& why) const;
-    [[noreturn]] void throw_desync(const Context& mine, const std::string& theirs) const;
+    // `remark` says what else is known of the peer's message.
+    [[noreturn]] void throw_desync(const Call& mine, const Call& theirs,
+                                   const std::string& remark = "") const;
 
     std::uint64_t bytes_sent_ = 0;
 

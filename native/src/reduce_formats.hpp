@@ -32,7 +32,7 @@ COLLECTIVES_INLINE Pair<V> quiet(Pair<V> v) {
 // Whether any lane of either vector is NaN.
 template <class V>
 COLLECTIVES_INLINE bool any_nan(V a, V b) {
-    constexpr int bytes = sizeof(V);
+    [[maybe_unused]] constexpr int bytes = sizeof(V);
     [[maybe_unused]] constexpr bool single = sizeof(a[0]) == 4;
 #if defined(__AVX512F__)
     if constexpr (bytes == 64 && single) return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q) != 0;
@@ -47,6 +47,11 @@ COLLECTIVES_INLINE bool any_nan(V a, V b) {
     if constexpr (bytes == 16) return _mm_movemask_pd(_mm_cmpunord_pd((__m128d)a, (__m128d)b)) != 0;
 #elif defined(__aarch64__)
     return vmaxvq_u32((uint32x4_t)((a != a) | (b != b))) != 0;
+#else
+    bool found = false;
+    for (int lane = 0; lane < bytes / static_cast<int>(sizeof(a[0])); ++lane)
+        found |= a[lane] != a[lane] || b[lane] != b[lane];
+    return found;
 #endif
 }
 

@@ -102,8 +102,8 @@ void ShmLink::publish(Line& line) {
 }
 
 void ShmLink::wake_peer() {
-    // What we have stored and what we look at here, and the peer's "set sleeping, then look once more", are all
-    // sequentially consistent: one of the two sees the other's store.
+    // What we have stored and what we look at here, and the peer's "set sleeping, then look once more", are
+    // all sequentially consistent: one of the two sees the other's store.
     Header& header = theirs_->header();
     const auto sleep = static_cast<Sleep>(header.sleeping.load(std::memory_order_seq_cst));
     if (sleep == Sleep::awake) return;
@@ -143,7 +143,8 @@ bool ShmLink::next_slice() {
     const Line& line = in_.lines[line_in_ % lines_per_link];
     const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
     if (tag >> 32 != (line_in_ & 0xffffffff)) return false;
-    if (static_cast<std::uint32_t>(tag) != expected_->fingerprint) throw_desync(*expected_, peer_call());
+    if (static_cast<std::uint32_t>(tag) != expected_->fingerprint)
+        throw_desync(expected_->call, theirs_->current_call());
     opened_ = true;
     in_line_ = true;
     if (expected_length_ <= Line::inline_bytes) {
@@ -156,7 +157,7 @@ bool ShmLink::next_slice() {
     const std::size_t total = theirs_->geometry().total();
     const bool inside = same_process_ || (n <= total && offset <= total - n);
     if (!inside || n == 0 || n > expected_length_ - taken_) {
-        throw_desync(*expected_, "a message of another length (" + peer_call() + ")");
+        throw_desync(expected_->call, theirs_->current_call(), ", with a message of another length");
     }
     slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
     return true;
@@ -199,8 +200,6 @@ bool ShmLink::received() {
     if (!opened_) next_slice();
     return opened_ && taken_ == expected_length_;
 }
-
-std::string ShmLink::peer_call() const { return theirs_->current_call().describe(); }
 
 const char* ShmLink::lost() {
     if (lost_.load(std::memory_order_acquire)) return "its process ended or closed the communicator";

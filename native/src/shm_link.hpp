@@ -60,7 +60,6 @@ class ShmLink final : public Link {
     void finish_line();
     void publish(Line& line);
     std::uint64_t acknowledged();
-    std::string peer_call() const;
 
     int rank_;
     bool same_process_;

@@ -51,7 +51,7 @@ std::size_t TcpLink::write(const std::byte* data, std::size_t n) {
             blocked_ = true;
             return 0;
         }
-        throw_lost(errno_text(errno));
+        throw_lost(frame_.call, errno_text(errno));
     }
     const auto total = static_cast<std::size_t>(sent);
     const std::size_t of_frame = std::min(total, sizeof(Frame) - frame_sent_);
@@ -72,8 +72,8 @@ void TcpLink::expect(const Context& context, std::uint64_t length) {
 std::size_t TcpLink::receive(std::byte* data, std::size_t n) {
     const ssize_t got = ::recv(socket_.get(), data, n, MSG_DONTWAIT);
     if (got > 0) return static_cast<std::size_t>(got);
-    if (got == 0) throw_lost("it closed the connection");
-    if (errno != EAGAIN && errno != EINTR) throw_lost(errno_text(errno));
+    if (got == 0) throw_lost(expected_->call, "it closed the connection");
+    if (errno != EAGAIN && errno != EINTR) throw_lost(expected_->call, errno_text(errno));
     return 0;
 }
 
@@ -102,12 +102,12 @@ bool TcpLink::open_frame() {
     }
     Frame frame;
     std::memcpy(&frame, inbox_.get() + begin_, sizeof(frame));
-    if (frame.magic != frame_magic) throw_lost("it sent something that is not ours");
-    if (frame.call != expected_->call) throw_desync(*expected_, frame.call.describe());
+    if (frame.magic != frame_magic) throw_lost(expected_->call, "it sent something that is not ours");
+    if (frame.call != expected_->call) throw_desync(expected_->call, frame.call);
     if (frame.length != expected_length_) {
-        throw_desync(*expected_, frame.call.describe() + " with a message of " +
-                                     std::to_string(frame.length) + " bytes instead of " +
-                                     std::to_string(expected_length_));
+        throw_desync(expected_->call, frame.call,
+                     ", with a message of " + std::to_string(frame.length) + " bytes instead of " +
+                         std::to_string(expected_length_));
     }
     begin_ += sizeof(frame);
     opened_ = true;

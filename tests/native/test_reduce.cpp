@@ -14,7 +14,7 @@ using reference::Bytes;
 namespace {
 
 constexpr std::byte guard{0xa5};
-constexpr std::size_t margin = 80;
+constexpr std::size_t margin = 64;
 
 std::vector<Isa> isas() {
     std::vector<Isa> found;
@@ -38,27 +38,31 @@ struct Layout {
     enum { apart, first, last } output;
 };
 
-// 64-byte aligned memory with room for an offset and guards on both sides.
+// 64-byte aligned memory with room for an offset and for guards on both sides of what is used.
 class Arena {
   public:
-    explicit Arena(std::size_t bytes) : memory_(bytes + 4 * margin + 64, guard), guards_(memory_) {}
+    explicit Arena(std::size_t bytes) : memory_(bytes + 6 * margin) {}
 
     std::byte* at(std::size_t offset) {
         const auto address = reinterpret_cast<std::uintptr_t>(memory_.data()) + margin;
         return memory_.data() + margin + (-address % 64) + offset;
     }
-    void reset() { memory_ = guards_; }
-
-    // Whether nothing outside [begin, begin + n) was written.
-    bool intact_around(const std::byte* begin, std::size_t n) const {
-        const auto before = static_cast<std::size_t>(begin - memory_.data());
-        return std::memcmp(memory_.data(), guards_.data(), before) == 0 &&
-               std::memcmp(begin + n, guards_.data(), memory_.size() - before - n) == 0;
-    }
 
   private:
-    Bytes memory_, guards_;
+    Bytes memory_;
 };
+
+const Bytes guards(margin, guard);
+
+void set_guards(std::byte* begin, std::size_t n) {
+    std::memcpy(begin - margin, guards.data(), margin);
+    std::memcpy(begin + n, guards.data(), margin);
+}
+
+bool guards_intact(const std::byte* begin, std::size_t n) {
+    return std::memcmp(begin - margin, guards.data(), margin) == 0 &&
+           std::memcmp(begin + n, guards.data(), margin) == 0;
+}
 
 // Runs a kernel on a layout; says what is wrong, or nothing.
 std::string fault(ReduceFn kernel, DType dtype, const std::vector<Bytes>& sources, const Bytes& expected,
@@ -70,8 +74,9 @@ std::string fault(ReduceFn kernel, DType dtype, const std::vector<Bytes>& source
         if (bytes != 0) std::memcpy(p, sources[s].data(), bytes);
         pointers.push_back(p);
     }
-    arenas[0].reset();
     std::byte* const dst = arenas[0].at(layout.dst_offset);
+    set_guards(dst, bytes);
+    std::memset(dst, 0x5a, bytes);
     if (layout.output != Layout::apart) {
         const std::size_t which = layout.output == Layout::first ? 0 : sources.size() - 1;
         if (bytes != 0) std::memcpy(dst, sources[which].data(), bytes);
@@ -82,7 +87,7 @@ std::string fault(ReduceFn kernel, DType dtype, const std::vector<Bytes>& source
     if (bytes != 0 && std::memcmp(dst, expected.data(), bytes) != 0)
         what = "wrong from byte " +
                std::to_string(std::mismatch(dst, dst + bytes, expected.begin()).first - dst);
-    else if (!arenas[0].intact_around(dst, bytes))
+    else if (!guards_intact(dst, bytes))
         what = "wrote outside the output";
     else
         return {};
