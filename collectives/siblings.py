@@ -34,6 +34,9 @@ def _location(name: str) -> Path | None:
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None
-    folders = list(spec.submodule_search_locations or ())
-    location = folders[0] if folders else spec.origin
-    return Path(location).resolve() if location else None
+    if spec.origin is None:  # a folder without code of its own
+        folders = list(spec.submodule_search_locations or ())
+        return Path(folders[0]).resolve() if folders else None
+    # An editable install has two folders, sources and compiled modules: the package is where its code is.
+    origin = Path(spec.origin).resolve()
+    return origin.parent if origin.stem == "__init__" else origin

@@ -305,7 +305,14 @@ class PyGroup {
         return error ? to_python(*error) : nb::none();
     }
 
+    // A forked child has none of our threads and must not touch what the parent uses: it lets everything be.
+    bool inherited() const { return ::getpid() != owner_; }
+
     void close() {
+        if (inherited()) {
+            std::make_unique<std::shared_ptr<Group>>(std::move(group_)).release();
+            return;
+        }
         {
             const nb::gil_scoped_release nogil;
             group_->close();
@@ -327,6 +334,7 @@ class PyGroup {
         throw nb::value_error(("no links of scheme " + name).c_str());
     }
 
+    pid_t owner_ = ::getpid();
     std::shared_ptr<Group> group_;
     std::vector<Kept> kept_;  // arrays that operations still use
 };
@@ -371,6 +379,8 @@ nb::dict numbered(const Names& names) {
 NB_MODULE(_engine, module) {
     using namespace collectives;
     nb::register_exception_translator(translate);
+    // Communicators that a program leaves open live as long as it does: nothing to warn of at its end.
+    nb::set_leak_warnings(false);
 
     std::vector<std::string> kinds;
     for (int i = 0; i < n_collectives; ++i) kinds.emplace_back(collective_name(static_cast<Collective>(i)));

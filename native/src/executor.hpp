@@ -45,6 +45,9 @@ class Executor {
     // Sends to several peers that share memory with us are staged in `arena`.
     void share(std::shared_ptr<Arena> arena) { caster_ = std::make_unique<Caster>(std::move(arena)); }
 
+    // Let go of the arena; nothing can be run any more.
+    void close() { caster_.reset(); }
+
     // Run to the end.
     void run(const Request& request);
 

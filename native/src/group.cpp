@@ -51,7 +51,10 @@ Group::Group(Options options)
       gone_(static_cast<std::size_t>(identity_.size), false) {}
 
 void Group::share(std::shared_ptr<Arena> arena) {
-    arena_ = std::move(arena);
+    {
+        const std::lock_guard lock(state_);
+        arena_ = std::move(arena);
+    }
     sleeper_.share(arena_);
     executor_.share(arena_);
 }
@@ -343,6 +346,11 @@ std::uint64_t Group::bytes_sent() {
     return total;
 }
 
+std::shared_ptr<Arena> Group::arena() {
+    const std::lock_guard lock(state_);
+    return arena_;
+}
+
 std::optional<Error> Group::broken() {
     const std::lock_guard lock(state_);
     return broken_;
@@ -366,6 +374,11 @@ void Group::close() {
     owned_.clear();
     std::fill(links_.begin(), links_.end(), nullptr);
     arrived_.clear();
+    // Arrays from the heap keep the arena as long as they need it.
+    executor_.close();
+    sleeper_.close();
+    const std::lock_guard state(state_);
+    arena_.reset();
 }
 
 }  // namespace collectives

@@ -65,7 +65,7 @@ class Group {
     bool wait(const Job& job, double timeout, const Interrupted& interrupted);
 
     // Memory that peers on this host can read, or nullptr. Kept alive by the arena it comes from.
-    std::shared_ptr<Arena> arena() const { return arena_; }
+    std::shared_ptr<Arena> arena();
 
     const char* link_scheme(int peer);
     std::uint64_t bytes_sent();

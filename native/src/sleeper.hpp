@@ -30,6 +30,12 @@ class Sleeper {
     // From any thread of this process: end the sleep.
     void ring();
 
+    // Give up the descriptors; nobody sleeps or rings any more.
+    void close() {
+        arena_.reset();
+        event_.reset();
+    }
+
   private:
     int event() const { return arena_ ? arena_->wake_fd() : event_.get(); }
 

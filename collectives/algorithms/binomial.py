@@ -1,0 +1,130 @@
+"""Binomial trees: in every round those that have the data, or the result, become twice as many, or half as many.
+
+Ranks count from the root: v = (rank - root) mod p. The parent of v lies its lowest set bit below it, so a subtree
+is a run v, v + 1, ... that its root can treat as one piece.
+R. Thakur, R. Rabenseifner, W. Gropp (2005).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import IN, OUT, Builder, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    rank: int
+    first: int  # its number from the root less that of its parent
+    count: int  # ranks in its subtree
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One rank's place in the tree; children from the nearest, with the smallest subtree, on."""
+
+    parent: int | None
+    count: int  # ranks in its subtree
+    children: tuple[Child, ...]
+
+
+def node(rank: int, size: int, root: int) -> Node:
+    v = (rank - root) % size
+    low = v & -v or 1 << (size - 1).bit_length()
+    children = []
+    d = 1
+    while d < low and v + d < size:
+        children.append(Child((rank + d) % size, d, min(d, size - v - d)))
+        d *= 2
+    return Node((rank - low) % size if v else None, min(low, size - v), tuple(children))
+
+
+def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
+    """(offset, length) of the runs in which `count` ranks from `first` on have ascending numbers."""
+    head = min(count, size - first)
+    return [(0, head), (head, count - head)] if head < count else [(0, head)]
+
+
+@algorithm("broadcast", uneven=True)
+def binomial(rank: int, size: int, root: int = 0) -> Schedule:
+    """The root sends to the farthest first; who has the data passes it on.
+
+    Rounds ceil(log2 p); the root sends n ceil(log2 p); any size. ceil(log2 p) (alpha + n beta).
+    """
+    b = Builder("broadcast", "binomial", rank, size, grid=(0, 1), root=root)
+    place = node(rank, size, root)
+    if place.parent is not None:
+        b.recv(place.parent, b.out())
+    if place.children:
+        b.send([child.rank for child in reversed(place.children)], b.out())
+    return b.build()
+
+
+@algorithm("reduce", name="binomial", in_place=True, uneven=True)
+def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
+    """A rank reduces what its children send together with its own, all at once.
+
+    Rounds ceil(log2 p); a rank sends n; any size. ceil(log2 p) (alpha + n beta + n gamma).
+    """
+    b = Builder("reduce", "binomial", rank, size, grid=(1, 1), root=root)
+    place = node(rank, size, root)
+    mine = b.inp()
+    if size == 1:
+        b.copy(b.out(), mine)
+    if place.children:
+        mine = b.out() if place.parent is None else b.like(b.inp())
+        b.reduce(mine, b.inp(), *(child.rank for child in place.children), final=place.parent is None)
+    if place.parent is not None:
+        b.send(place.parent, mine)
+    return b.build()
+
+
+@algorithm("gather", name="binomial", uneven=True)
+def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
+    """A rank collects the blocks of its subtree and sends them on as one.
+
+    Rounds ceil(log2 p); a rank sends at most n/2; any size. ceil(log2 p) alpha + n(p-1)/p beta. The blocks
+    of a subtree that ends beyond the last rank come to the root in two messages.
+    """
+    b = Builder("gather", "binomial", rank, size, grid=(1, size), root=root)
+    place = node(rank, size, root)
+    if place.parent is None:
+        b.copy(b.out(rank), b.inp())
+        for child in place.children:
+            for offset, count in _runs(child.rank, child.count, size):
+                b.recv(child.rank, b.out((child.rank + offset) % size, count))
+        return b.build()
+    mine = b.inp()
+    if place.children:
+        mine = b.scratch((OUT, (rank + i) % size) for i in range(place.count))
+        b.copy(mine._replace(count=1), b.inp())
+        for child in place.children:
+            b.recv(child.rank, mine._replace(first=child.first, count=child.count))
+    for offset, count in _runs(rank, place.count, size) if place.parent == root else [(0, place.count)]:
+        b.send(place.parent, mine._replace(first=offset, count=count))
+    return b.build()
+
+
+@algorithm("scatter", name="binomial", uneven=True)
+def binomial_scatter(rank: int, size: int, root: int = 0) -> Schedule:
+    """The root sends each child the blocks of its subtree, the farthest and largest first.
+
+    Rounds ceil(log2 p); the root sends n(p-1)/p; any size. ceil(log2 p) alpha + n(p-1)/p beta. The blocks
+    of a subtree that ends beyond the last rank leave the root in two messages.
+    """
+    b = Builder("scatter", "binomial", rank, size, grid=(size, 1), root=root)
+    place = node(rank, size, root)
+    if place.parent is None:
+        for child in reversed(place.children):
+            for offset, count in _runs(child.rank, child.count, size):
+                b.send(child.rank, b.inp((child.rank + offset) % size, count))
+        b.copy(b.out(), b.inp(rank))
+        return b.build()
+    mine = b.scratch((IN, (rank + i) % size) for i in range(place.count)) if place.children else b.out()
+    for offset, count in _runs(rank, place.count, size) if place.parent == root else [(0, place.count)]:
+        b.recv(place.parent, mine._replace(first=offset, count=count))
+    for child in reversed(place.children):
+        b.send(child.rank, mine._replace(first=child.first, count=child.count))
+    b.copy(b.out(), mine._replace(count=1))
+    return b.build()

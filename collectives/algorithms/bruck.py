@@ -1,0 +1,40 @@
+"""Bruck's alltoall: few messages, for blocks so small that sending each of them several times does not matter.
+
+J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all communications in
+multiport message-passing systems", IEEE TPDS 8(11), 1997.
+"""
+
+from __future__ import annotations
+
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import IN, Builder, Chunk, Schedule
+
+
+@algorithm("alltoall")
+def bruck(rank: int, size: int) -> Schedule:
+    """The block that has d ranks to go travels 2^k ranks in round k for every bit k of d.
+
+    Rounds ceil(log2 p); a rank sends about n/2 in each; any size, blocks of one size only.
+    ceil(log2 p) (alpha + n/2 beta), and as many local copies as blocks sent.
+    """
+    b = Builder("alltoall", "bruck", rank, size, grid=(size, size))
+    at = [b.inp((rank + d) % size) for d in range(size)]  # where the block lies that started with d ranks to go
+    slot = b.scratch((IN, 0) for _ in range(size // 2)) if size > 3 else b.inp()
+    k = 1
+    while k < size:
+        travelling = [d for d in range(size) if d & k]
+        if len(travelling) == 1:
+            packed = at[k]
+        else:
+            packed = slot._replace(count=len(travelling))
+            for i, d in enumerate(travelling):
+                b.copy(Chunk(packed.buffer, i), at[d])
+        arrived = b.scratch((IN, 0) for _ in travelling)
+        b.send((rank + k) % size, packed)
+        b.recv((rank - k) % size, arrived)
+        for i, d in enumerate(travelling):
+            at[d] = Chunk(arrived.buffer, i)
+        k *= 2
+    for d in range(size):
+        b.copy(b.out((rank - d) % size), at[d])
+    return b.build()

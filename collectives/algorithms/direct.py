@@ -1,0 +1,185 @@
+"""Everybody to everybody at once, or to one: no rank passes on what it got.
+
+One or two rounds, for small groups, small data or memory that all can read. Reductions take all their operands at
+once, in the order of ranks, and round once.
+R. Thakur, R. Rabenseifner, W. Gropp (2005); the parameter server: M. Li et al., OSDI 2014.
+"""
+
+from __future__ import annotations
+
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Chunk, Operand, Schedule
+
+
+def _others(rank: int, size: int) -> list[int]:
+    """The other ranks, from the next one on, so that not all start with the same one."""
+    return [(rank + d) % size for d in range(1, size)]
+
+
+def _in_rank_order(rank: int, size: int, own: Chunk) -> list[Operand]:
+    return [own if r == rank else r for r in range(size)]
+
+
+def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
+    """dst = what all ranks send here, with `own` in place of the own message."""
+    if size == 1:
+        b.copy(dst, own)
+    else:
+        b.reduce(dst, *_in_rank_order(rank, size, own), final=True)
+
+
+@algorithm("allreduce", uneven=True)
+def one_shot(rank: int, size: int) -> Schedule:
+    """Everyone sends everything to all and reduces everything.
+
+    Rounds 1; a rank sends n(p-1), written once where peers share memory; any size.
+    alpha + n(p-1) beta + n(p-1) gamma. Not in place: a rank would wait for all to have read what it overwrites,
+    while they wait for it to read theirs.
+    """
+    b = Builder("allreduce", "one_shot", rank, size, grid=(1, 1))
+    if size > 1:
+        b.send(_others(rank, size), b.inp())
+    _total(b, b.out(), b.inp(), rank, size)
+    return b.build()
+
+
+@algorithm("allreduce", in_place=True, uneven=True)
+def two_shot(rank: int, size: int) -> Schedule:
+    """Rank r reduces block r of everyone and sends it to all.
+
+    Rounds 2; a rank sends 2n(p-1)/p; any size. 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    """
+    b = Builder("allreduce", "two_shot", rank, size, grid=(size, size))
+    others = _others(rank, size)
+    for peer in others:
+        b.send(peer, b.inp(peer))
+    _total(b, b.out(rank), b.inp(rank), rank, size)
+    if others:
+        b.send(others, b.out(rank))
+    for peer in reversed(others):
+        b.recv(peer, b.out(peer))
+    return b.build()
+
+
+@algorithm("allreduce", in_place=True, uneven=True)
+def star(rank: int, size: int) -> Schedule:
+    """All send to rank 0, which reduces and sends back: a parameter server, kept as the yardstick.
+
+    Rounds 2; rank 0 sends n(p-1), the others n; any size. 2 alpha + 2n(p-1) beta + n(p-1) gamma.
+    """
+    b = Builder("allreduce", "star", rank, size, grid=(1, 1))
+    if rank == 0:
+        _total(b, b.out(), b.inp(), rank, size)
+        if size > 1:
+            b.send(_others(rank, size), b.out())
+    else:
+        b.send(0, b.inp())
+        b.recv(0, b.out())
+    return b.build()
+
+
+@algorithm("reduce_scatter", name="direct", uneven=True)
+def direct_reduce_scatter(rank: int, size: int) -> Schedule:
+    """Block j goes to rank j, which reduces all it gets.
+
+    Rounds 1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma).
+    """
+    b = Builder("reduce_scatter", "direct", rank, size, grid=(size, 1))
+    for peer in _others(rank, size):
+        b.send(peer, b.inp(peer))
+    _total(b, b.out(), b.inp(rank), rank, size)
+    return b.build()
+
+
+@algorithm("allgather", name="direct", uneven=True)
+def direct_allgather(rank: int, size: int) -> Schedule:
+    """Everyone sends its block to all.
+
+    Rounds 1; a rank sends n(p-1)/p of the n gathered, written once where peers share memory; any size.
+    (p-1) alpha + n(p-1)/p beta.
+    """
+    b = Builder("allgather", "direct", rank, size, grid=(1, size))
+    others = _others(rank, size)
+    if others:
+        b.send(others, b.inp())
+    b.copy(b.out(rank), b.inp())
+    for peer in reversed(others):
+        b.recv(peer, b.out(peer))
+    return b.build()
+
+
+@algorithm("broadcast", name="direct", uneven=True)
+def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
+    """The root sends to all.
+
+    Rounds 1; the root sends n(p-1), written once where peers share memory; any size. (p-1) (alpha + n beta).
+    """
+    b = Builder("broadcast", "direct", rank, size, grid=(0, 1), root=root)
+    if rank != root:
+        b.recv(root, b.out())
+    elif size > 1:
+        b.send(_others(rank, size), b.out())
+    return b.build()
+
+
+@algorithm("reduce", name="direct", in_place=True, uneven=True)
+def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
+    """All send to the root, which reduces.
+
+    Rounds 1; a rank sends n, the root gets n(p-1); any size. alpha + n(p-1) (beta + gamma).
+    """
+    b = Builder("reduce", "direct", rank, size, grid=(1, 1), root=root)
+    if rank == root:
+        _total(b, b.out(), b.inp(), rank, size)
+    else:
+        b.send(root, b.inp())
+    return b.build()
+
+
+@algorithm("gather", uneven=True)
+def linear(rank: int, size: int, root: int = 0) -> Schedule:
+    """All send to the root.
+
+    Rounds 1; a rank sends its block, the root gets n(p-1)/p of the n gathered; any size.
+    (p-1) alpha + n(p-1)/p beta.
+    """
+    b = Builder("gather", "linear", rank, size, grid=(1, size), root=root)
+    if rank == root:
+        b.copy(b.out(rank), b.inp())
+        for peer in _others(rank, size):
+            b.recv(peer, b.out(peer))
+    else:
+        b.send(root, b.inp())
+    return b.build()
+
+
+@algorithm("scatter", name="linear", uneven=True)
+def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
+    """The root sends to all.
+
+    Rounds 1; the root sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p beta.
+    """
+    b = Builder("scatter", "linear", rank, size, grid=(size, 1), root=root)
+    if rank == root:
+        for peer in _others(rank, size):
+            b.send(peer, b.inp(peer))
+        b.copy(b.out(), b.inp(rank))
+    else:
+        b.recv(root, b.out())
+    return b.build()
+
+
+@algorithm("alltoall", name="direct", uneven=True)
+def direct_alltoall(rank: int, size: int) -> Schedule:
+    """Everyone sends to all, beginning with the next rank.
+
+    Rounds 1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p beta.
+    """
+    b = Builder("alltoall", "direct", rank, size, grid=(size, size))
+    others = _others(rank, size)
+    for peer in others:
+        b.send(peer, b.inp(peer))
+    b.copy(b.out(rank), b.inp(rank))
+    for peer in reversed(others):
+        b.recv(peer, b.out(peer))
+    return b.build()

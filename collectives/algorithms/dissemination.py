@@ -1,0 +1,31 @@
+"""The barrier in which news of everyone's arrival spreads to all.
+
+D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for Barrier Synchronization", International Journal of Parallel
+Programming 17(1), 1988.
+"""
+
+from __future__ import annotations
+
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Schedule
+
+
+@algorithm("barrier", uneven=True)
+def dissemination(rank: int, size: int) -> Schedule:
+    """In round k a rank tells the one 2^k further of all it has heard of.
+
+    Rounds ceil(log2 p); a rank sends an element in each; any size. ceil(log2 p) alpha. The element is
+    a reduction of everything heard, because that is what makes each message wait for those before it.
+    """
+    b = Builder("barrier", "dissemination", rank, size, grid=(1, 1))
+    if size == 1:
+        b.copy(b.out(), b.inp())
+    heard = b.inp()
+    d = 1
+    while d < size:
+        last = 2 * d >= size
+        b.send((rank + d) % size, heard)
+        before, heard = heard, b.out() if last else b.like(b.inp())
+        b.reduce(heard, before, (rank - d) % size, final=last)
+        d *= 2
+    return b.build()

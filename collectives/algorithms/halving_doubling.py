@@ -1,0 +1,50 @@
+"""Halving and doubling: a reduce-scatter that halves what a rank works on, then an allgather that doubles it.
+
+As few bytes as a ring and few rounds, at its best where p is a power of two.
+R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004.
+"""
+
+from __future__ import annotations
+
+from collectives.algorithms.fold import fold
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Schedule
+
+
+@algorithm("allreduce", in_place=True, uneven=True)
+def halving_doubling(rank: int, size: int) -> Schedule:
+    """The largest halves go to the nearest ranks, which are the likeliest to share a host.
+
+    With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more
+    if it has a guest; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and
+    2 alpha + 2n beta + n gamma more if P < p.
+    """
+    place = fold(rank, size)
+    blocks = 1 << place.rounds
+    b = Builder("allreduce", "halving_doubling", rank, size, grid=(blocks, blocks))
+    if size == 1:
+        b.copy(b.out(), b.inp())
+    if place.into is not None:
+        b.send(place.into, b.inp(0, blocks))
+        b.recv(place.into, b.out(0, blocks))
+        return b.build()
+    mine = b.inp
+    if place.guest is not None:
+        b.reduce(b.out(0, blocks), b.inp(0, blocks), place.guest)
+        mine = b.out
+    first, half = 0, blocks
+    given: list[tuple[int, int, int]] = []  # to whom, which half, which one was kept
+    for k in range(place.rounds):
+        peer, half = place.peer(1 << k), half // 2
+        kept, gone = (first + half, first) if place.upper(1 << k) else (first, first + half)
+        b.send(peer, mine(gone, half))
+        b.reduce(b.out(kept, half), *place.ordered(peer, mine(kept, half), peer), final=half == 1)
+        given.append((peer, gone, kept))
+        mine, first = b.out, kept
+    for peer, gone, kept in reversed(given):
+        b.send(peer, b.out(kept, half))
+        b.recv(peer, b.out(gone, half))
+        half *= 2
+    if place.guest is not None:
+        b.send(place.guest, b.out(0, blocks))
+    return b.build()

@@ -1,0 +1,27 @@
+"""Alltoall in pairs.
+
+R. Thakur, R. Rabenseifner, W. Gropp (2005), who pair ranks by exclusive or; pairing by sum works for any size.
+"""
+
+from __future__ import annotations
+
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Schedule
+
+
+@algorithm("alltoall", uneven=True)
+def pairwise(rank: int, size: int) -> Schedule:
+    """In turn t ranks whose sum is t mod p exchange their blocks.
+
+    Rounds 1, in p turns; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p beta. Turns are the order in which
+    the exchanges are listed; nothing makes one of them wait for another.
+    """
+    b = Builder("alltoall", "pairwise", rank, size, grid=(size, size))
+    for t in range(size):
+        peer = (t - rank) % size
+        if peer == rank:
+            b.copy(b.out(rank), b.inp(rank))
+        else:
+            b.send(peer, b.inp(peer))
+            b.recv(peer, b.out(peer))
+    return b.build()

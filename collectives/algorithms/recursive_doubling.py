@@ -1,0 +1,52 @@
+"""Recursive doubling: in every round a rank exchanges all it has with another one, twice as far away as before.
+
+Few rounds, for data so small that bytes don't matter.
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
+2005.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+from collectives.algorithms.fold import fold
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Chunk, Schedule
+
+
+@algorithm("allreduce", in_place=True, uneven=True)
+def recursive_doubling(rank: int, size: int) -> Schedule:
+    """Exchange and reduce everything, log2 P times, P being the largest power of two up to p.
+
+    Rounds log2 P, and 2 more if P < p; a rank sends n log2 P, and n more if it has a guest; any size.
+    ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more if P < p.
+
+    A rank puts what it computes elsewhere than what it is still sending, in two scratch slots by turns: else its
+    send would wait for the peer's reduction, which waits for the peer's send, and so on round to itself.
+    """
+    b = Builder("allreduce", "recursive_doubling", rank, size, grid=(1, 1))
+    place = fold(rank, size)
+    if size == 1:
+        b.copy(b.out(), b.inp())
+    if place.into is not None:
+        b.send(place.into, b.inp())
+        b.recv(place.into, b.out())
+        return b.build()
+    spare = cycle(b.like(b.inp()) for _ in range(2))
+    mine = b.inp()
+    if place.guest is not None:
+        mine = next(spare)
+        b.reduce(mine, b.inp(), place.guest)
+    for k in range(place.rounds):
+        peer, last = place.peer(1 << k), k == place.rounds - 1
+        b.send(peer, mine)
+        theirs: int | Chunk = peer
+        if last and mine == b.inp():  # in place, OUT is what is being sent
+            theirs = next(spare)
+            b.recv(peer, theirs)
+        result = b.out() if last else next(spare)
+        b.reduce(result, *place.ordered(peer, mine, theirs), final=last)
+        mine = result
+    if place.guest is not None:
+        b.send(place.guest, mine)
+    return b.build()

@@ -1,0 +1,66 @@
+"""The algorithms there are, by collective and name; the library's own and those that users add.
+
+Invariant: a name means one algorithm for as long as the process runs, so whatever was cached for it stays right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from collectives.schedule.algorithm import Algorithm, Function, any_size, schedule_of
+from collectives.schedule.conditions import COLLECTIVES, collective
+from collectives.schedule.form import Schedule
+
+_registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+
+
+def algorithm(
+    collective: str,
+    *,
+    name: str | None = None,
+    sizes: Callable[[int], bool] = any_size,
+    in_place: bool = False,
+    uneven: bool = False,
+) -> Callable[[Function], Algorithm]:
+    """Register the decorated function, which takes (rank, size) or, with a root, (rank, size, root).
+
+    It is known by the function's name unless `name` says otherwise. `sizes(size)`: whether it works for that many
+    ranks. `in_place`: also where IN and OUT are the same memory (allreduce and reduce). `uneven`: also where
+    every block has a size of its own. These are claims that `verify` proves. ValueError for a collective
+    that is not there, a bad name or one that is taken.
+    """
+
+    def register(function: Function) -> Algorithm:
+        return add(Algorithm(collective, name or function.__name__, function, sizes, in_place, uneven))
+
+    return register
+
+
+def add(new: Algorithm) -> Algorithm:
+    """Register an algorithm; ValueError if its name is taken."""
+    known = _registry[new.collective]
+    if new.name in known:
+        raise ValueError(f"there is already an algorithm {new}")
+    known[new.name] = new
+    return new
+
+
+def get(collective_name: str, name: str) -> Algorithm:
+    """The algorithm of that name, where '-' counts as '_'. ValueError lists those there are."""
+    known = _registry[collective(collective_name).name]
+    try:
+        return known[name.replace("-", "_")]
+    except KeyError:
+        there_are = ", ".join(known) or "none"
+        raise ValueError(f"there is no algorithm {name!r} for {collective_name}; there are: {there_are}") from None
+
+
+def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = False) -> tuple[Algorithm, ...]:
+    """All algorithms for a collective, in order of registration; only those that do for `size` or `uneven` blocks."""
+    known = _registry[collective(collective_name).name].values()
+    return tuple(a for a in known if (size is None or a.sizes(size)) and (a.uneven or not uneven))
+
+
+def schedule(collective_name: str, name: str, rank: int, size: int, root: int = 0) -> Schedule:
+    """One rank's schedule, remembered. ValueError for a collective, algorithm, rank, size or root that cannot be."""
+    return schedule_of(get(collective_name, name), rank, size, root)

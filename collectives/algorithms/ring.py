@@ -1,0 +1,67 @@
+"""Rings: every rank talks to its two neighbours, and each block travels round once.
+
+Best for large data: the links are all busy all the time and carry as little as possible.
+P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+"""
+
+from __future__ import annotations
+
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Schedule
+
+
+@algorithm("allreduce", in_place=True, uneven=True)
+def ring(rank: int, size: int) -> Schedule:
+    """Each block goes round once, growing at every rank, and round once more, complete.
+
+    Steps 2(p-1); a rank sends 2n(p-1)/p; any size. 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    """
+    b = Builder("allreduce", "ring", rank, size, grid=(size, size))
+    left, right = (rank - 1) % size, (rank + 1) % size
+    if size == 1:
+        b.copy(b.out(), b.inp())
+    for t in range(size - 1):
+        mine, next_ = (rank - t) % size, (rank - t - 1) % size
+        b.send(right, b.out(mine) if t else b.inp(mine))
+        b.reduce(b.out(next_), left, b.inp(next_), final=t == size - 2)
+    for t in range(size - 1):
+        b.send(right, b.out((rank + 1 - t) % size))
+        b.recv(left, b.out((rank - t) % size))
+    return b.build()
+
+
+@algorithm("reduce_scatter", name="ring")
+def ring_reduce_scatter(rank: int, size: int) -> Schedule:
+    """The block of each rank starts at its right neighbour and comes to it last.
+
+    Steps p-1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma). Partial results take turns
+    in two scratch slots, so that one can grow while the other leaves.
+    """
+    b = Builder("reduce_scatter", "ring", rank, size, grid=(size, 1))
+    left, right = (rank - 1) % size, (rank + 1) % size
+    if size == 1:
+        b.copy(b.out(), b.inp())
+    slots = [b.like(b.out()) for _ in range(min(2, size - 2))]
+    partial = b.inp(left)
+    for t in range(size - 1):
+        next_ = (rank - t - 2) % size
+        last = t == size - 2
+        b.send(right, partial)
+        partial = b.out() if last else slots[t % 2]
+        b.reduce(partial, left, b.inp(next_), final=last)
+    return b.build()
+
+
+@algorithm("allgather", name="ring", uneven=True)
+def ring_allgather(rank: int, size: int) -> Schedule:
+    """Each rank passes on what it got last.
+
+    Steps p-1; a rank sends n(p-1)/p of the n gathered; any size. (p-1) alpha + n(p-1)/p beta.
+    """
+    b = Builder("allgather", "ring", rank, size, grid=(1, size))
+    b.copy(b.out(rank), b.inp())
+    for t in range(size - 1):
+        mine = (rank - t) % size
+        b.send((rank + 1) % size, b.out(mine) if t else b.inp())
+        b.recv((rank - 1) % size, b.out((rank - t - 1) % size))
+    return b.build()

@@ -1,0 +1,111 @@
+"""`collectives doctor`: what works on this machine, what does not, and what to do about it.
+
+Invariant: problems come first. The exit code is 1 exactly if one of them would stop a job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from collectives.commands import checks, trials
+from collectives.commands.checks import Section
+from collectives.commands.explain import ladder, row_text
+from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.select import Situation
+from transports.host import usable_cores
+
+_COLOURS = {"broken": "red", "hint": "yellow"}  # worst first
+
+
+@click.command("doctor")
+@click.option(
+    "-n",
+    "--ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Ranks of a job on this host.  [default: the launcher's, else the cores]",
+)
+@click.option("--store", metavar="URL", help="Try this store.  [default: COLLECTIVES_STORE, if set]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(ranks: int | None, store: str | None, as_json: bool) -> None:
+    """Say what works on this machine, and why not.
+
+    Looks at processor, memory, limits, kernel and network; lets two ranks meet over each transport; checks what
+    the launcher set; tries the store. Problems come first, each with what to do. The exit code is 1 if one of
+    them would stop a job.
+    """
+    sections = examine(os.environ, ranks, store)
+    click.echo(json.dumps(as_object(sections), indent=2) if as_json else as_text(sections))
+    sys.exit(1 if any(p.severity == "broken" for s in sections for p in s.problems) else 0)
+
+
+def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> list[Section]:
+    """All checks, for `ranks` ranks on this host (None: as many as the launcher says, else as there are cores)."""
+    job, launch = checks.job(env)
+    secret, key = checks.secret(env)
+    launcher = launch.launcher if launch else "none"
+    if ranks is None:
+        told = (launch.local_size or launch.size) if launch and launcher != "none" else None
+        ranks = told or max(2, usable_cores())
+    wanted = env.get("COLLECTIVES_TRANSPORT") or "auto"
+    processor = checks.processor(ranks)
+    transports = trials.transports(wanted, engine="instruction sets" in processor.facts)
+    works = [scheme for scheme in ("shm", "tcp") if transports.facts.get(scheme) == "works"]
+    return [
+        job,
+        secret,
+        trials.store(store or env.get("COLLECTIVES_STORE"), key, launcher),
+        transports,
+        checks.network(env, key is not None),
+        processor,
+        checks.memory(ranks),
+        checks.limits(ranks),
+        checks.kernel(ranks),
+        checks.versions(),
+        _choices(ranks, wanted if wanted != "auto" else works[0] if works else "tcp"),
+    ]
+
+
+def _choices(ranks: int, kind: str) -> Section:
+    """What auto would run on this host."""
+    situation = Situation(ranks, kind if ranks > 1 else "self", crowded=ranks > usable_cores())
+    facts = {
+        name: "; ".join(f"{row_text(row)}: {row.algorithm}" for row in ladder(name, situation)) for name in COLLECTIVES
+    }
+    return Section(f"choices for {ranks} rank{'s' * (ranks > 1)} over {situation.kind}", facts)
+
+
+def as_object(sections: Sequence[Section]) -> dict[str, Any]:
+    problems = [
+        {"section": s.title, "severity": p.severity, "problem": p.text, "advice": p.advice}
+        for s in sections
+        for p in s.problems
+    ]
+    return {
+        "ok": not any(p["severity"] == "broken" for p in problems),
+        "problems": sorted(problems, key=lambda p: list(_COLOURS).index(p["severity"])),
+        "sections": {s.title: dict(s.facts) for s in sections},
+    }
+
+
+def as_text(sections: Sequence[Section]) -> str:
+    lines = []
+    for severity, colour in _COLOURS.items():
+        mark = click.style(f"{severity:6}", fg=colour, bold=True)
+        found = [p for s in sections for p in s.problems if p.severity == severity]
+        lines += [line for p in found for line in (f"{mark}  {p.text}", f"        {p.advice}")]
+    if not lines:
+        lines.append(click.style("No problems found.", fg="green"))
+    for section in sections:
+        lines += ["", click.style(section.title, bold=True)]
+        width = max((len(name) for name in section.facts), default=0)
+        for name, value in section.facts.items():
+            for number, text in enumerate(value if isinstance(value, list) else [value]):
+                lines.append(f"  {'' if number else name:{width}}  {text}")
+    return "\n".join(lines)

@@ -1,0 +1,234 @@
+"""`collectives explain`: what would run for a collective and why, and what it does, step by step.
+
+Invariant: what is said comes from the functions that a communicator asks, `select` and the algorithms themselves.
+No rank is started and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from collectives.algorithms import registry
+from collectives.arrays import NAMES
+from collectives.schedule.algorithm import Algorithm
+from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.draw import draw
+from collectives.schedule.explain import explain, explain_group
+from collectives.schedule.form import Schedule
+from collectives.schedule.group import Group
+from collectives.schedule.play import Play
+from collectives.schedule.select import ANY_SIZE, TABLE, Row, Situation, select
+from collectives.schedule.verify import cost
+from transports.host import usable_cores
+
+SIDE_BY_SIDE: Final = 8  # ranks that are shown together; of more, one
+MOST_COUNTED: Final = 128  # ranks of which all schedules are made, to count rounds and to draw
+MOST_RANKS: Final = 1 << 16
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_ITEMSIZES: Final = {name: dtype.itemsize for dtype, name in NAMES.items()}
+
+
+def bytes_text(count: int) -> str:
+    """`count` in the largest unit that leaves at least one, exact where it is whole."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count // unit} {name}" if count % unit == 0 else f"{count / unit:.2f} {name}"
+    return f"{count} bytes"
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    found = re.fullmatch(r"(\d{1,15})([KMG]?)(i?B)?", value.strip(), re.IGNORECASE)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no number of bytes, such as 4096, 64K, 4M or 1G")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def _file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None and value.suffix not in (".svg", ".png", ".pdf"):
+        raise click.BadParameter(f"{str(value)!r} must end in .svg, .png or .pdf")
+    return value
+
+
+@click.command("explain")
+@click.argument("collective", required=False, type=click.Choice(list(COLLECTIVES)), metavar="[COLLECTIVE]")
+@click.option("-n", "--ranks", type=click.IntRange(1, MOST_RANKS), default=4, show_default=True, metavar="N")
+@click.option(
+    "--rank", type=click.IntRange(min=0), metavar="R", help="Show this rank's steps, with what they wait for."
+)
+@click.option("--root", type=click.IntRange(min=0), default=0, show_default=True, metavar="R")
+@click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="One of those --list shows.")
+@click.option(
+    "-b",
+    "--bytes",
+    "nbytes",
+    default="4M",
+    callback=_size,
+    metavar="SIZE",
+    show_default=True,
+    help="The larger of the two arrays that a rank passes and gets.",
+)
+@click.option(
+    "-d", "--dtype", type=click.Choice(list(_ITEMSIZES)), default="float32", show_default=True, metavar="NAME"
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["shm", "tcp", "inproc"]),
+    default="shm",
+    show_default=True,
+    help="The slowest that any two ranks use. inproc: threads.",
+)
+@click.option("--draw", "file", type=click.Path(path_type=Path), callback=_file, help="Draw it: .svg, .png or .pdf.")
+@click.option("--import", "module", metavar="MODULE", help="A module that registers algorithms of your own.")
+@click.option("--list", "listing", is_flag=True, help="Show the algorithms there are.")
+def command(
+    collective: str | None,
+    ranks: int,
+    rank: int | None,
+    root: int,
+    algorithm: str,
+    nbytes: int,
+    dtype: str,
+    transport: str,
+    file: Path | None,
+    module: str | None,
+    listing: bool,
+) -> None:
+    """Show what a COLLECTIVE among N ranks would run, why, and what each rank does.
+
+    \b
+      collectives explain allreduce --ranks 4 --bytes 64K
+      collectives explain allreduce --ranks 6 --algorithm tree --rank 2
+      collectives explain alltoall --ranks 4 --algorithm bruck --draw bruck.svg
+      collectives explain --list
+    """
+    if module is not None:
+        _import(module)
+    if listing:
+        click.echo("\n".join(_list([collective] if collective else list(COLLECTIVES))))
+        return
+    if collective is None:
+        raise click.UsageError(f"which COLLECTIVE? There are {', '.join(COLLECTIVES)}; --list shows their algorithms")
+    if rank is not None and rank >= ranks:
+        raise click.BadParameter(f"{rank} is not one of {ranks} ranks, counted from 0", param_hint="'--rank'")
+    if file is not None and ranks > MOST_COUNTED:
+        raise click.BadParameter(f"a picture has room for {MOST_COUNTED} ranks", param_hint="'--draw'")
+    elements = 1 if collective == "barrier" else nbytes // _ITEMSIZES[dtype]
+    kind = transport if ranks > 1 else "self"
+    situation = Situation(ranks, kind, crowded=kind in ("shm", "inproc") and ranks > usable_cores())
+    chosen, reason = _choose(collective, algorithm, elements * _ITEMSIZES[dtype], situation)
+    shown = range(ranks) if ranks <= MOST_COUNTED else (rank or 0,)
+    try:
+        schedules = [chosen(r, ranks, root) for r in shown]
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    lines = [*_head(collective, elements, dtype, chosen, reason, situation, schedules), ""]
+    if rank is None and 1 < ranks <= SIDE_BY_SIDE:
+        lines.append(explain_group(schedules, max(60, shutil.get_terminal_size((120, 24)).columns)))
+    else:
+        lines.append(explain(next(s for s in schedules if s.rank == (rank or 0))))
+    click.echo("\n".join(lines))
+    if file is not None:
+        _draw(schedules, file)
+
+
+def ladder(collective: str, situation: Situation) -> list[Row]:
+    """What auto chooses for such a group, by size: the rows that can be the first to fit."""
+    usable = {a.name for a in registry.algorithms(collective, situation.size)}
+    rows: list[Row] = []
+    for row in TABLE:
+        fits = row.collective == collective and row.fits(situation) and row.algorithm in usable
+        if fits and (not rows or row.bytes > rows[-1].bytes):
+            rows.append(row)
+    return rows
+
+
+def row_text(row: Row) -> str:
+    return f"up to {bytes_text(row.bytes)}" if row.bytes < ANY_SIZE else "any size"
+
+
+def _import(module: str) -> None:
+    sys.path.insert(0, "")  # as python -m does
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever the user's code raises
+        raise click.ClickException(f"cannot import {module}: {type(error).__name__}: {error}") from error
+
+
+def _choose(collective: str, algorithm: str, nbytes: int, situation: Situation) -> tuple[Algorithm, str]:
+    if algorithm != "auto":
+        try:
+            return registry.get(collective, algorithm), "asked for"
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="'--algorithm'") from None
+    usable = {a.name: a for a in registry.algorithms(collective, situation.size)}
+    choice = select(collective, nbytes, situation, usable.__contains__)
+    return usable[choice.algorithm], choice.reason
+
+
+def _head(
+    collective: str,
+    elements: int,
+    dtype: str,
+    chosen: Algorithm,
+    reason: str,
+    situation: Situation,
+    schedules: Sequence[Schedule],
+) -> Iterator[str]:
+    """What runs, why, what it costs, and what else there is."""
+    size, nbytes = situation.size, elements * _ITEMSIZES[dtype]
+    links = {"self": "alone", "inproc": "threads of one process"}.get(situation.kind, f"over {situation.kind}")
+    what = "barrier" if collective == "barrier" else f"{collective} of {bytes_text(nbytes)} ({elements} {dtype})"
+    yield f"{what}, {size} rank{'s' * (size > 1)}, {links}"
+    yield ""
+    yield f"  algorithm  {chosen.name}: {reason}"
+    if len(schedules) == size:
+        yield f"  cost       {_cost(schedules, nbytes)}"
+    for number, line in enumerate((inspect.getdoc(chosen.function) or "").splitlines()):
+        yield f"  {'' if number else 'how':9}  {line}".rstrip()
+    others = [a.name for a in registry.algorithms(collective, size) if a is not chosen]
+    yield f"  others     {', '.join(others) or 'none'}"
+    yield ""
+    yield f"  auto chooses for {collective} in such a group"
+    yield from (f"    {row_text(row):16} {row.algorithm:20} {row.reason}" for row in ladder(collective, situation))
+
+
+def _cost(schedules: Sequence[Schedule], nbytes: int) -> str:
+    """Figures are those of the rank that has most; blocks of the larger buffer are about equal in size."""
+    found, blocks = cost(Play(Group(schedules))), max(*schedules[0].grid, 1)
+    text = f"{_count(found.rounds, 'round')}; a rank sends at most {_count(found.messages, 'message')}, "
+    text += bytes_text(nbytes * found.blocks // blocks)
+    return text + (f"; scratch {bytes_text(nbytes * found.scratch // blocks)}" if found.scratch else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _list(collectives: Sequence[str]) -> Iterator[str]:
+    for number, name in enumerate(collectives):
+        if number:
+            yield ""
+        yield name
+        for known in registry.algorithms(name):
+            claims = [text for text, is_so in (("in place", known.in_place), ("v", known.uneven)) if is_so]
+            summary = (inspect.getdoc(known.function) or "").partition("\n")[0]
+            yield f"  {known.name:20} {', '.join(claims):12} {summary}".rstrip()
+    yield ""
+    yield "in place: without a copy where x and out are one array; v: also for parts of different sizes"
+
+
+def _draw(schedules: Sequence[Schedule], file: Path) -> None:
+    try:
+        draw(schedules, file)
+    except (ImportError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"\ndrawn into {file}", err=True)

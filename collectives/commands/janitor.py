@@ -1,0 +1,37 @@
+"""Cleans up after a launcher that was killed: ends the ranks' process groups and removes its private directory.
+
+Invariant: it acts exactly when its standard input ends without the word "done", which is when the launcher has
+died without doing this itself. It runs as a script of its own, in a session of its own, and imports nothing of
+this package. The ranks themselves die with the launcher (see `supervise`); this gets the processes that they
+started, and the job's secret.
+
+    python -I -S janitor.py DIRECTORY      standard input: a process group's number per line
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterable
+
+
+def sweep(groups: Iterable[int], directory: str) -> None:
+    """Kill what is left of `groups` and remove `directory`. May be repeated."""
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _main() -> None:
+    # A signal sent to everybody must not end the one process that cleans up.
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ignored, signal.SIG_IGN)
+    lines = sys.stdin.read().split()
+    if "done" not in lines:
+        sweep(map(int, lines), sys.argv[1])
+
+
+if __name__ == "__main__":
+    _main()

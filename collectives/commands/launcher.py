@@ -1,0 +1,125 @@
+"""Turns a job into processes: what each rank's environment says, and the private directory that they share.
+
+Invariant: the job's secret exists only in a file of mode 0600 in a directory of mode 0700, never in an argument
+or a log, and is gone when `launch` returns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from collectives.commands.supervise import Process, supervise
+from rendezvous import secret
+
+GRACE: Final = 5.0  # seconds: a rank whose peer is gone raises PeerLost at once, and may want to save something
+
+PER_RANK: Final = frozenset(
+    "COLLECTIVES_" + name
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NAME", "RUN_ID", "SECRET_FILE", "STORE")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run, and how its ranks find each other.
+
+    `ranks` processes are started here, as ranks `first`, `first + 1`, … of `size` (0: of `ranks`). `store`,
+    `run_id` and `secret_file` may be left empty when all ranks are here: then they are made for this job.
+    """
+
+    command: Sequence[str]
+    ranks: int
+    first: int = 0
+    size: int = 0
+    name: str = "default"
+    store: str = ""
+    run_id: str = ""
+    secret_file: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prefix: bool = True
+    bind: bool = False
+    grace: float = GRACE
+
+
+def launch(job: Job) -> int:
+    """Run the job to its end; 0, or the status of the first rank that failed. Call from the main thread.
+
+    Raises supervise.StartError if a program cannot be started, OSError if the temporary directory cannot be made.
+    """
+    directory = tempfile.mkdtemp(prefix="collectives-")  # mode 0700
+    try:
+        return supervise(_processes(job, Path(directory)), directory, prefix=job.prefix, grace=job.grace)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _processes(job: Job, directory: Path) -> list[Process]:
+    shared = _shared(job, directory)
+    cores = sorted(os.sched_getaffinity(0))
+    return [
+        Process(
+            rank=job.first + local,
+            command=job.command,
+            environment={
+                **os.environ,
+                **_threads(job, len(cores)),
+                **job.environment,
+                **shared,
+                "COLLECTIVES_RANK": str(job.first + local),
+                "COLLECTIVES_LOCAL_RANK": str(local),
+            },
+            cores=_share(cores, local, job.ranks) if job.bind else None,
+            reads_input=job.first + local == 0,
+        )
+        for local in range(job.ranks)
+    ]
+
+
+def run_id(text: str) -> str:
+    """Any text as a run id of 32 hexadecimal digits; one that is already such stays as it is."""
+    return text if re.fullmatch("[0-9a-f]{32}", text) else hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def chooses_threads(job: Job) -> bool:
+    """Whether the number of threads a rank is left to us: several ranks, and OMP_NUM_THREADS is not set."""
+    return job.ranks > 1 and "OMP_NUM_THREADS" not in {*os.environ, *job.environment}
+
+
+def _threads(job: Job, cores: int) -> dict[str, str]:
+    """Python ranks write as they go, and number crunching libraries do not start a thread per core in each rank."""
+    chosen = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
+    if chooses_threads(job):
+        chosen["OMP_NUM_THREADS"] = str(max(1, cores // job.ranks) if job.bind else 1)
+    return chosen
+
+
+def _share(cores: Sequence[int], local: int, ranks: int) -> frozenset[int]:
+    return frozenset(cores[len(cores) * local // ranks : len(cores) * (local + 1) // ranks])
+
+
+def _shared(job: Job, directory: Path) -> dict[str, str]:
+    """The part of the environment that all ranks have in common; makes the secret and the store where needed."""
+    secret_file, store = job.secret_file, job.store
+    if not secret_file:
+        secret_file = str(directory / "secret")
+        secret.write(secret_file, secret.mint())
+    if not store:
+        (directory / "store").mkdir(mode=0o700)
+        store = (directory / "store").as_uri()
+    return {
+        "COLLECTIVES_SIZE": str(job.size or job.ranks),
+        "COLLECTIVES_LOCAL_SIZE": str(job.ranks),
+        "COLLECTIVES_NAME": job.name,
+        "COLLECTIVES_RUN_ID": run_id(job.run_id) if job.run_id else secrets.token_hex(16),
+        "COLLECTIVES_SECRET_FILE": secret_file,
+        "COLLECTIVES_STORE": store,
+    }

@@ -1,0 +1,238 @@
+"""Brings the output of many ranks together on one terminal or in one file.
+
+Invariant: what is written between two newlines comes from one stream of one rank, with its bytes unchanged.
+Two exceptions: a line longer than `LONG` is written in pieces, and broken where another rank writes in between;
+on a terminal, where a carriage return would draw over the rank's mark, only the text after the last one is
+kept. Nothing here blocks, and memory stays bounded: a full sink says so, and its streams wait unread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import sys
+import time
+from typing import Final
+
+LONG: Final = 1 << 16  # bytes of an unfinished line that are held back
+FULL: Final = 1 << 18  # bytes waiting in a sink from which its streams are no longer read
+READ: Final = 1 << 16
+DRAIN: Final = 1 << 20
+WRITE: Final = 4096  # POSIX: a pipe that polls as writable takes this many bytes (PIPE_BUF) without blocking
+REDRAW: Final = 0.1  # seconds after which an unfinished line is shown on a terminal, and between its updates
+
+_ERASE: Final = b"\r\x1b[K"
+_RESET: Final = b"\x1b[0m"
+_ESCAPE: Final = re.compile(rb"\x1b\[[0-9;]*m")
+_COLOURS: Final = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue, red: told apart side by side
+
+
+def colourful(fd: int) -> bool:
+    """Whether colours make sense on `fd`: it is a terminal, and the user did not say no (no-color.org)."""
+    return os.isatty(fd) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def mark(rank: int, width: int, colour: bool) -> bytes:
+    """What stands before each line of `rank`; numbers are padded to `width` so that lines align."""
+    text = b"[%*d]" % (width, rank)
+    return b"\x1b[%dm%s%s " % (_COLOURS[rank % len(_COLOURS)], text, _RESET) if colour else text + b" "
+
+
+class Sink:
+    """One destination: a queue of bytes in front of a file descriptor that is not ours to make non-blocking."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.terminal = os.isatty(fd)
+        self.broken = False
+        self.unfinished: object = None  # whose line the queue ends in, if it does not end in a newline
+        self.live: object = None  # who may show an unfinished line, which vanishes when something else comes
+        self._shown = False
+        self._queue = bytearray()
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def full(self) -> bool:
+        return len(self._queue) >= FULL
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._queue) and not self.broken
+
+    def put(self, writer: object, data: bytes) -> None:
+        """Queue `data`; a line that someone else left unfinished is ended first."""
+        if self.broken:
+            return
+        if self._shown:
+            self._queue += _ERASE
+            self._shown = False
+        if self.unfinished is not None and self.unfinished is not writer:
+            self._queue += b"\n"
+        self._queue += data
+        self.unfinished = None if data.endswith(b"\n") else writer
+
+    def show(self, writer: object, data: bytes) -> None:
+        """Draw `data` over what was shown last; the next output takes its place."""
+        self._queue += _ERASE + data
+        self.live, self._shown = writer, True
+
+    @property
+    def showing(self) -> bool:
+        return self._shown
+
+    def write(self) -> None:
+        """Write what the descriptor takes without blocking. Call when it polls as writable."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        for _ in range(32):
+            try:
+                written = os.write(self.fd, self._queue[:WRITE])
+            except BlockingIOError:  # somebody else made it non-blocking
+                return
+            except OSError:  # the reader has gone
+                self.broken = True
+                self._queue.clear()
+                return
+            del self._queue[:written]
+            if not self._queue or not poll.poll(0):
+                return
+
+
+class Stream:
+    """One rank's standard output or error, read from `fd` and written to `sink` line by line.
+
+    Owns `fd`, the non-blocking read end of a pipe. `prefix` is empty for output as the rank wrote it.
+    """
+
+    def __init__(self, fd: int, sink: Sink, prefix: bytes) -> None:
+        self.fd = fd
+        self.sink = sink
+        self.closed = False
+        self._prefix = prefix
+        self._held = bytearray()
+        self._since = 0.0
+        self._drawn = b""
+
+    def read(self) -> None:
+        """Take what has arrived; on end of file, write the rest and close."""
+        try:
+            data = os.read(self.fd, READ)
+        except BlockingIOError:
+            return
+        if data:
+            self._feed(data)
+        else:
+            self.close()
+
+    def drain(self) -> None:
+        """Take what has arrived, then close, even if someone still holds the other end."""
+        if self.closed:
+            return
+        for _ in range(DRAIN // READ):  # more than pipes hold; the other end might be writing without end
+            try:
+                data = os.read(self.fd, READ)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            self._feed(data)
+        self.close()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        os.close(self.fd)
+        if self._held:
+            self._emit(bytes(self._held) + (b"\n" if self._prefix else b""))
+            self._held.clear()
+        elif self._prefix and self.sink.unfinished is self:
+            self.sink.put(self, b"\n")
+        self._let_go()
+
+    @property
+    def due(self) -> float | None:
+        """When `tick` has something to show, on the monotonic clock."""
+        if not self.sink.terminal or not self._held or self.sink.unfinished is not None:
+            return None
+        if self.sink.live not in (None, self) or self.sink.full:
+            return None
+        if self.sink.showing and self._drawn == self._held:
+            return None
+        return self._since + REDRAW
+
+    def tick(self, now: float) -> None:
+        """On a terminal, show a line that has stayed unfinished: a question, dots, a progress bar."""
+        if (due := self.due) is None or due > now:
+            return
+        width = shutil.get_terminal_size().columns or 80  # a terminal that does not know its size says 0
+        room = width - len(_ESCAPE.sub(b"", self._prefix)) - 1
+        text = self._held.rstrip(b"\r").decode(errors="replace")[: max(room, 0)]
+        self.sink.show(self, self._prefix + text.encode())
+        self._drawn, self._since = bytes(self._held), now
+
+    def _feed(self, data: bytes) -> None:
+        if not self._held:
+            self._since = time.monotonic()
+        end = data.rfind(b"\n") + 1
+        if end:
+            self._emit(bytes(self._held) + data[:end])
+            self._held[:] = data[end:]
+            self._since = time.monotonic()
+            self._let_go()
+        else:
+            self._held += data
+        if self.sink.terminal and b"\r" in self._held:
+            self._held[:] = _visible(bytes(self._held))
+        if len(self._held) > LONG:
+            self._emit(bytes(self._held))
+            self._held.clear()
+
+    def _emit(self, data: bytes) -> None:
+        if self.sink.terminal and b"\r" in data:
+            data = b"\n".join(_visible(line) for line in data.split(b"\n"))
+        body = data[:-1].replace(b"\n", b"\n" + self._prefix) + data[-1:]
+        self.sink.put(self, body if self.sink.unfinished is self else self._prefix + body)
+
+    def _let_go(self) -> None:
+        if self.sink.live is self:
+            self.sink.live = None
+
+
+class Console:
+    """Where the ranks' output and the launcher's own words go: standard output and error, or one sink for both
+    where they lead to the same place, so that lines stay whole there too.
+    """
+
+    def __init__(self) -> None:
+        out, error = (stream.fileno() if stream else _nowhere() for stream in (sys.__stdout__, sys.__stderr__))
+        first = Sink(out)
+        self.sinks = (first, first if os.path.samestat(os.fstat(out), os.fstat(error)) else Sink(error))
+
+    def say(self, text: str) -> None:
+        head = b"\x1b[1mcollectives:\x1b[0m " if colourful(self.sinks[1].fd) else b"collectives: "
+        self.sinks[1].put(self, head + text.encode() + b"\n")
+
+    @property
+    def waiting(self) -> bool:
+        return any(sink.waiting for sink in self.sinks)
+
+    @property
+    def queued(self) -> int:
+        return sum(sink.queued for sink in self.sinks)
+
+
+def _nowhere() -> int:
+    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _visible(line: bytes) -> bytes:
+    """What a terminal still shows of `line`: the text after the last carriage return that text follows."""
+    body = line.rstrip(b"\r")
+    kept = body[body.rfind(b"\r") + 1 :]
+    return kept + line[len(body) :][:1]

@@ -1,0 +1,383 @@
+"""Runs a job's processes to their end: starts them, carries their output and signals, and stops them together.
+
+Invariant: when `supervise` returns, however it does, no process of the ranks' process groups is left. Should
+this process be killed, the kernel kills the ranks (PR_SET_PDEATHSIG) and the janitor the rest. Process numbers
+are released only at the very end, so that no signal of ours can reach a stranger who inherited one. One thread,
+one loop; nothing in it blocks but `poll`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Final
+
+from collectives.commands import janitor
+from collectives.commands.output import Console, Stream, colourful, mark
+
+FORWARDED: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+REPEATED: Final = 0.5  # seconds within which a second ending signal is the same wish: timeout(1) sends two at once
+UNREAD: Final = 1.0  # seconds for which output is offered to a reader that does not read, once we have to stop
+TERMINATION: Final = 3.0  # seconds between SIGTERM and SIGKILL
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class StartError(Exception):
+    """A rank's program could not be started; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What to start for one rank: its number, program, environment, and the cores it may use (None: all)."""
+
+    rank: int
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    cores: frozenset[int] | None = None
+    reads_input: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a rank ended: `code` is the exit code, or None after `signal`."""
+
+    code: int | None
+    signal: int | None
+    after: float
+
+    @property
+    def failed(self) -> bool:
+        return self.code != 0
+
+    @property
+    def status(self) -> int:
+        """What a shell would report."""
+        return 128 + (self.signal or 0) if self.code is None else self.code
+
+    def __str__(self) -> str:
+        if self.code is not None:
+            return f"exited with code {self.code}"
+        return f"was killed by {_signal_name(self.signal or 0)}"
+
+
+@dataclass(slots=True)
+class _Running:
+    process: Process
+    popen: subprocess.Popen[bytes]
+    started: float
+    end: End | None = None
+
+    def poll(self) -> End | None:
+        """How it ended, if it has. Leaves it as a zombie: its number stays taken."""
+        status = os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if status is None:
+            return None
+        exited = status.si_code == os.CLD_EXITED
+        after = time.monotonic() - self.started
+        self.end = End(status.si_status if exited else None, None if exited else status.si_status, after)
+        return self.end
+
+
+def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> int:
+    """Run all to their end and return 0, or the status of the first that failed (128 + n for signal n).
+
+    After a failure the others have `grace` seconds to end by themselves, then get SIGTERM, and SIGKILL
+    `TERMINATION` seconds later. Signals in `FORWARDED` go to every rank's process group; an ending signal that
+    is repeated kills. `directory` is removed at the end. Call from the main thread.
+
+    Raises StartError.
+    """
+    return _Supervisor(processes, directory, prefix, grace).run()
+
+
+@dataclass(slots=True)
+class _Deadline:
+    """What happens to the ranks that are left, when it is time."""
+
+    at: float
+    signal: signal.Signals
+
+
+class _Supervisor:
+    """The state of one job; `run` is the only way in."""
+
+    def __init__(self, processes: Sequence[Process], directory: str, prefix: bool, grace: float) -> None:
+        self._processes = processes
+        self._directory = directory
+        self._prefix = prefix
+        self._grace = grace
+        self._console = Console()
+        self._ranks: list[_Running] = []
+        self._streams: list[Stream] = []
+        self._deadline: _Deadline | None = None
+        self._first: End | None = None
+        self._asked = 0.0  # when the last ending signal came
+
+    def run(self) -> int:
+        with contextlib.ExitStack() as stack:
+            wakeups = stack.enter_context(_signals())
+            watch = stack.enter_context(_watched(self._directory))
+            stack.callback(self._sweep)
+            for process in self._processes:
+                self._start(process, watch)
+            while self._alive:
+                self._turn(wakeups)
+            self._stop_leftovers()
+            self._report_others()
+            self._finish_writing(wakeups)
+        return self._first.status if self._first else 0
+
+    def _finish_writing(self, wakeups: socket.socket) -> None:
+        """Write what is queued; if we were told to stop, only as long as somebody reads it."""
+        asked = self._asked
+        while self._console.waiting and self._asked == asked:
+            before = self._console.queued
+            self._turn(wakeups, time.monotonic() + UNREAD if asked else None)
+            if asked and self._console.queued == before:
+                break
+
+    @property
+    def _alive(self) -> list[_Running]:
+        return [rank for rank in self._ranks if rank.end is None]
+
+    def _start(self, process: Process, watch: IO[bytes]) -> None:
+        ends = [os.pipe() for _ in self._console.sinks]
+        try:
+            popen = subprocess.Popen(
+                process.command,
+                env=process.environment,
+                stdin=None if process.reads_input else subprocess.DEVNULL,
+                stdout=ends[0][1],
+                stderr=ends[1][1],
+                start_new_session=True,  # so a rank may read the terminal, and Ctrl-C reaches it through us alone
+                preexec_fn=_tied_to_us(process.cores),  # noqa: PLW1509 (see there)
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            for read, _ in ends:
+                os.close(read)
+            raise StartError(f"rank {process.rank} could not be started: {error}") from error
+        finally:
+            for _, write in ends:
+                os.close(write)
+        self._ranks.append(_Running(process, popen, time.monotonic()))
+        _tell(watch, b"%d\n" % popen.pid)
+        width = len(str(max(p.rank for p in self._processes)))
+        for (read, _), sink in zip(ends, self._console.sinks, strict=True):
+            os.set_blocking(read, False)
+            prefix = mark(process.rank, width, colourful(sink.fd)) if self._prefix else b""
+            self._streams.append(Stream(read, sink, prefix))
+
+    def _turn(self, wakeups: socket.socket, until: float | None = None) -> None:
+        """Wait for something to happen, and deal with it."""
+        poll = select.poll()
+        poll.register(wakeups, select.POLLIN)
+        readers = {s.fd: s for s in self._streams if not s.closed and not s.sink.full}
+        writers = {s.fd: s for s in self._console.sinks if s.waiting}
+        for fd in readers:
+            poll.register(fd, select.POLLIN)
+        for fd in writers:
+            poll.register(fd, select.POLLOUT)
+        ready = [fd for fd, _ in poll.poll(self._patience(until))]
+        for fd in ready:
+            if fd in writers:
+                writers[fd].write()
+            elif fd in readers:
+                readers[fd].read()
+            elif fd == wakeups.fileno():
+                for number in wakeups.recv(4096):
+                    self._signalled(number)
+                self._collect()  # whatever came: a flood of other signals may have displaced SIGCHLD
+        now = time.monotonic()
+        for stream in readers.values():
+            stream.tick(now)
+        for stream in self._streams:
+            if stream.sink.broken:
+                stream.close()  # the ranks notice as they would have without us: by SIGPIPE
+        if self._deadline and now >= self._deadline.at:
+            self._escalate()
+
+    def _patience(self, until: float | None) -> float | None:
+        """Milliseconds that `poll` may wait."""
+        times = [due for stream in self._streams if not stream.closed and (due := stream.due) is not None]
+        if self._deadline:
+            times.append(self._deadline.at)
+        if until is not None:
+            times.append(until)
+        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+
+    def _signalled(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._send(signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._send(signal.SIGCONT)
+        elif number in ENDING:
+            self._asked_to_end(signal.Signals(number))
+        elif number in FORWARDED:
+            self._send(signal.Signals(number))
+
+    def _asked_to_end(self, number: signal.Signals) -> None:
+        before, self._asked = self._asked, time.monotonic()
+        left = self._alive
+        if not before:
+            if left:
+                self._console.say(f"{number.name} sent to {_these(left)}; repeat it to kill")
+            self._send(number)
+        elif self._asked - before < REPEATED:
+            self._asked = before
+        elif left:
+            self._console.say(f"{number.name} again: killing {_these(left)}")
+            self._send(signal.SIGKILL)
+
+    def _collect(self) -> None:
+        """See who has ended; after the first failure, start the others' period of grace."""
+        failed = [end for rank in self._alive if (end := rank.poll()) is not None and end.failed]
+        if not failed or self._first is not None:
+            return
+        self._first = failed[0]
+        rank = next(rank for rank in self._ranks if rank.end is self._first)
+        text = f"rank {rank.process.rank} (process {rank.popen.pid}) {rank.end} after {self._first.after:.1f} s"
+        if self._first.signal == signal.SIGKILL and not self._asked:
+            text += "; where memory runs out, the kernel does this (see dmesg)"
+        self._console.say(text)
+        if left := self._alive:
+            self._console.say(f"waiting up to {self._grace:g} s for {_these(left)} to end")
+            self._deadline = _Deadline(time.monotonic() + self._grace, signal.SIGTERM)
+
+    def _escalate(self) -> None:
+        assert self._deadline is not None
+        sending = self._deadline.signal
+        if left := self._alive:
+            self._console.say(f"{_these(left)} still running: sending {sending.name}")
+            self._send(sending)
+        self._deadline = None
+        if sending != signal.SIGKILL:
+            self._deadline = _Deadline(time.monotonic() + TERMINATION, signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        for rank in self._alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(rank.popen.pid, number)
+
+    def _stop_leftovers(self) -> None:
+        """The ranks have ended; end what they left running, and take the last output."""
+        janitor.sweep([rank.popen.pid for rank in self._ranks], self._directory)
+        for stream in self._streams:
+            stream.drain()
+
+    def _report_others(self) -> None:
+        """One line for each way in which ranks failed after the first."""
+        ways: dict[str, list[_Running]] = {}
+        for rank in self._ranks:
+            if rank.end is not None and rank.end.failed and rank.end is not self._first:
+                ways.setdefault(str(rank.end), []).append(rank)
+        for way, ranks in ways.items():
+            self._console.say(f"{_these(ranks)} {way}")
+
+    def _sweep(self) -> None:
+        """The last resort and the last step: nothing is left, and process numbers are free again."""
+        janitor.sweep([rank.popen.pid for rank in self._ranks], self._directory)
+        for rank in self._ranks:
+            rank.popen.wait()
+        for stream in self._streams:
+            stream.close()
+
+
+def _these(ranks: Sequence[_Running]) -> str:
+    numbers = sorted(rank.process.rank for rank in ranks)
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2:
+        return f"ranks {numbers[0]} to {numbers[-1]}"
+    return f"ranks {', '.join(map(str, numbers))}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _tied_to_us(cores: frozenset[int] | None) -> Callable[[], None]:
+    """What a child does between fork and exec: ask to die with us, and keep to its cores.
+
+    No other thread of this process runs Python, so the child may do so here.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    us = os.getpid()
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != us:  # we died before the kernel knew
+            os._exit(128 + signal.SIGKILL)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+
+    return before_exec
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket on which the numbers of arriving signals can be read; what was ignored stays ignored."""
+
+    def nothing(number: int, frame: FrameType | None) -> None:
+        """Python's own handler writes the number to the wake-up socket, which is all we want."""
+
+    receiver, sender = socket.socketpair()
+    receiver.setblocking(False)
+    sender.setblocking(False)
+    wanted = [s for s in (*FORWARDED, signal.SIGTSTP) if signal.getsignal(s) != signal.SIG_IGN]
+    before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    handlers = {s: signal.signal(s, nothing) for s in (*wanted, signal.SIGCHLD)}
+    try:
+        yield receiver
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        receiver.close()
+        sender.close()
+
+
+@contextlib.contextmanager
+def _watched(directory: str) -> Iterator[IO[bytes]]:
+    """A running janitor; tell it process groups, one per line. At the end it is told that there is no need."""
+    command = [sys.executable, "-I", "-S", str(Path(janitor.__file__)), directory]
+    process = subprocess.Popen(
+        command,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    with process:
+        assert process.stdin is not None
+        try:
+            yield process.stdin
+        finally:
+            _tell(process.stdin, b"done\n")
+
+
+def _tell(watch: IO[bytes], line: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):  # somebody killed the janitor: then we alone clean up
+        watch.write(line)

@@ -1,0 +1,152 @@
+"""What `collectives doctor` tries: two ranks that meet over each transport, and a store that is used.
+
+Invariant: as in `checks`. What is tried is what jobs use, in this process, and is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from collectives.calls import Deadline
+from collectives.commands.checks import Problem, Section, without_password
+from collectives.communicator import Communicator
+from collectives.family import Origin
+from collectives.links import Doors, Policy, context, link
+from native.errors import CollectiveError, StoreError
+from rendezvous import open_store
+from rendezvous import secret as job_secret
+from transports import registry
+from transports.transport import Scope
+
+LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
+
+
+def transports(wanted: str, engine: bool) -> Section:
+    """Two ranks in this process meet over each. `wanted` is the job's choice, or "auto"; `engine`: it can reduce."""
+    facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
+    broken = []
+    for scheme in registry.schemes():
+        tried = engine and scheme in registry.AUTO
+        reason = registry.available(scheme) or (_attempt(scheme) if tried else None)
+        facts[scheme] = reason or ("works" if tried else "available, not tried")
+        if reason is not None and scheme in (wanted, *registry.AUTO):
+            broken.append(scheme)
+    problems = []
+    if wanted != "auto" and wanted not in facts:
+        text = f"transport {wanted!r} is not known"
+        problems.append(Problem("broken", text, f"set COLLECTIVES_TRANSPORT to one of auto, {', '.join(facts)}"))
+    for scheme in broken:
+        # Without shared memory ranks of one host meet over TCP; without TCP, those of different hosts do not.
+        fatal = scheme == wanted or (wanted == "auto" and scheme == "tcp")
+        advice = (
+            "use another one: COLLECTIVES_TRANSPORT=auto" if scheme == wanted else f"until then {scheme} is not used"
+        )
+        problems.append(Problem("broken" if fatal else "hint", f"{scheme}: {facts[scheme]}", advice))
+    return Section("transports", facts, problems)
+
+
+def store(url: str | None, key: bytes | None, launcher: str) -> Section:
+    """Set, get and delete a key, by a deadline."""
+    if not url:
+        return Section("store", {"url": "none given: --store URL tries one"})
+    facts: dict[str, Any] = {"url": without_password(url)}
+    if url.startswith("mpi:") and launcher not in ("openmpi", "pmi", "mpi"):
+        return Section("store", {**facts, "tried": "no: that needs the job's mpiexec"})
+    began = time.monotonic()
+    try:
+        facts["served by"] = _use(url, key)
+    except (ValueError, CollectiveError) as error:
+        cause = error.__cause__
+        if url.startswith("tcp:") and isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL:
+            facts["tried"] = "nobody serves it now; rank 0 will, on the host of that address, once the job starts"
+            return Section("store", facts)
+        advice = "see that it runs and can be reached from here, and that password and certificates are right"
+        if isinstance(error, ValueError):
+            advice = "correct the URL, or give what it asks for"
+        return Section("store", facts, [Problem("broken", without_password(str(error)), advice)])
+    facts["tried"] = f"set, get and delete work; {(time.monotonic() - began) * 1e3:.1f} ms with connecting"
+    return Section("store", facts)
+
+
+def _use(url: str, key: bytes | None) -> str:
+    """Use the store; who serves it. Raises what stores raise."""
+    if url.startswith("tcp:"):
+        try:
+            _exchange(url, key, host=False, limit=1.0)
+            return "a running job"
+        except StoreError:  # nobody is there yet, as before a job
+            _exchange(url, key, host=True, limit=LIMIT)
+            return "rank 0, on this host, once the job starts"
+    with _as_it_was(unquote(urlsplit(url).path) if url.startswith("file:") else ""):
+        _exchange(url, key, host=False, limit=LIMIT)
+    return "this process" if url.startswith("memory:") else "the file system" if url.startswith("file:") else "a server"
+
+
+def _exchange(url: str, key: bytes | None, host: bool, limit: float) -> None:
+    deadline = Deadline(limit)
+    opened = open_store(url, timeout=limit, host=host, secret=key)
+    try:
+        name, value = f"doctor/{secrets.token_hex(8)}", secrets.token_bytes(8)
+        opened.set(name, value, deadline.left)
+        got = opened.get(name, deadline.left)
+        gone = opened.delete([name], deadline.left)
+        if got != value or gone != 1:
+            raise StoreError(f"{opened!r} does not keep what it is given")
+    finally:
+        opened.close()
+
+
+@contextlib.contextmanager
+def _as_it_was(folder: str) -> Iterator[None]:
+    """Remove the directories on the way to `folder` that are not there yet, if they are empty afterwards."""
+    missing = [path for path in (Path(folder), *Path(folder).parents) if folder and not path.exists()]
+    try:
+        yield
+    finally:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _attempt(scheme: str) -> str | None:
+    """Why an allreduce between two ranks in this process over that transport fails; None where it does not."""
+    policy = Policy(scheme, Scope(network=False), secrets.token_bytes(job_secret.SIZE))
+    run, wrong = secrets.token_hex(16), list[str]()
+    doors: list[Doors] = []
+
+    def rank(number: int) -> None:
+        try:
+            deadline = Deadline(LIMIT)
+            members = [door.member for door in doors]
+            linked = link(number, members, doors[number], policy, context(run, 0, "0"), 0, deadline)
+            with Communicator(number, linked, Origin(run, 0, "0", policy), "doctor", LIMIT, lambda: None) as comm:
+                total = comm.allreduce(np.full(1 << 16, number + 1.0), timeout=deadline.left)
+                comm.barrier(timeout=deadline.left)
+                if not (total == 3).all():
+                    wrong.append("an allreduce gave a wrong result")
+        except Exception as error:  # the report is where it belongs
+            wrong.append(f"{type(error).__name__}: {error}")
+
+    try:
+        doors += [Doors(policy) for _ in range(2)]
+    except (CollectiveError, OSError) as error:
+        wrong.append(str(error))
+    else:
+        threads = [Thread(target=rank, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for door in doors:
+        door.close()
+    return wrong[0] if wrong else None

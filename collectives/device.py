@@ -1,0 +1,74 @@
+"""Arrays in a GPU's memory, moved through host memory with their own library's calls.
+
+Invariant: nothing here imports a GPU library; it is there already, since its array is. Copies are complete
+when a function returns.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def is_device_array(x: object) -> bool:
+    """Whether `x` says that it lies in CUDA memory (CuPy, Numba, torch on a GPU)."""
+    return hasattr(x, "__cuda_array_interface__")
+
+
+def describe(x: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of a device array that will be written. Raises ValueError where it cannot be."""
+    interface = x.__cuda_array_interface__
+    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+    if interface["data"][1]:
+        raise ValueError(f"{name} is read-only")
+    strides, expected = interface.get("strides"), dtype.itemsize
+    for extent, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+        if extent > 1 and stride != expected:
+            raise ValueError(f"{name} is not contiguous: results are written to C-contiguous arrays only")
+        expected *= extent
+    return shape, dtype
+
+
+def to_host(x: Any, name: str) -> npt.NDArray[Any]:
+    """A copy of `x` in host memory."""
+    match _library(x, name):
+        case "cupy":
+            return np.asarray(x.get())
+        case "torch":
+            return np.asarray(x.detach().cpu().numpy())
+        case _:
+            return np.asarray(x.copy_to_host())
+
+
+def like(host: npt.NDArray[Any], x: Any, name: str) -> Any:
+    """A new array of `x`'s library, on `x`'s device, with `host`'s content."""
+    match _library(x, name):
+        case "cupy":
+            with x.device:
+                return sys.modules["cupy"].asarray(host)
+        case "torch":
+            return sys.modules["torch"].from_numpy(host).to(x.device)
+        case _:
+            return sys.modules["numba.cuda"].to_device(host)
+
+
+def fill(x: Any, host: npt.NDArray[Any], name: str) -> None:
+    """Overwrite `x` with `host`, of the same shape and dtype."""
+    match _library(x, name):
+        case "cupy":
+            with x.device:
+                x.set(host)
+        case "torch":
+            x.copy_(sys.modules["torch"].from_numpy(host))
+        case _:
+            x.copy_to_device(host)
+
+
+def _library(x: object, name: str) -> str:
+    library = type(x).__module__.partition(".")[0]
+    if library not in ("cupy", "torch", "numba"):
+        raise TypeError(f"{name} is a device array of {library!r}: pass its copy in host memory as a NumPy array")
+    return library

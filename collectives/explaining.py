@@ -1,0 +1,47 @@
+"""What a communicator would run for a call, and why, as text.
+
+Invariant: asks the same functions that calls ask, so it cannot say anything else than what happens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from collectives.algorithms import registry
+from collectives.arrays import NAMES, Dtype, check_number
+from collectives.prepare import Preparer, Shape
+from collectives.schedule.algorithm import schedule_of
+from collectives.schedule.conditions import collective as contract
+from collectives.schedule.explain import explain as listing
+from collectives.schedule.select import ANY_SIZE, TABLE
+
+
+def explain(prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: int, dtype: Dtype) -> str:
+    """ValueError for a collective that is not there, listing those there are, or a negative size."""
+    contract(collective)
+    size = check_number(nbytes, "nbytes")
+    if size < 0:
+        raise ValueError(f"nbytes is {size}")
+    elements = size // dtype.itemsize
+    chosen, reason = prepare.choose(Shape(collective, dtype, elements, elements, elements), "auto")
+    situation = prepare.situation
+    peers = Counter(kind for kind in kinds if kind != "self")
+    links = ", ".join(f"{n} over {kind}" for kind, n in peers.items()) or "none"
+    others = [a.name for a in registry.algorithms(collective, prepare.size) if a is not chosen]
+    lines = [
+        f"{collective} of {size} bytes ({elements} {NAMES[dtype]}) among {situation.size} ranks",
+        f"  algorithm   {chosen.name}: {reason}",
+        f"  peers       {links}",
+        f"  crowded     {'yes: ranks outnumber cores somewhere' if situation.crowded else 'no'}",
+        f"  others      {', '.join(others) or 'none'}",
+        "",
+        f"choices for {collective} in this group, the first that fits",
+    ]
+    for row in TABLE:
+        if row.collective == collective and row.fits(situation):
+            upto = f"up to {row.bytes} bytes" if row.bytes < ANY_SIZE else "any size"
+            lines.append(f"  {upto:22} {row.algorithm:20} {row.reason}")
+            if row.bytes == ANY_SIZE:
+                break
+    return "\n".join([*lines, "", listing(schedule_of(chosen, prepare.rank, prepare.size))])

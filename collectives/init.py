@@ -1,0 +1,157 @@
+"""init(): from a launcher's environment, or arguments, to a communicator whose ranks have met.
+
+Invariant: arguments are checked before anything is opened, and whatever was opened is closed again where
+`init` raises. When it returns, a first barrier has passed over the new links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from collectives.arrays import check_timeout
+from collectives.calls import Deadline
+from collectives.communicator import Communicator
+from collectives.family import Origin
+from collectives.links import Doors, Policy, context, decode, link
+from native import _engine
+from native.errors import CollectiveError
+from rendezvous import Membership, Store, form, open_store, release
+from rendezvous.bootstrap import Launch, bootstrap
+from transports import registry
+from transports.transport import Scope
+
+TIMEOUT: Final = 300.0  # seconds for one operation
+_RELEASE: Final = 1.0  # seconds that removing what forming left in the store may take
+
+
+def library_version() -> str:
+    """The version of this distribution; "0+unknown" in a checkout that is not installed."""
+    try:
+        return version("pycollectives")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def init(
+    store: str | Store | None = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    name: str | None = None,
+    transport: str | None = None,
+    timeout: float | None = None,
+    join_timeout: float = 60.0,
+    secret: bytes | None = None,
+    insecure: bool = False,
+) -> Communicator:
+    """Meet the other ranks of this job; blocks until all have come and are linked.
+
+    What is None is taken from the environment: the variables COLLECTIVES_* and those of torchrun, Slurm, Open
+    MPI, MPICH, Intel MPI and Kubernetes. Without any of them this is a group of one.
+
+    - `store`: where the ranks meet: "file:///dir", "redis://host", "rediss://host", "tcp://host:port" (served by
+      rank 0), "mpi://", "memory://name" (threads of one process), or a Store
+    - `rank`, `size`: this process's number, from 0, and how many there are
+    - `name`: sets jobs on one store apart; "default" where nobody says otherwise
+    - `transport`: "auto" (per pair of ranks: inproc, shm, tcp), or the one to use between all: "shm", "tcp",
+      "inproc", or that of another package
+    - `timeout`: seconds that an operation waits for other ranks, 300 where nobody says otherwise
+    - `join_timeout`: seconds for meeting and linking, all in all
+    - `secret`: at least 16 bytes that all ranks know and nobody else, from COLLECTIVES_SECRET_FILE where None.
+      Without one ranks can be reached from this machine only, unless `insecure`.
+
+    COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
+
+    Raises ValueError and TypeError for wrong arguments; TransportUnavailable where ranks cannot be linked as asked;
+    StoreError where the store cannot be used; OpTimeout, naming the ranks that are missing; ConfigMismatch
+    where ranks disagree on size, numbers, version or transport; AuthError where they do on the secret.
+    """
+    limit = check_timeout(join_timeout, "join_timeout")
+    chosen_timeout = None if timeout is None else check_timeout(timeout)
+    for what, text in (("name", name), ("transport", transport)):
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{what} must be a str, not {type(text).__name__}")
+    launch = bootstrap(
+        store=store, rank=rank, size=size, name=name, transport=transport, timeout=chosen_timeout, secret=secret
+    )
+    scheme = launch.transport or "auto"
+    if scheme != "auto":
+        registry.transport(scheme)  # refuses a name that is unknown, or not installed
+    policy = Policy(
+        scheme,
+        Scope(launch.secret is not None or insecure, os.environ.get("COLLECTIVES_INTERFACE") or None),
+        launch.secret or b"",
+    )
+    return _join(launch, policy, insecure, Deadline(limit))
+
+
+def _join(launch: Launch, policy: Policy, insecure: bool, deadline: Deadline) -> Communicator:
+    name = launch.name or "default"
+    with ExitStack() as opened:
+        doors = Doors(policy, launch.store is None)
+        opened.callback(doors.close)
+        closing = _Closing()
+        opened.callback(closing)
+        if launch.store is None:
+            run = secrets.token_hex(16)
+            records: Sequence[Mapping[str, Any]] = [doors.member.to_json()]
+        else:
+            closing.store = open_store(
+                launch.store,
+                timeout=deadline.left,
+                host=launch.rank == 0,
+                secret=launch.secret,
+                insecure=insecure,
+            )
+            closing.owned = isinstance(launch.store, str)
+            closing.membership = form(
+                closing.store,
+                rank=launch.rank,
+                size=launch.size,
+                name=name,
+                record=doors.member.to_json(),
+                fingerprint=_fingerprint(policy),
+                run_id=launch.run_id,
+                secret=launch.secret,
+                timeout=deadline.left,
+            )
+            run, records = closing.membership.run_id.hex(), closing.membership.records
+        members = [decode(rank, record) for rank, record in enumerate(records)]
+        origin = Origin(run, 0, "0", policy)
+        linked = link(launch.rank, members, doors, policy, context(run, 0, origin.path), 0, deadline)
+        timeout = TIMEOUT if launch.timeout is None else launch.timeout
+        comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
+        opened.callback(comm.close)
+        comm.barrier(timeout=deadline.left)
+        opened.pop_all()
+        return comm
+
+
+def _fingerprint(policy: Policy) -> str:
+    """What ranks have to agree on."""
+    return f"pycollectives {library_version()}, wire {_engine.WIRE_VERSION}, transport {policy.transport}"
+
+
+class _Closing:
+    """Gives back what `init` opened besides links, once the communicator ends."""
+
+    def __init__(self) -> None:
+        self.store: Store | None = None
+        self.owned = False
+        self.membership: Membership | None = None
+
+    def __call__(self) -> None:
+        store, self.store = self.store, None
+        if store is None:
+            return
+        with contextlib.suppress(CollectiveError):
+            if self.membership is not None:
+                release(store, self.membership, _RELEASE)
+        if self.owned:
+            store.close()

@@ -1,0 +1,204 @@
+"""Who talks to whom how: the transport of every pair of ranks, decided from what all have published.
+
+Invariant: both ranks of a pair decide alike, since they look at the same two records. What a record says came
+from a peer and is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from collectives.calls import Deadline
+from collectives.schedule.select import Situation
+from native._engine import Group
+from native.errors import ConfigMismatch, TransportUnavailable
+from transports import registry
+from transports.host import HostIdentity, oversubscribed
+from transports.transport import Listener, Place, Scope
+
+T = TypeVar("T")
+
+_MOST_SCHEMES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a group and those split from it may be linked: `transport` as in `init`; `secret` may be empty."""
+
+    transport: str
+    scope: Scope
+    secret: bytes
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        return registry.AUTO if self.transport == "auto" else (self.transport,)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank's record: where it runs and where it listens, by scheme."""
+
+    identity: HostIdentity
+    addresses: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"host": self.identity.to_json(), "addresses": {s: list(a) for s, a in self.addresses.items()}}
+
+    @staticmethod
+    def from_json(value: Any) -> Member:
+        """Raises ValueError for what `to_json` cannot have made."""
+        match value:
+            case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
+                found = {}
+                for scheme, texts in addresses.items():
+                    if not isinstance(texts, list) or not all(isinstance(t, str) and len(t) <= 255 for t in texts):
+                        raise ValueError(f"not a list of addresses: {str(texts)[:200]}")
+                    found[str(scheme)] = tuple(texts)
+                return Member(HostIdentity.from_json(identity), found)
+        raise ValueError(f"not a rank's record: {str(value)[:200]}")
+
+
+class Doors:
+    """This rank's listeners for one group, open from before ranks meet until their links are made."""
+
+    def __init__(self, policy: Policy, alone: bool = False) -> None:
+        """Raises TransportUnavailable where the transport asked for does not work here, ValueError for an
+        unknown interface. `alone`: nobody will come."""
+        self.reasons: dict[str, str] = {}  # why a transport is not offered
+        self._listeners: dict[str, Listener] = {}
+        try:
+            for scheme in () if alone else policy.schemes:
+                self._open(scheme, policy)
+        except BaseException:
+            self.close()
+            raise
+        self.member: Final = Member(
+            HostIdentity.here(), {scheme: tuple(door.addresses) for scheme, door in self._listeners.items()}
+        )
+
+    def _open(self, scheme: str, policy: Policy) -> None:
+        transport = registry.transport(scheme)
+        reason = transport.available()
+        if reason is None:
+            self._listeners[scheme] = transport.listen(policy.scope)
+        elif policy.transport == scheme:
+            raise TransportUnavailable(f"transport {scheme!r} cannot be used here: {reason}")
+        else:
+            self.reasons[scheme] = reason
+
+    def attach(self, group: Group, schemes: Iterable[str]) -> None:
+        """Let `group` accept over these, and close the others."""
+        wanted = set(schemes)
+        for scheme in sorted(wanted, key=lambda s: s == "inproc"):  # the engine wants processes before threads
+            self._listeners[scheme].attach(group)
+        for scheme, listener in self._listeners.items():
+            if scheme not in wanted:
+                listener.close()
+
+    def close(self) -> None:
+        for listener in self._listeners.values():
+            listener.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A group ready to run: the engine's side, what it is like, and this rank's place on its machine."""
+
+    group: Group
+    doors: Doors
+    situation: Situation
+    kinds: tuple[str, ...]  # by rank: the transport to it, "self" for this one
+    hosts: tuple[str, ...]
+    local_rank: int
+    local_size: int
+
+    def close(self) -> None:
+        self.group.close()
+        self.doors.close()
+
+
+def context(run: str, epoch: int, path: str) -> bytes:
+    """16 bytes that name one communicator of one run, so that no other can be taken for it."""
+    return hashlib.sha256(f"pycollectives {run} {epoch} {path}".encode()).digest()[:16]
+
+
+def link(
+    rank: int, members: Sequence[Member], doors: Doors, policy: Policy, name: bytes, epoch: int, deadline: Deadline
+) -> Linked:
+    """Make the group and tell it how to reach every peer. Opens no links yet, closes nothing on errors but what
+    it made; the doors stay the caller's then.
+
+    Raises TransportUnavailable for a pair that no allowed transport connects, with every reason.
+    """
+    kinds = tuple(
+        "self" if peer == rank else scheme_between(rank, peer, members, policy, doors.reasons)
+        for peer in range(len(members))
+    )
+    identities = [m.identity for m in members]
+    mine = identities[rank]
+    local = [peer for peer, identity in enumerate(identities) if identity.same_network(mine)]
+    crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
+    group = Group(rank, len(members), name, epoch, policy.secret, 0, oversubscribed(mine, identities))
+    try:
+        doors.attach(group, set(kinds) - {"self"})
+        for peer, kind in enumerate(kinds):
+            if peer != rank:
+                transport = registry.transport(kind)
+                places = _place(rank, kind, members), _place(peer, kind, members)
+                _checked(peer, partial(transport.route, group, *places, policy.scope, deadline.left))
+    except BaseException:
+        group.close()
+        raise
+    return Linked(
+        group=group,
+        doors=doors,
+        situation=Situation(len(members), slowest(kinds), crowded),
+        kinds=kinds,
+        hosts=tuple(identity.host for identity in identities),
+        local_rank=local.index(rank),
+        local_size=len(local),
+    )
+
+
+def decode(rank: int, record: Any) -> Member:
+    """The record of that rank. Raises ConfigMismatch where it makes no sense."""
+    return _checked(rank, partial(Member.from_json, record))
+
+
+def _place(rank: int, scheme: str, members: Sequence[Member]) -> Place:
+    return Place(rank, members[rank].identity, members[rank].addresses.get(scheme, ()))
+
+
+def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Policy, reasons: Mapping[str, str]) -> str:
+    """The first transport allowed that both offer and that connects them: the same seen from either side.
+
+    Raises TransportUnavailable with what speaks against each; `reasons` says why this rank does not offer some.
+    """
+    problems = []
+    for scheme in policy.schemes:
+        transport = registry.transport(scheme)
+        mine, theirs = _place(rank, scheme, members), _place(peer, scheme, members)
+        problem = _checked(peer, partial(transport.reaches, mine, theirs))
+        if problem is None:
+            return scheme
+        problems.append(f"{scheme}: {reasons.get(scheme, problem)}")
+    raise TransportUnavailable(f"rank {rank} cannot reach rank {peer}; " + "; ".join(problems))
+
+
+def slowest(kinds: Sequence[str]) -> str:
+    """The same on every rank, since being one process, or one machine, holds for all ranks of a group or for none
+    of the pairs between its parts."""
+    order = ("self", "inproc", "shm", "tcp")
+    return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
+
+
+def _checked(rank: int, use: Callable[[], T]) -> T:
+    """Run `use`, which takes apart what rank `rank` published."""
+    try:
+        return use()
+    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigMismatch(f"rank {rank} published something that makes no sense: {error}") from error

@@ -1,0 +1,171 @@
+"""Operations made ready for the engine: the algorithm chosen, compiled and bound to sizes.
+
+Invariant: a prepared operation is the same on every rank that makes the same call, and is kept, so that a
+repeated call finds it by one lookup.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.algorithms import registry
+from collectives.arrays import NAMES, Dtype
+from collectives.schedule.algorithm import Algorithm, schedule_of
+from collectives.schedule.compile import RECV, SEND, program
+from collectives.schedule.select import Choice, Situation, select
+from native import _engine
+
+Parts: TypeAlias = "int | tuple[int, ...]"  # elements in equal shares, or the elements of each rank's part
+
+_MOST_KEPT = 1024  # prepared operations; calls of ever new shapes must not grow without limit
+
+
+class Shape(NamedTuple):
+    """A call as far as the engine is concerned: what, on how many elements, divided how.
+
+    `agreed`: the elements that all ranks must agree on, 0 where they need not. `purpose` sets apart calls that
+    the library makes on its own account. `in_place`: IN and OUT are the same memory.
+    """
+
+    collective: str
+    dtype: Dtype
+    inp: Parts
+    out: Parts
+    agreed: int
+    op: str = "sum"
+    root: int = 0
+    in_place: bool = False
+    purpose: str = ""
+
+    @property
+    def uneven(self) -> bool:
+        return isinstance(self.inp, tuple) or isinstance(self.out, tuple)
+
+    @property
+    def nbytes(self) -> int:
+        """What the choice goes by: bytes of the larger buffer; 0 for alltoallv, where no rank knows all sizes."""
+        if isinstance(self.inp, tuple) and isinstance(self.out, tuple):
+            return 0
+        return max(_total(self.inp), _total(self.out)) * self.dtype.itemsize
+
+
+class Prepared(NamedTuple):
+    """An operation, and whether it is right where the two buffers are one."""
+
+    operation: _engine.Operation
+    in_place: bool
+
+
+class Preparer:
+    """Makes and keeps the operations of one communicator."""
+
+    def __init__(self, rank: int, situation: Situation) -> None:
+        self.rank: Final = rank
+        self.size: Final = situation.size
+        self.situation: Final = situation
+        self._kept: dict[tuple[Shape, str], Prepared] = {}
+        self._messages: dict[tuple[int, int, Dtype, int], _engine.Operation] = {}
+
+    def collective(self, shape: Shape, algorithm: str) -> Prepared:
+        """The operation for this call. Raises TypeError and ValueError for an algorithm or op that cannot be."""
+        key = (shape, algorithm)
+        try:
+            return self._kept[key]
+        except (KeyError, TypeError):  # not hashable: refused below, with better words
+            pass
+        chosen, _ = self.choose(shape, algorithm)
+        dtype, op = _codes(shape.dtype, shape.op)
+        code = _engine.COLLECTIVES[shape.collective]
+        grid = schedule_of(chosen, self.rank, self.size, shape.root).grid
+        compiled = program(chosen, self.rank, self.size, shape.root, shape.in_place and chosen.in_place)
+        operation = _engine.Operation(
+            compiled,
+            dtype,
+            op,
+            _bounds(shape.inp, grid[0]),
+            _bounds(shape.out, grid[1]),
+            (code, op, dtype, shape.agreed, shape.root, _hash(chosen.name, shape)),
+        )
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        prepared = self._kept[key] = Prepared(operation, chosen.in_place)
+        return prepared
+
+    def message(self, source: int, dest: int, dtype: Dtype, count: int) -> _engine.Operation:
+        """The operation that sends `count` elements to `dest`, or receives them from `source`."""
+        key = (source, dest, dtype, count)
+        found = self._messages.get(key)
+        if found is not None:
+            return found
+        peer, kind, buffer = (dest, SEND, 0) if source == self.rank else (source, RECV, 1)
+        step = (kind, (peer,), (buffer, 0, 1), (), False, ())
+        compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
+        code, op = _codes(dtype, "sum")
+        operation = _engine.Operation(
+            compiled,
+            code,
+            op,
+            count if kind == SEND else 0,
+            count if kind == RECV else 0,
+            (_engine.COLLECTIVES["send"], op, code, count, source, 0),
+        )
+        if len(self._messages) >= _MOST_KEPT:
+            self._messages.clear()
+        self._messages[key] = operation
+        return operation
+
+    def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str]:
+        """The algorithm asked for, or the one that suits; and why. Raises TypeError, ValueError."""
+        if not isinstance(algorithm, str):
+            raise TypeError(f"algorithm must be a name, not {algorithm!r}")
+        usable = {a.name: a for a in registry.algorithms(shape.collective, self.size, uneven=shape.uneven)}
+        if algorithm == "auto":
+            choice: Choice = select(shape.collective, shape.nbytes, self.situation, usable.__contains__)
+            return usable[choice.algorithm], choice.reason
+        known = registry.get(shape.collective, algorithm)
+        if known.name not in usable:
+            what = " with unequal parts" if shape.uneven else ""
+            there_are = ", ".join(usable) or "none"
+            raise ValueError(
+                f"{shape.collective} {known.name} does not work for {self.size} ranks{what}; those that do: {there_are}"
+            )
+        return known, "asked for"
+
+
+def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
+    """The engine's numbers. Raises TypeError where the op has no meaning for the dtype, ValueError for no op."""
+    name = NAMES[dtype]
+    try:
+        code = _engine.OPS[op]
+    except KeyError:
+        raise ValueError(f"unknown op {op!r}; there are {', '.join(_engine.OPS)}") from None
+    except TypeError:
+        raise TypeError(f"op must be a name, not {op!r}") from None
+    if not _engine.supports(_engine.DTYPES[name], code):
+        fitting = ", ".join(o for o, c in _engine.OPS.items() if _engine.supports(_engine.DTYPES[name], c))
+        raise TypeError(f"op {op!r} has no meaning for dtype {name}; these have: {fitting}")
+    return _engine.DTYPES[name], code
+
+
+def _total(parts: Parts) -> int:
+    return parts if isinstance(parts, int) else sum(parts)
+
+
+def _bounds(parts: Parts, blocks: int) -> int | npt.NDArray[np.int64]:
+    """Where blocks begin and end, each part being divided into as many equal blocks as the others."""
+    if isinstance(parts, int):
+        return parts
+    each = blocks // len(parts)
+    offsets, start = [0], 0
+    for part in parts:
+        offsets += [start + part * (b + 1) // each for b in range(each)]
+        start += part
+    return np.array(offsets, np.int64)
+
+
+def _hash(algorithm: str, shape: Shape) -> int:
+    return zlib.crc32(f"{algorithm} {shape.uneven} {shape.purpose}".encode())

@@ -1,0 +1,75 @@
+"""An algorithm as a value: a pure function that gives a rank its schedule, and what may be asked of it.
+
+Invariant: called twice with the same arguments an algorithm gives equal schedules. Whatever is claimed here
+(sizes, in place, uneven blocks) is what `verify` proves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+from collectives.schedule.conditions import COLLECTIVES, Collective, collective
+from collectives.schedule.form import Schedule
+
+Function: TypeAlias = "Callable[..., Schedule]"  # (rank, size) or, for collectives with a root, (rank, size, root)
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def any_size(size: int) -> bool:
+    return size >= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way to run one collective; calling it gives a rank's schedule.
+
+    `sizes(size)`: whether it works for groups of that size. `in_place`: it is right also where IN and OUT are
+    the same memory. `uneven`: it is right also where every block has a size of its own (the v-variants).
+    """
+
+    collective: str
+    name: str
+    function: Function
+    sizes: Callable[[int], bool] = any_size
+    in_place: bool = False
+    uneven: bool = False
+
+    def __post_init__(self) -> None:
+        contract = collective(self.collective)
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"algorithm name {self.name!r} is not lower case letters, digits and '_'")
+        if self.in_place and not contract.may_alias:
+            can = ", ".join(c.name for c in COLLECTIVES.values() if c.may_alias)
+            raise ValueError(f"{self.collective} never works in place; {can} do")
+
+    def __str__(self) -> str:
+        return f"{self.collective} {self.name}"
+
+    @property
+    def contract(self) -> Collective:
+        return collective(self.collective)
+
+    def __call__(self, rank: int, size: int, root: int = 0) -> Schedule:
+        """The schedule of one rank. ValueError for a rank, size or root that cannot be."""
+        if size < 1 or not self.sizes(size):
+            raise ValueError(f"{self} does not work for {size} ranks")
+        if not 0 <= rank < size:
+            raise ValueError(f"rank {rank} is not within 0 to {size - 1}")
+        if not self.contract.rooted:
+            if root != 0:
+                raise ValueError(f"{self.collective} has no root, yet root {root} was given")
+            return self.function(rank, size)
+        if not 0 <= root < size:
+            raise ValueError(f"root {root} is not within 0 to {size - 1}")
+        return self.function(rank, size, root)
+
+
+@lru_cache(maxsize=1024)
+def schedule_of(algorithm: Algorithm, rank: int, size: int, root: int = 0) -> Schedule:
+    """The same as calling the algorithm, remembered."""
+    return algorithm(rank, size, root)

@@ -1,0 +1,155 @@
+"""Whether one rank's schedule makes sense by itself, and the error that says where it does not.
+
+Invariant: a schedule that passes names only ranks, buffers and blocks that exist, never writes to what the
+caller gave to be read, and combines only chunks of one size. Whether it computes the right thing together with
+the other ranks' schedules is for `verify` to say.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from collectives.schedule.conditions import collective
+from collectives.schedule.dependencies import accesses
+from collectives.schedule.form import IN, OUT, Chunk, Copy, Recv, Reduce, Schedule, Send, Step
+from collectives.schedule.text import chunk_text, excerpt
+
+
+class VerificationError(ValueError):
+    """A schedule is wrong. `rank` and `step` are None where no single one is at fault."""
+
+    def __init__(
+        self,
+        problem: str,
+        collective: str,
+        algorithm: str,
+        size: int,
+        root: int = 0,
+        rank: int | None = None,
+        step: int | None = None,
+        listing: str = "",
+    ) -> None:
+        where = f"{collective} {algorithm}, {size} ranks" + (f", root {root}" if root else "")
+        if rank is not None:
+            where += f", rank {rank}"
+        if step is not None:
+            where += f", step {step}"
+        super().__init__(f"{where}: {problem}" + (f"\n{listing}" if listing else ""))
+        self.problem = problem
+        self.collective = collective
+        self.algorithm = algorithm
+        self.size = size
+        self.root = root
+        self.rank = rank
+        self.step = step
+        self.listing = listing
+
+    def when(self, condition: str) -> VerificationError:
+        """The same error, said to happen only then."""
+        return type(self)(f"{condition}: {self.problem}", *self._head, self.listing)
+
+    @property
+    def _head(self) -> tuple[str, str, int, int, int | None, int | None]:
+        return self.collective, self.algorithm, self.size, self.root, self.rank, self.step
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.problem, *self._head, self.listing)
+
+
+def fail(schedule: Schedule, problem: str, step: int | None = None) -> NoReturn:
+    raise VerificationError(
+        problem,
+        schedule.collective,
+        schedule.algorithm,
+        schedule.size,
+        schedule.root,
+        schedule.rank,
+        step,
+        excerpt(schedule, step),
+    )
+
+
+class Extents:
+    """The names of the sizes of one schedule's blocks, buffer by buffer."""
+
+    def __init__(self, schedule: Schedule, uneven: bool) -> None:
+        contract = collective(schedule.collective)
+        grid = schedule.grid
+        sizes = [[contract.extent(b, schedule.rank, i, grid, uneven) for i in range(grid[b])] for b in (IN, OUT)]
+        self._sizes = sizes + [[sizes[buffer][block] for buffer, block in slot] for slot in schedule.scratch]
+
+    def __getitem__(self, chunk: Chunk) -> list[int]:
+        return self._sizes[chunk.buffer][chunk.first : chunk.first + chunk.count]
+
+
+def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> Extents:
+    """Raise VerificationError unless the schedule is well formed.
+
+    `in_place`: IN and OUT are the same memory. `uneven`: every block has a size of its own.
+    """
+    _check_head(schedule)
+    extents = Extents(schedule, uneven)
+    blocks = [*schedule.grid, *(len(slot) for slot in schedule.scratch)]
+    contract = collective(schedule.collective)
+    exists = [contract.has(b, schedule.rank, schedule.root) for b in (IN, OUT)] + [True] * len(schedule.scratch)
+    for i, step in enumerate(schedule.steps):
+        peers, (read, written) = peers_of(step), accesses(step)
+        if len(set(peers)) < len(peers):
+            fail(schedule, "names a rank twice", i)
+        if any(not 0 <= p < schedule.size or p == schedule.rank for p in peers):
+            fail(schedule, "names a rank that is not one of the others", i)
+        for chunk in (*written, *read):
+            if chunk.count == 0:
+                continue
+            if not 0 <= chunk.buffer < len(blocks) or not exists[chunk.buffer]:
+                fail(schedule, f"uses {chunk_text(chunk)}, a buffer that this rank does not have", i)
+            if chunk.first < 0 or chunk.count < 0 or chunk.first + chunk.count > blocks[chunk.buffer]:
+                fail(schedule, f"uses {chunk_text(chunk)} of a buffer with {blocks[chunk.buffer]} blocks", i)
+        if isinstance(step, Send):
+            if not peers:
+                fail(schedule, "sends to nobody", i)
+            continue
+        if isinstance(step, Reduce):
+            if not contract.reduces:
+                fail(schedule, f"reduces, which {contract.name} does not ask for", i)
+            if len(step.operands) < 2:
+                fail(schedule, "reduces fewer than two operands", i)
+        for dst in written:
+            if dst.count and dst.buffer == IN:
+                fail(schedule, "writes to IN", i)
+            for source in read:
+                if extents[source] != extents[dst]:
+                    fail(schedule, f"combines {chunk_text(source)} with {chunk_text(dst)}, which differ in size", i)
+                if source != dst and _overlap(source, dst, in_place):
+                    fail(schedule, f"reads {chunk_text(source)} while it writes {chunk_text(dst)}, which overlap", i)
+    return extents
+
+
+def _check_head(schedule: Schedule) -> None:
+    contract = collective(schedule.collective)
+    if not 0 <= schedule.rank < schedule.size:
+        fail(schedule, "rank is not within size")
+    if not 0 <= schedule.root < schedule.size:
+        fail(schedule, "root is not within size")
+    if not contract.fits(schedule.grid, schedule.size):
+        fail(schedule, f"a grid of {schedule.grid} does not fit {contract.name}")
+    for number, slot in enumerate(schedule.scratch):
+        for buffer, block in slot:
+            if buffer not in (IN, OUT) or not 0 <= block < schedule.grid[buffer]:
+                fail(schedule, f"scratch slot {number} names a block that is not there")
+
+
+def peers_of(step: Step) -> tuple[int, ...]:
+    """The ranks that a step exchanges messages with."""
+    if isinstance(step, Recv):
+        return (step.peer,)
+    if isinstance(step, Copy):
+        return ()
+    return step.peers
+
+
+def _overlap(a: Chunk, b: Chunk, in_place: bool) -> bool:
+    """Whether two chunks share blocks without being the same memory; with `in_place` IN counts as OUT."""
+    one_buffer = a.buffer == b.buffer or (in_place and {a.buffer, b.buffer} == {IN, OUT})
+    same = (a.first, a.count) == (b.first, b.count)
+    return one_buffer and not same and a.first < b.first + b.count and b.first < a.first + a.count

@@ -1,0 +1,81 @@
+"""From a schedule to what the native engine takes.
+
+Invariant: `compiled` is a pure function and needs no extension; only `program` does, and imports it when it is
+first called. A schedule that does not make sense by itself never reaches the engine.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from collectives.schedule.algorithm import Algorithm
+from collectives.schedule.check import check
+from collectives.schedule.dependencies import Dependency, dependencies
+from collectives.schedule.form import Chunk, Copy, Recv, Schedule, Send, Step
+
+if TYPE_CHECKING:
+    from native._engine import Program
+
+SEND: Final = 0
+RECV: Final = 1
+REDUCE: Final = 2
+COPY: Final = 3
+
+Triple: TypeAlias = "tuple[int, int, int]"  # buffer, first block, number of blocks
+
+
+class CompiledStep(NamedTuple):
+    """One record of the engine. A reduction's messages are among its `sources`, in operand order."""
+
+    kind: int
+    peers: tuple[int, ...]
+    dst: Triple  # for a send: the chunk to send
+    sources: tuple[int | Triple, ...]
+    final: bool
+    dependencies: tuple[tuple[int, int, int, int], ...]
+
+
+class Compiled(NamedTuple):
+    """The arguments of `native._engine.Program`."""
+
+    rank: int
+    size: int
+    grid: tuple[int, int]
+    scratch: tuple[tuple[tuple[int, int], ...], ...]
+    steps: tuple[CompiledStep, ...]
+
+
+def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
+    """The engine's form of a schedule, for IN and OUT in separate memory or, `in_place`, in the same."""
+    check(schedule, in_place)
+    waits = dependencies(schedule, in_place)
+    steps = tuple(_record(step, waits[number]) for number, step in enumerate(schedule.steps))
+    return Compiled(schedule.rank, schedule.size, schedule.grid, schedule.scratch, steps)
+
+
+def _record(step: Step, waits: tuple[Dependency, ...]) -> CompiledStep:
+    after = tuple((d.step, d.buffer, d.there, d.here) for d in waits)
+    if isinstance(step, Send):
+        return CompiledStep(SEND, step.peers, _triple(step.chunk), (), False, after)
+    if isinstance(step, Recv):
+        return CompiledStep(RECV, (step.peer,), _triple(step.chunk), (), False, after)
+    if isinstance(step, Copy):
+        return CompiledStep(COPY, (), _triple(step.dst), (_triple(step.src),), False, after)
+    sources = tuple(_triple(o) if isinstance(o, Chunk) else o for o in step.operands)
+    return CompiledStep(REDUCE, (), _triple(step.dst), sources, step.final, after)
+
+
+def _triple(chunk: Chunk) -> Triple:
+    return (chunk.buffer, chunk.first, chunk.count)
+
+
+@lru_cache(maxsize=1024)
+def program(algorithm: Algorithm, rank: int, size: int, root: int = 0, in_place: bool = False) -> Program:
+    """The rank's schedule in the engine's form, remembered. ValueError as from calling the algorithm."""
+    from native import _engine
+
+    if in_place and not algorithm.in_place:
+        raise ValueError(f"{algorithm} does not work in place")
+    parts: tuple[Any, ...] = compiled(algorithm(rank, size, root), in_place)
+    return _engine.Program(*parts)

@@ -1,0 +1,193 @@
+"""What each collective promises: who has which buffer, what lies there before and what has to lie there after.
+
+Invariant: nothing here knows an algorithm. A schedule is right exactly when it turns the data that
+`initial` names into the data that `expected` names, with blocks as large as `extent` says.
+
+    collective      IN       OUT      OUT block b of rank r in the end, p = size, k blocks a rank
+    allreduce       C        C        the reduction of every rank's IN block b
+    reduce          C        C        on the root: the reduction of every rank's IN block b
+    reduce_scatter  p*k      k        the reduction of every rank's IN block r*k + b
+    allgather       k        p*k      IN block b % k of rank b // k
+    broadcast       0        C        OUT block b of the root, which has it from the beginning
+    gather          1        p        on the root: IN block 0 of rank b
+    scatter         p        1        IN block r of the root
+    alltoall        p        p        IN block r of rank b
+    barrier         1        1        something that every rank's IN had a part in; the caller binds one element
+
+A barrier carries one element because order comes from data: a message may leave before another has arrived
+unless it depends on what that one brought, and messages without data depend on nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from collectives.schedule.form import IN, OUT
+
+
+class Leaf(NamedTuple):
+    """Block `block` of the data that `rank` brings."""
+
+    rank: int
+    block: int
+
+
+class Total(NamedTuple):
+    """The reduction over all ranks of block `block` of what each brings."""
+
+    block: int
+
+
+Grid: TypeAlias = "tuple[int, int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective's contract.
+
+    `fits(grid, size)`: the grid has a shape that the collective allows.
+    `expected(rank, root, block, grid)`: what that block of OUT has to hold in the end.
+    `numbered(buffer, rank, block, grid)`: for blocks whose sizes are given one by one, the number of the block's
+    size in a numbering that is the same on all ranks.
+    """
+
+    name: str
+    rooted: bool
+    reduces: bool
+    may_alias: bool  # IN and OUT may be the same memory
+    fits: Callable[[Grid, int], bool]
+    expected: Callable[[int, int, int, Grid], Leaf | Total]
+    numbered: Callable[[int, int, int, Grid], int]
+
+    def has(self, buffer: int, rank: int, root: int) -> bool:
+        """Whether that rank has such a buffer at all."""
+        if buffer == IN:
+            return self.name != "broadcast" and (self.name != "scatter" or rank == root)
+        return rank == root or self.name not in ("reduce", "gather")
+
+    def initial(self, buffer: int, rank: int, root: int) -> bool:
+        """Whether the buffer holds the rank's data from the beginning."""
+        if self.name == "broadcast":
+            return buffer == OUT and rank == root
+        return buffer == IN and self.has(IN, rank, root)
+
+    def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:
+        """A name for the size of a block: two blocks with one name have the same size on every call.
+
+        In equal shares the blocks of one rank's part differ by an element where the count does not divide, the
+        parts of different ranks do not. With `uneven` every block has a size of its own.
+        """
+        number = self.numbered(buffer, rank, block, grid)
+        if uneven or self.name in ("allreduce", "reduce", "broadcast", "barrier"):
+            return number
+        return number % min(grid) if self.name in ("reduce_scatter", "allgather") else 0
+
+
+def _same(_buffer: int, _rank: int, block: int, _grid: Grid) -> int:
+    return block
+
+
+def _parts_of(whole: int) -> Callable[[int, int, int, Grid], int]:
+    """Sizes are numbered as the blocks of `whole`, the buffer that holds every rank's part."""
+
+    def number(buffer: int, rank: int, block: int, grid: Grid) -> int:
+        return block if buffer == whole else rank * grid[1 - whole] + block
+
+    return number
+
+
+def _transposed(buffer: int, rank: int, block: int, grid: Grid) -> int:
+    return rank * grid[0] + block if buffer == IN else block * grid[0] + rank
+
+
+def _total_of_same(_rank: int, _root: int, block: int, _grid: Grid) -> Total:
+    return Total(block)
+
+
+def _equal(grid: Grid, _p: int) -> bool:
+    return grid[0] == grid[1] >= 1
+
+
+_CONTRACTS = (
+    Collective(
+        "allreduce", rooted=False, reduces=True, may_alias=True, fits=_equal, expected=_total_of_same, numbered=_same
+    ),
+    Collective(
+        "reduce", rooted=True, reduces=True, may_alias=True, fits=_equal, expected=_total_of_same, numbered=_same
+    ),
+    Collective(
+        "reduce_scatter",
+        rooted=False,
+        reduces=True,
+        may_alias=False,
+        fits=lambda grid, p: grid[1] >= 1 and grid[0] == p * grid[1],
+        expected=lambda rank, _root, block, grid: Total(rank * grid[1] + block),
+        numbered=_parts_of(IN),
+    ),
+    Collective(
+        "allgather",
+        rooted=False,
+        reduces=False,
+        may_alias=False,
+        fits=lambda grid, p: grid[0] >= 1 and grid[1] == p * grid[0],
+        expected=lambda _rank, _root, block, grid: Leaf(block // grid[0], block % grid[0]),
+        numbered=_parts_of(OUT),
+    ),
+    Collective(
+        "broadcast",
+        rooted=True,
+        reduces=False,
+        may_alias=False,
+        fits=lambda grid, _p: grid[0] == 0 and grid[1] >= 1,
+        expected=lambda _rank, root, block, _grid: Leaf(root, block),
+        numbered=_same,
+    ),
+    Collective(
+        "gather",
+        rooted=True,
+        reduces=False,
+        may_alias=False,
+        fits=lambda grid, p: grid == (1, p),
+        expected=lambda _rank, _root, block, _grid: Leaf(block, 0),
+        numbered=_parts_of(OUT),
+    ),
+    Collective(
+        "scatter",
+        rooted=True,
+        reduces=False,
+        may_alias=False,
+        fits=lambda grid, p: grid == (p, 1),
+        expected=lambda rank, root, _block, _grid: Leaf(root, rank),
+        numbered=_parts_of(IN),
+    ),
+    Collective(
+        "alltoall",
+        rooted=False,
+        reduces=False,
+        may_alias=False,
+        fits=lambda grid, p: grid == (p, p),
+        expected=lambda rank, _root, block, _grid: Leaf(block, rank),
+        numbered=_transposed,
+    ),
+    Collective(
+        "barrier",
+        rooted=False,
+        reduces=True,
+        may_alias=False,
+        fits=lambda grid, _p: grid == (1, 1),
+        expected=lambda _rank, _root, _block, _grid: Total(0),
+        numbered=_same,
+    ),
+)
+
+COLLECTIVES: Final = {contract.name: contract for contract in _CONTRACTS}
+
+
+def collective(name: str) -> Collective:
+    """The contract of that collective; ValueError names those there are."""
+    try:
+        return COLLECTIVES[name]
+    except KeyError:
+        raise ValueError(f"there is no collective {name!r}; there are {', '.join(sorted(COLLECTIVES))}") from None

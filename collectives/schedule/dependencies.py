@@ -1,0 +1,86 @@
+"""What a step of a schedule has to wait for within its own rank: the data it reads and the data it overwrites.
+
+Invariant: a rank whose steps start in any order and advance byte by byte in any interleaving ends with the
+same memory as if it ran them in listed order, as long as each step keeps behind what is listed here.
+
+A step goes through all its regions at one offset, from the start to the end. So a hazard between two regions
+of one buffer is a condition on offsets: at byte x of the buffer only after the other has been at x. That is
+exact however the regions overlap, because it is a statement about x itself. A step that has been at x as a send
+has sent byte x so that its memory may change.
+
+A dependency is left out only where a chain of others says the same of the same blocks: a block's next writer
+waits for those who read it since it was last written, and each of them waited for that write. Order that comes
+from queues alone is never relied on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from collectives.schedule.form import IN, OUT, Chunk, Copy, Recv, Reduce, Schedule, Send, Step
+
+
+class Dependency(NamedTuple):
+    """At byte x of `buffer` only when `step` has been up to x there.
+
+    The other step's region starts at block `there`, the waiting step's region at block `here`.
+    """
+
+    step: int
+    buffer: int
+    there: int
+    here: int
+
+
+_Access: TypeAlias = "tuple[int, int]"  # step and the block at which its region starts
+
+
+def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
+    """What each step waits for. `in_place`: IN and OUT, of equal grids, are the same memory."""
+    if in_place and schedule.grid[0] != schedule.grid[1]:
+        raise ValueError(f"IN and OUT of a {schedule.collective} differ in size and cannot be the same memory")
+    # Per block of memory: who wrote it last, if anyone, and who has read it since.
+    writer: dict[tuple[int, int], _Access] = {}
+    readers: dict[tuple[int, int], list[_Access]] = {}
+    result: list[tuple[Dependency, ...]] = []
+    for number, step in enumerate(schedule.steps):
+        reads, writes = accesses(step)
+        if in_place and isinstance(step, Copy) and (step.src, step.dst.buffer) == (step.dst._replace(buffer=IN), OUT):
+            result.append(())  # it copies to where the data is and does nothing
+            continue
+        found: dict[tuple[int, int, int, int], None] = {}  # a set that keeps its order
+        for buffer, first, count in reads:
+            memory = OUT if in_place and buffer == IN else buffer
+            access = (number, first)
+            for block in range(first, first + count):
+                cell = (memory, block)
+                if cell in writer:
+                    step_there, there = writer[cell]
+                    found[step_there, buffer, there, first] = None
+                if cell in readers:
+                    readers[cell].append(access)
+                else:
+                    readers[cell] = [access]
+        for buffer, first, count in writes:
+            access = (number, first)
+            for block in range(first, first + count):
+                cell = (buffer, block)
+                earlier = [a for a in readers.pop(cell, ()) if a[0] != number]
+                if not earlier and cell in writer:
+                    earlier = [writer[cell]]
+                for step_there, there in earlier:
+                    found[step_there, buffer, there, first] = None
+                writer[cell] = access
+        result.append(tuple(map(Dependency._make, found)))
+    return tuple(result)
+
+
+def accesses(step: Step) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+    """The chunks that a step reads and those that it writes."""
+    if isinstance(step, Send):
+        return (step.chunk,), ()
+    if isinstance(step, Recv):
+        return (), (step.chunk,)
+    if isinstance(step, Reduce):
+        return step.sources, (step.dst,)
+    return (step.src,), (step.dst,)

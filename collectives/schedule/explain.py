@@ -1,0 +1,87 @@
+"""Schedules as text: one rank's steps, or what a whole group does round by round.
+
+Invariant: what is shown is the schedule itself, in the notation of `text`; nothing is made up for the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collectives.schedule.dependencies import dependencies
+from collectives.schedule.form import IN, OUT, Schedule
+from collectives.schedule.group import Group
+from collectives.schedule.play import Play
+from collectives.schedule.text import step_text
+
+_LEGEND = ">3: to rank 3; <3: the next message from rank 3; total: a reduction that holds every rank's part"
+
+
+def explain(schedule: Schedule, in_place: bool = False) -> str:
+    """One rank's steps, each with those whose data it waits for."""
+    waits = dependencies(schedule, in_place)
+    lines = [_title(schedule) + f", rank {schedule.rank}", _buffers(schedule), ""]
+    texts = [step_text(step) for step in schedule.steps]
+    width = max((len(text) for text in texts), default=0)
+    for number, text in enumerate(texts):
+        after = sorted({d.step for d in waits[number]})
+        lines.append(f"{number:5}  {text:{width}}  {_after(after)}".rstrip())
+    if not texts:
+        lines.append("       nothing to do")
+    lines += ["", _LEGEND]
+    return "\n".join(lines)
+
+
+def explain_group(schedules: Sequence[Schedule], width: int = 120, in_place: bool = False) -> str:
+    """What all ranks do, a row a round and a column a rank; as many ranks side by side as fit into `width`.
+
+    A round is one message after another: everything in it can happen at the same time, and needs something
+    that happened in the round before. VerificationError if the schedules do not fit together.
+    """
+    group = Group(schedules)
+    rounds = Play(group, in_place).rounds()
+    last = max(rounds, default=0)
+    cells: list[list[list[str]]] = [[[] for _ in schedules] for _ in range(last + 1)]
+    for number, step in enumerate(group.steps):
+        cells[rounds[number]][group.rank_of[number]].append(step_text(step))
+    widths = [max([len(f"rank {r}"), *(len(t) for row in cells for t in row[r])]) for r in range(len(schedules))]
+    lines = [f"{_title(schedules[0])}: {last} round{'' if last == 1 else 's'}", _buffers(schedules[0])]
+    first = 0
+    while first < len(schedules):
+        beyond = first + 1
+        while beyond < len(schedules) and 7 + sum(w + 3 for w in widths[first : beyond + 1]) <= width:
+            beyond += 1
+        lines += ["", *_table(cells, widths, range(first, beyond))]
+        first = beyond
+    return "\n".join([*lines, "", _LEGEND])
+
+
+def _table(cells: list[list[list[str]]], widths: list[int], ranks: range) -> list[str]:
+    lines = ["round  " + "   ".join(f"{f'rank {r}':{widths[r]}}" for r in ranks).rstrip()]
+    lines.append("-----  " + "   ".join("-" * widths[r] for r in ranks))
+    for number, row in enumerate(cells):
+        for i in range(max(len(row[r]) for r in ranks)):
+            texts = [row[r][i] if i < len(row[r]) else "" for r in ranks]
+            head = f"{number:5}" if i == 0 else " " * 5
+            lines.append(
+                f"{head}  {'   '.join(f'{t:{widths[r]}}' for t, r in zip(texts, ranks, strict=True))}".rstrip()
+            )
+    return lines
+
+
+def _title(schedule: Schedule) -> str:
+    root = f", root {schedule.root}" if schedule.root else ""
+    return f"{schedule.collective} {schedule.algorithm}, {schedule.size} rank{'' if schedule.size == 1 else 's'}{root}"
+
+
+def _buffers(schedule: Schedule) -> str:
+    parts = [f"{name} {_blocks(schedule.grid[buffer])}" for buffer, name in ((IN, "IN"), (OUT, "OUT"))]
+    parts += [f"scratch S{number} {_blocks(len(slot))}" for number, slot in enumerate(schedule.scratch)]
+    return ", ".join(parts)
+
+
+def _blocks(count: int) -> str:
+    return f"{count} block{'' if count == 1 else 's'}"
+
+
+def _after(steps: list[int]) -> str:
+    return "after " + ", ".join(map(str, steps)) if steps else ""

@@ -1,0 +1,166 @@
+"""The form of a schedule: what one rank does in a collective, over symbolic chunks.
+
+Invariant: a schedule holds no addresses, bytes, counts, dtypes or clocks. It is a value: two calls of an
+algorithm with the same arguments give equal schedules, so it can be cached, compared, verified, simulated
+and drawn, and the native executor binds real memory to it at run time.
+
+Buffers are divided into blocks. `IN` and `OUT` have as many blocks as the schedule says (`grid`); how many
+elements a block holds is decided at run time (equal shares for most collectives, given bounds for the
+v-variants). A scratch slot (`SCRATCH + k`) is a list of blocks, each as large as the block of IN or OUT
+that it names. A `Chunk` is a run of consecutive blocks of one buffer and may be empty.
+
+Steps are listed in an order in which one rank could run them one after another; the executor runs them
+as soon as it can instead:
+- steps that touch the same blocks keep their order where one of them writes (see `dependencies`), and they
+  may overlap byte by byte: a step may work on what the step before it has finished;
+- sends to one peer leave in listed order, and receives from one peer arrive in listed order;
+- sends that name several peers keep their order among themselves;
+- local steps keep their order among themselves.
+Nothing else is ordered.
+
+In place: for collectives that allow `out=x`, IN and OUT may be the same memory; a schedule has to be right
+both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+IN: Final = 0
+OUT: Final = 1
+SCRATCH: Final = 2  # first scratch slot; slot k is buffer SCRATCH + k
+
+
+class Chunk(NamedTuple):
+    """`count` consecutive blocks of `buffer`, from block `first` on."""
+
+    buffer: int
+    first: int = 0
+    count: int = 1  # type: ignore[assignment]  # hides the method of tuple, which nobody misses here
+
+    @property
+    def blocks(self) -> range:
+        return range(self.first, self.first + self.count)
+
+
+NOTHING: Final = Chunk(IN, 0, 0)  # the chunk of a message that carries no data
+
+Operand: TypeAlias = "int | Chunk"  # a received message (the peer's rank) or local data
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send `chunk`, as one message, to each of `peers` (distinct, never this rank)."""
+
+    peers: tuple[int, ...]
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Receive the next message of `peer` into `chunk`."""
+
+    peer: int
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """dst = operands[0] op operands[1] op ..., left to right, rounded to dtype once.
+
+    At least two operands. An operand that is a rank stands for the next message received from it; one that
+    is a chunk for local data. All have dst's size; a chunk may be dst itself, or be disjoint from it. `final`
+    says that the result holds every rank's contribution: that is where `avg` divides.
+    """
+
+    dst: Chunk
+    operands: tuple[Operand, ...]
+    final: bool = False
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return tuple(o for o in self.operands if not isinstance(o, Chunk))
+
+    @property
+    def sources(self) -> tuple[Chunk, ...]:
+        return tuple(o for o in self.operands if isinstance(o, Chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """dst = src, both of one size; does nothing where they are the same memory."""
+
+    dst: Chunk
+    src: Chunk
+
+
+Step: TypeAlias = "Send | Recv | Reduce | Copy"
+Block: TypeAlias = "tuple[int, int]"  # (IN or OUT, block number): names the size of a scratch block
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One rank's part of a collective.
+
+    `grid` is the number of blocks of IN and of OUT, the same on every rank, also where a rank has no such
+    buffer (only the root of a gather has OUT, only the root of a scatter has IN).
+    """
+
+    collective: str
+    algorithm: str
+    rank: int
+    size: int
+    root: int
+    grid: tuple[int, int]
+    scratch: tuple[tuple[Block, ...], ...]
+    steps: tuple[Step, ...]
+
+
+class Builder:
+    """Collects the steps of one rank; the algorithm's notebook.
+
+    Chunks are made by `inp(first, count)`, `out(first, count)` and by `scratch(...)`'s result; steps are
+    added in the order in which they could run one after another.
+    """
+
+    def __init__(self, collective: str, algorithm: str, rank: int, size: int, grid: tuple[int, int], root: int = 0):
+        self._head = (collective, algorithm, rank, size, root, grid)
+        self._scratch: list[tuple[Block, ...]] = []
+        self._steps: list[Step] = []
+
+    @staticmethod
+    def inp(first: int = 0, count: int = 1) -> Chunk:
+        return Chunk(IN, first, count)
+
+    @staticmethod
+    def out(first: int = 0, count: int = 1) -> Chunk:
+        return Chunk(OUT, first, count)
+
+    def scratch(self, blocks: Iterable[Block]) -> Chunk:
+        """A new scratch slot whose blocks have the sizes of the given blocks; the chunk that covers it."""
+        self._scratch.append(tuple(blocks))
+        return Chunk(SCRATCH + len(self._scratch) - 1, 0, len(self._scratch[-1]))
+
+    def like(self, chunk: Chunk) -> Chunk:
+        """A new scratch slot with the sizes of `chunk`'s blocks (a chunk of IN or OUT)."""
+        return self.scratch((chunk.buffer, b) for b in chunk.blocks)
+
+    def send(self, peers: int | Iterable[int], chunk: Chunk) -> None:
+        self._steps.append(Send((peers,) if isinstance(peers, int) else tuple(peers), chunk))
+
+    def recv(self, peer: int, chunk: Chunk) -> None:
+        self._steps.append(Recv(peer, chunk))
+
+    def reduce(self, dst: Chunk, *operands: Operand, final: bool = False) -> None:
+        """dst = operands left to right; ints are peers to receive from."""
+        self._steps.append(Reduce(dst, operands, final))
+
+    def copy(self, dst: Chunk, src: Chunk) -> None:
+        if dst != src:
+            self._steps.append(Copy(dst, src))
+
+    def build(self) -> Schedule:
+        collective, algorithm, rank, size, root, grid = self._head
+        return Schedule(collective, algorithm, rank, size, root, grid, tuple(self._scratch), tuple(self._steps))

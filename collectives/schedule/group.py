@@ -1,0 +1,90 @@
+"""All ranks' schedules together: which message meets which.
+
+Invariant: both ends of a message find each other without running anything, because messages from one sender to
+one receiver keep their order. Nothing here depends on the memory that ranks use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from collectives.schedule.check import fail, peers_of
+from collectives.schedule.form import Chunk, Schedule, Send, Step
+
+_SEVERAL = -1  # the queue of sends to several peers; 2 * peer and 2 * peer + 1 are those to and from a peer
+_LOCAL = -2
+
+
+class Group:
+    """The schedules of ranks 0 to size - 1, with every message matched; VerificationError where one is not.
+
+    Steps are numbered through: `start[rank] + i` is step i of that rank; `steps`, `rank_of` and the others have one
+    entry a step. `behind[n]` are the steps just before step n in its queues. `takers[n]` are the steps that take what
+    send n sends; `givers[n]` the sends that step n takes, in the order of its peers.
+    """
+
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        self.schedules = tuple(schedules)
+        self.start: list[int] = []
+        self.rank_of: list[int] = []
+        self.steps: list[Step] = []
+        self.behind: list[list[int]] = []
+        self._sources: list[tuple[int, ...]] = []  # the ranks whose messages a step takes
+        for schedule in self.schedules:
+            self._add(schedule)
+        self.takers: list[list[int]] = [[] for _ in self.steps]
+        self.givers: list[list[int]] = [[] for _ in self.steps]
+        self._match()
+
+    def sent(self, number: int) -> Chunk:
+        """The chunk that step `number`, a send, sends."""
+        step = self.steps[number]
+        assert isinstance(step, Send)
+        return step.chunk
+
+    def fail(self, number: int, problem: str) -> NoReturn:
+        """Raise VerificationError about one step."""
+        rank = self.rank_of[number]
+        fail(self.schedules[rank], problem, number - self.start[rank])
+
+    def _add(self, schedule: Schedule) -> None:
+        self.start.append(len(self.steps))
+        last: dict[int, int] = {}  # queue -> the step that was added to it last
+        for number, step in enumerate(schedule.steps, len(self.steps)):
+            sources: tuple[int, ...] = ()
+            if isinstance(step, Send):
+                queues = [2 * peer for peer in step.peers]
+                if len(queues) > 1:
+                    queues.append(_SEVERAL)
+            else:
+                sources = peers_of(step)
+                queues = [2 * peer + 1 for peer in sources] or [_LOCAL]
+            self._sources.append(sources)
+            self.behind.append([last[q] for q in queues if q in last])
+            for queue in queues:
+                last[queue] = number
+        self.steps += schedule.steps
+        self.rank_of += [schedule.rank] * len(schedule.steps)
+
+    def _match(self) -> None:
+        sent: dict[tuple[int, int], list[int]] = {}
+        for n, step in enumerate(self.steps):
+            if isinstance(step, Send):
+                for peer in step.peers:
+                    sent.setdefault((self.rank_of[n], peer), []).append(n)
+        taken: dict[tuple[int, int], int] = {}
+        for n, sources in enumerate(self._sources):
+            rank = self.rank_of[n]
+            for peer in sources:
+                number = taken.get((peer, rank), 0)
+                messages = sent.get((peer, rank), [])
+                if number == len(messages):
+                    self.fail(n, f"takes more than the {len(messages)} messages that rank {peer} sends to it")
+                taken[peer, rank] = number + 1
+                self.takers[messages[number]].append(n)
+                self.givers[n].append(messages[number])
+        for (rank, peer), messages in sent.items():
+            number = taken.get((rank, peer), 0)
+            if number < len(messages):
+                self.fail(messages[number], f"sends message {number + 1} to rank {peer}, which takes only {number}")

@@ -1,0 +1,339 @@
+"""Proof, by running it on symbols, that an algorithm does what its collective promises.
+
+Invariant: what passes is right for every input, element type and count, on links that hold nothing and under
+any timing. For one size, root and aliasing it is shown that
+
+- no rank waits for ever, and every message meets a receiver of the same size, block by block;
+- nothing is read before it is written, nothing is overwritten or left in scratch before it is read;
+- every rank ends with what `conditions` says, each rank's contribution being counted exactly once;
+- ranks that end with the same reduction computed it by the same expression with operands in the same order, so
+  they hold the same bits;
+- `final` marks exactly the reductions that hold every rank's contribution;
+- other orders in which the steps could have run end the same.
+
+Values are numbers: equal expressions have equal numbers, so comparing two of them costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NoReturn
+
+from collectives.schedule.algorithm import Algorithm
+from collectives.schedule.check import Extents, VerificationError, check, fail
+from collectives.schedule.conditions import Leaf, collective
+from collectives.schedule.dependencies import accesses
+from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send
+from collectives.schedule.group import Group
+from collectives.schedule.play import Play
+from collectives.schedule.text import chunk_text
+
+_EVERY_ROOT_UP_TO = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a verified group needs; figures are the largest of any rank.
+
+    `rounds`: messages one after another. `messages` and `blocks`: sent by a rank, to each peer. `scratch`: blocks.
+    """
+
+    rounds: int
+    steps: int
+    messages: int
+    blocks: int
+    scratch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One size that was verified, for `roots` roots; the cost is that of the first."""
+
+    size: int
+    roots: int
+    grid: tuple[int, int]
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was proved; as a string, a table of it."""
+
+    collective: str
+    algorithm: str
+    in_place: bool  # also with IN and OUT in the same memory
+    uneven: bool  # with a size of its own for every block
+    lines: tuple[Line, ...]
+
+    def __str__(self) -> str:
+        claims = ["in place too"] * self.in_place + ["blocks of any sizes"] * self.uneven
+        head = f"{self.collective} {self.algorithm}: verified" + "".join(f", {claim}" for claim in claims)
+        names = ("ranks", "roots", "IN", "OUT", "rounds", "steps", "messages", "blocks", "scratch")
+        rows = [
+            (n.size, n.roots, *n.grid, n.cost.rounds, n.cost.steps, n.cost.messages, n.cost.blocks, n.cost.scratch)
+            for n in self.lines
+        ]
+        return "\n".join(
+            [head, "  ".join(names)]
+            + ["  ".join(f"{v:{len(name)}}" for v, name in zip(row, names, strict=True)) for row in rows]
+        )
+
+
+def verify(
+    algorithm: Algorithm, sizes: Iterable[int], *, roots: Iterable[int] | None = None, orders: int = 1, seed: int = 0
+) -> Report:
+    """Prove the algorithm right for these sizes, or raise VerificationError where it is wrong.
+
+    Sizes that the algorithm does not claim are left out. `roots`: all of them up to 8 ranks and some of them above,
+    unless given (those not within the size are left out). `orders`: random orders to run in besides the first.
+    """
+    rooted = algorithm.contract.rooted
+    given = None if roots is None else tuple(roots)
+    lines = []
+    for size in sizes:
+        if not algorithm.sizes(size):
+            continue
+        chosen = [0]
+        if rooted:
+            some = range(size) if size <= _EVERY_ROOT_UP_TO else (0, 1, size // 2, size - 1)
+            chosen = [r for r in (some if given is None else given) if r < size]
+        for root in chosen:
+            schedules = [algorithm(rank, size, root) for rank in range(size)]
+            _check_names(algorithm, schedules, size, root)
+            modes = (False, True) if algorithm.in_place else (False,)
+            plays = _prove(schedules, modes, algorithm.uneven, orders, seed)
+            if root == chosen[0]:
+                lines.append(Line(size, len(chosen), schedules[0].grid, cost(plays[0])))
+    return Report(algorithm.collective, algorithm.name, algorithm.in_place, algorithm.uneven, tuple(lines))
+
+
+def _check_names(algorithm: Algorithm, group: Sequence[Schedule], size: int, root: int) -> None:
+    for rank, s in enumerate(group):
+        named = (s.collective, s.algorithm, s.rank, s.size, s.root)
+        wanted = (algorithm.collective, algorithm.name, rank, size, root)
+        if named != wanted:
+            problem = f"the schedule calls itself {named} where it should be {wanted}"
+            raise VerificationError(problem, algorithm.collective, algorithm.name, size, root, rank)
+        if s.grid != group[0].grid:
+            problem = f"has a grid of {s.grid} where rank 0 has {group[0].grid}"
+            raise VerificationError(problem, algorithm.collective, algorithm.name, size, root, rank)
+
+
+def verify_group(
+    schedules: Sequence[Schedule], *, in_place: bool = False, uneven: bool = False, orders: int = 1, seed: int = 0
+) -> None:
+    """Prove one group's schedules, those of ranks 0 to size - 1, right; VerificationError where they are wrong."""
+    _prove(schedules, (in_place,), uneven, orders, seed)
+
+
+def _prove(schedules: Sequence[Schedule], modes: tuple[bool, ...], uneven: bool, orders: int, seed: int) -> list[Play]:
+    """`modes`: whether to run in place; one play for each."""
+    extents = [check(schedule, any(modes), uneven) for schedule in schedules]
+    group = Group(schedules)
+    _check_sizes(group, extents)
+    values = _Values(barrier=schedules[0].collective == "barrier")
+    return [_play(group, values, in_place, orders, seed) for in_place in modes]
+
+
+def _play(group: Group, values: _Values, in_place: bool, orders: int, seed: int) -> Play:
+    """Run the group in one order and then in others."""
+    play = Play(group, in_place)
+    try:
+        result = _run(play, values, in_place, None)
+        for order in range(orders):
+            if _run(play, values, in_place, Random(seed + order)) != result:
+                first = group.schedules[0]
+                problem = "the result depends on the order in which steps happen to run"
+                raise VerificationError(problem, first.collective, first.algorithm, first.size, first.root)
+    except VerificationError as error:
+        if in_place:
+            raise error.when("in place") from None
+        raise
+    return play
+
+
+def _check_sizes(group: Group, extents: Sequence[Extents]) -> None:
+    for n, givers in enumerate(group.givers):
+        step = group.steps[n]
+        for giver in givers:
+            send = group.steps[giver]
+            assert isinstance(send, Send) and isinstance(step, Recv | Reduce)
+            chunk = step.chunk if isinstance(step, Recv) else step.dst
+            sender, receiver = group.rank_of[giver], group.rank_of[n]
+            if extents[sender][send.chunk] != extents[receiver][chunk]:
+                group.fail(
+                    n,
+                    f"expects {chunk_text(chunk)} from rank {sender}, whose step {giver - group.start[sender]} sends "
+                    f"{chunk_text(send.chunk)}: they differ in size",
+                )
+
+
+class _Values:
+    """Expressions by number, 0 for no value. Equal expressions get equal numbers."""
+
+    def __init__(self, barrier: bool) -> None:
+        self._numbers: dict[object, int] = {}
+        self._blocks: list[int] = [-1]  # which block of the contributions a value is made of
+        self._ranks: list[int] = [0]  # whose contributions, one bit a rank
+        self._once = not barrier
+
+    def leaf(self, rank: int, block: int) -> int:
+        return self._number(("leaf", rank, block), block, 1 << rank)
+
+    def _number(self, key: object, block: int, ranks: int) -> int:
+        number = self._numbers.setdefault(key, len(self._blocks))
+        if number == len(self._blocks):
+            self._blocks.append(block)
+            self._ranks.append(ranks)
+        return number
+
+    def reduced(self, operands: tuple[int, ...]) -> int | str:
+        """The value of operands reduced from left to right, or what is wrong with it."""
+        known = self._numbers.get(operands)
+        if known is not None:
+            return known
+        block, ranks = self._blocks[operands[0]], 0
+        for operand in operands:
+            if self._blocks[operand] != block:
+                return f"mixes contributions to block {block} with contributions to block {self._blocks[operand]}"
+            again = ranks & self._ranks[operand]
+            if again and self._once:
+                return f"counts rank {again.bit_length() - 1} twice"
+            ranks |= self._ranks[operand]
+        return self._number(operands, block, ranks)
+
+    def complete(self, value: int, size: int) -> bool:
+        return self._ranks[value] == (1 << size) - 1
+
+    def missing(self, value: int, size: int) -> list[int]:
+        return [r for r in range(size) if not self._ranks[value] >> r & 1]
+
+    def is_total(self, value: int, block: int, size: int) -> bool:
+        return self._blocks[value] == block and self.complete(value, size)
+
+    def text(self, value: int) -> str:
+        if value == 0:
+            return "nothing"
+        ranks = [r for r in range(self._ranks[value].bit_length()) if self._ranks[value] >> r & 1]
+        return f"block {self._blocks[value]} of " + (f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks}")
+
+
+class _Memory:
+    """One rank's buffers: a value for each block, and whether that value has yet to be read."""
+
+    def __init__(self, schedule: Schedule, values: _Values, in_place: bool) -> None:
+        contract = collective(schedule.collective)
+        self.values: list[list[int]] = []
+        self.unread: list[bytearray] = []
+        for buffer, blocks in enumerate((*schedule.grid, *(len(slot) for slot in schedule.scratch))):
+            given = buffer < SCRATCH and contract.initial(buffer, schedule.rank, schedule.root)
+            leaves = [values.leaf(schedule.rank, b) if given else 0 for b in range(blocks)]
+            self.values.append(leaves)
+            self.unread.append(bytearray([given]) * blocks)
+        if in_place:
+            self.values[OUT] = self.values[IN]
+            self.unread[OUT] = self.unread[IN]
+
+    def same(self, a: Chunk, b: Chunk) -> bool:
+        return a[1:] == b[1:] and self.values[a.buffer] is self.values[b.buffer]
+
+
+def _run(play: Play, values: _Values, in_place: bool, random: Random | None) -> list[list[int]]:
+    """Run all ranks once; OUT of each at the end."""
+    group = play.group
+    memories = [_Memory(schedule, values, in_place) for schedule in group.schedules]
+    size = len(memories)
+
+    def read(n: int, chunk: Chunk) -> list[int]:
+        buffer, first, count = chunk
+        memory = memories[group.rank_of[n]]
+        taken = memory.values[buffer][first : first + count]
+        if 0 in taken:
+            group.fail(n, f"reads {chunk_text(Chunk(buffer, first + taken.index(0)))}, to which nothing was written")
+        memory.unread[buffer][first : first + count] = bytes(count)
+        return taken
+
+    def write(n: int, chunk: Chunk, new: list[int]) -> None:
+        buffer, first, count = chunk
+        memory = memories[group.rank_of[n]]
+        at = memory.unread[buffer].find(1, first, first + count)
+        if at >= 0:
+            group.fail(n, f"overwrites {chunk_text(Chunk(buffer, at))}, which has not been read")
+        memory.values[buffer][first : first + count] = new
+        memory.unread[buffer][first : first + count] = b"\1" * count
+
+    for n in play.events(random):
+        step = group.steps[n]
+        messages = [read(giver, group.sent(giver)) for giver in group.givers[n]]
+        if isinstance(step, Recv):
+            write(n, step.chunk, messages[0])
+        elif isinstance(step, Copy):
+            if not memories[group.rank_of[n]].same(step.dst, step.src):
+                write(n, step.dst, read(n, step.src))
+        elif isinstance(step, Reduce):
+            arrived = iter(messages)
+            operands = [read(n, o) if isinstance(o, Chunk) else next(arrived) for o in step.operands]
+            new: list[int] = []
+            for block in zip(*operands, strict=True):
+                value = values.reduced(block)
+                if isinstance(value, str):
+                    group.fail(n, value)
+                if values.complete(value, size) != step.final:
+                    missing = values.missing(value, size)
+                    group.fail(n, f"is final, yet lacks ranks {missing}" if missing else "is complete, yet not final")
+                new.append(value)
+            write(n, step.dst, new)
+    _check_end(group, values, memories)
+    return [memory.values[OUT] for memory in memories]
+
+
+def _check_end(group: Group, values: _Values, memories: Sequence[_Memory]) -> None:
+    computed: dict[int, tuple[int, int]] = {}  # block that is totalled -> the first rank's value of it, and that rank
+    size = len(memories)
+    for schedule, memory in zip(group.schedules, memories, strict=True):
+        contract = collective(schedule.collective)
+        for slot, unread in enumerate(memory.unread[SCRATCH:]):
+            if 1 in unread:
+                chunk = Chunk(SCRATCH + slot, unread.index(1))
+                _fail_at_end(schedule, chunk, f"leaves {chunk_text(chunk)}, which nothing has read")
+        if not contract.has(OUT, schedule.rank, schedule.root):
+            continue
+        for block, value in enumerate(memory.values[OUT]):
+            wanted = contract.expected(schedule.rank, schedule.root, block, schedule.grid)
+            chunk = Chunk(OUT, block)
+            if isinstance(wanted, Leaf):
+                if value != values.leaf(*wanted):
+                    what = f"{values.text(value)} instead of block {wanted.block} of rank {wanted.rank}"
+                    _fail_at_end(schedule, chunk, f"{chunk_text(chunk)} ends with {what}")
+                continue
+            if not values.is_total(value, wanted.block, size):
+                what = f"{values.text(value)} instead of block {wanted.block} of all ranks"
+                _fail_at_end(schedule, chunk, f"{chunk_text(chunk)} ends with {what}")
+            other, rank = computed.setdefault(wanted.block, (value, schedule.rank))
+            if other != value and contract.name != "barrier":
+                why = f"is reduced in another order of operands than on rank {rank}, so that its bits may differ"
+                _fail_at_end(schedule, chunk, f"{chunk_text(chunk)} {why}")
+
+
+def _fail_at_end(schedule: Schedule, chunk: Chunk, problem: str) -> NoReturn:
+    """Raise the error, pointing to the step that wrote the block last."""
+    for i in reversed(range(len(schedule.steps))):
+        for written in accesses(schedule.steps[i])[1]:
+            if written.buffer == chunk.buffer and chunk.first in written.blocks:
+                fail(schedule, problem, i)
+    fail(schedule, problem)
+
+
+def cost(play: Play) -> Cost:
+    """What a group needs that runs to its end."""
+    schedules = play.group.schedules
+    sends = [[s for s in schedule.steps if isinstance(s, Send)] for schedule in schedules]
+    return Cost(
+        max(play.rounds(), default=0),
+        max(len(schedule.steps) for schedule in schedules),
+        max(sum(len(s.peers) for s in mine) for mine in sends),
+        max(sum(len(s.peers) * s.chunk.count for s in mine) for mine in sends),
+        max(sum(len(slot) for slot in schedule.scratch) for schedule in schedules),
+    )

@@ -1,0 +1,111 @@
+"""Work: an operation that runs in the background, and waiting for it from threads and event loops.
+
+Invariant: the caller's arrays belong to the operation until it is done; the result is delivered once, in a
+thread that asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from collectives.arrays import check_timeout
+
+if TYPE_CHECKING:
+    from native._engine import Ticket
+
+T = TypeVar("T")
+
+
+class Work(Generic[T]):
+    """A started collective. Do not touch the arrays given to it, nor read its result, until it is done.
+
+    `await work` gives the result, too. Operations of one communicator complete in the order they were started.
+    """
+
+    __slots__ = ("_deliver", "_delivered", "_lock", "_result", "_ticket", "_waiter")
+
+    def __init__(self, ticket: Ticket | None, deliver: Callable[[], T], waiter: Waiter) -> None:
+        self._ticket = ticket  # None: there was nothing to wait for
+        self._deliver = deliver
+        self._waiter = waiter
+        self._lock = threading.Lock()
+        self._delivered = False
+        self._result: T | None = None
+
+    def done(self) -> bool:
+        """Whether it has completed or failed. Does not block."""
+        return self._ticket is None or self._ticket.done()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until it is done; raise its error if it failed.
+
+        `timeout` in seconds; None waits until the operation's own deadline. When it passes, OpTimeout is
+        raised and the operation goes on. ValueError for a negative or NaN timeout.
+        """
+        limit = None if timeout is None else check_timeout(timeout)
+        if self._ticket is not None:
+            self._ticket.wait(limit)
+        with self._lock:
+            if not self._delivered:
+                self._result = self._deliver()
+                self._delivered = True
+
+    def result(self) -> T:
+        """Wait until it is done and return what the blocking form of the call would have returned."""
+        self.wait()
+        return cast(T, self._result)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            yield from self._waiter.completion(self).__await__()
+        return self.result()
+
+
+class Waiter:
+    """Tells event loops when operations complete: one thread per communicator, there only while needed.
+
+    Operations complete in the order they were started, so waiting for one after the other loses nothing as long
+    as they are awaited in about that order.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Work[Any], asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._running = False
+
+    def completion(self, work: Work[Any]) -> asyncio.Future[None]:
+        """A future of the running loop that is set when `work` is done, whether or not it failed."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            self._waiting.append((work, loop, future))
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="collectives-waiter", daemon=True).start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running = False
+                    return
+                work, loop, future = self._waiting.popleft()
+            try:
+                if work._ticket is not None:
+                    work._ticket.wait(None)
+            except BaseException:
+                pass  # it is raised again where the result is asked for
+            try:
+                loop.call_soon_threadsafe(_complete, future)
+            except RuntimeError:
+                continue  # the loop was closed meanwhile: nobody waits any more
+
+
+def _complete(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

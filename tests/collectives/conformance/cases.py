@@ -1,0 +1,297 @@
+"""The cases that every communicator has to pass, and how a rank runs one.
+
+Invariant: a case is a value that says everything, seeds included, so that each rank makes the same list by
+itself, knows all ranks' inputs, and checks what it gets alone.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from collectives import Communicator, algorithms
+from tests.collectives.conformance.reference import (
+    BOOL,
+    COMPLEXES,
+    DTYPES,
+    FLOATS,
+    Array,
+    is_exact,
+    ops,
+    reduced,
+    same,
+)
+
+BY_NAME = {d.name: d for d in DTYPES}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`shape` is of one rank's part (of one block for alltoall and reduce_scatter); the v-variants vary it."""
+
+    collective: str
+    dtype: str = "float32"
+    op: str = "sum"
+    shape: tuple[int, ...] = (5,)
+    root: int = 0
+    algorithm: str = "auto"
+    place: str = "new"  # or "out": into a given array; "in": in place; "strided": x is not contiguous
+    background: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        usual = asdict(Case(self.collective))
+        told = [f"{k}={v}" for k, v in asdict(self).items() if k in ("dtype", "shape") or v != usual[k]]
+        return " ".join([self.collective, *[t for t in told if not t.startswith("collective=")]])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> Case:
+        return Case(**{**value, "shape": tuple(value["shape"])})
+
+
+def values(case: Case, rank: int, shape: tuple[int, ...]) -> Array:
+    """A rank's input: any integers; floating values small enough for every reduction of 8 to be exact."""
+    key = zlib.crc32(f"{case.collective} {case.dtype} {case.op} {case.shape}".encode())
+    random = np.random.default_rng([key, case.seed, rank])
+    dtype = BY_NAME[case.dtype]
+    if dtype == BOOL:
+        return random.integers(0, 2, shape).astype(bool)
+    if is_exact(dtype):
+        info = np.iinfo(dtype)
+        return random.integers(info.min, info.max, shape, dtype, endpoint=True)
+    if case.op == "prod":
+        return random.choice(np.array([1, -1, 2]), shape).astype(dtype)
+    whole = random.integers(-4, 5, shape)
+    return (whole + 1j * random.integers(-4, 5, shape)).astype(dtype) if dtype in COMPLEXES else whole.astype(dtype)
+
+
+def run(comm: Communicator, case: Case) -> str:
+    """Make the call of this rank and check what comes back; empty if all is right."""
+    return _RUN[case.collective](comm, case)
+
+
+def _call(comm: Communicator, case: Case, name: str, *args: Any, **options: Any) -> Any:
+    if case.algorithm != "auto":
+        options["algorithm"] = case.algorithm
+    if case.background:
+        return getattr(comm, f"{name}_async")(*args, **options).result()
+    return getattr(comm, name)(*args, **options)
+
+
+def _placed(case: Case, x: Array, result_shape: tuple[int, ...]) -> tuple[Array, dict[str, Any]]:
+    """How `x` is passed, and the `out` option."""
+    if case.place == "strided":
+        wider = np.zeros((*x.shape[:-1], 2 * x.shape[-1]) if x.ndim else x.shape, x.dtype)
+        view = wider[..., ::2] if x.ndim else wider
+        view[...] = x
+        return view, {}
+    if case.place == "out":
+        return x, {"out": np.zeros(result_shape, x.dtype)}
+    return x, {"out": x} if case.place == "in" else {}
+
+
+def _checked(case: Case, comm: Communicator, got: Any, expected: Array, x: Array, before: Array, options: Any) -> str:
+    if "out" in options and got is not options["out"]:
+        return "did not return out"
+    if case.place != "in" and not np.array_equal(x, before, equal_nan=False):
+        return "changed its input"
+    return same(got, expected, BY_NAME[case.dtype], comm.size)
+
+
+def _reduction(comm: Communicator, case: Case) -> str:
+    inputs = [values(case, r, case.shape) for r in range(comm.size)]
+    x, options = _placed(case, inputs[comm.rank].copy(), case.shape)
+    expected = reduced(inputs, case.op)
+    if case.collective == "allreduce":
+        got = _call(comm, case, "allreduce", x, case.op, **options)
+        return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+    root = case.root % comm.size
+    got = _call(comm, case, "reduce", x, case.op, root, **options)
+    if comm.rank != root:
+        return "" if got is None else "gave something on a rank that is not the root"
+    return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+
+
+def _same_bits(comm: Communicator, case: Case) -> str:
+    """Values for which the order of additions matters: ranks must agree on every bit, and about on the sum."""
+    inputs = [np.random.default_rng([case.seed, r]).normal(size=case.shape) for r in range(comm.size)]
+    x = inputs[comm.rank].astype(BY_NAME[case.dtype])
+    got = _call(comm, case, "allreduce", x, case.op)
+    wrong = same(got, reduced([i.astype(x.dtype) for i in inputs], case.op), x.dtype, 4 * comm.size)
+    digests = comm.allgather(np.array(zlib.crc32(got.tobytes())))
+    return wrong or ("" if (digests == digests[0]).all() else f"ranks differ: {digests}")
+
+
+def _broadcast(comm: Communicator, case: Case) -> str:
+    root = case.root % comm.size
+    x = values(case, comm.rank, case.shape).copy()
+    got = _call(comm, case, "broadcast", x, root)
+    return same(got, values(case, root, case.shape), x.dtype, 1) or ("" if got is x else "did not return x")
+
+
+def _allgather(comm: Communicator, case: Case) -> str:
+    inputs = [values(case, r, case.shape) for r in range(comm.size)]
+    x, options = _placed(case, inputs[comm.rank].copy(), (comm.size, *case.shape))
+    if case.collective == "allgather":
+        got = _call(comm, case, "allgather", x, **options)
+        return _checked(case, comm, got, np.stack(inputs), x, inputs[comm.rank], options)
+    got = _call(comm, case, "gather", x, case.root % comm.size)
+    if comm.rank != case.root % comm.size:
+        return "" if got is None else "gave something on a rank that is not the root"
+    return _checked(case, comm, got, np.stack(inputs), x, inputs[comm.rank], {})
+
+
+def _rows(case: Case, rank: int) -> tuple[int, ...]:
+    """Uneven first axes, some of them empty."""
+    return (int(np.random.default_rng([case.seed, rank]).integers(0, case.shape[0] + 1)), *case.shape[1:])
+
+
+def _gatherv(comm: Communicator, case: Case) -> str:
+    inputs = [values(case, r, _rows(case, r)) for r in range(comm.size)]
+    x, _ = _placed(case, inputs[comm.rank].copy(), ())
+    if case.collective == "allgatherv":
+        return same(_call(comm, case, "allgatherv", x), np.concatenate(inputs), x.dtype, 1)
+    got = _call(comm, case, "gatherv", x, case.root % comm.size)
+    if comm.rank != case.root % comm.size:
+        return "" if got is None else "gave something on a rank that is not the root"
+    return same(got, np.concatenate(inputs), x.dtype, 1)
+
+
+def _reduce_scatter(comm: Communicator, case: Case) -> str:
+    rows, rest = case.shape[0], case.shape[1:]
+    inputs = [values(case, r, (rows * comm.size, *rest)) for r in range(comm.size)]
+    x, options = _placed(case, inputs[comm.rank].copy(), case.shape)
+    expected = reduced(inputs, case.op)[rows * comm.rank : rows * (comm.rank + 1)]
+    got = _call(comm, case, "reduce_scatter", x, case.op, **options)
+    return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+
+
+def _scatter(comm: Communicator, case: Case) -> str:
+    root = case.root % comm.size
+    if case.collective == "scatter":
+        whole = values(case, root, (comm.size, *case.shape))
+        x, _ = _placed(case, whole, ())
+        got = _call(comm, case, "scatter", x if comm.rank == root else None, root)
+        return same(got, whole[comm.rank], whole.dtype, 1)
+    counts = [_rows(case, r)[0] for r in range(comm.size)]
+    whole = values(case, root, (sum(counts), *case.shape[1:]))
+    given = (whole, counts) if comm.rank == root else (None, None)
+    start = sum(counts[: comm.rank])
+    return same(_call(comm, case, "scatterv", *given, root), whole[start : start + counts[comm.rank]], whole.dtype, 1)
+
+
+def _alltoall(comm: Communicator, case: Case) -> str:
+    rows, rest = case.shape[0], case.shape[1:]
+    inputs = [values(case, r, (rows * comm.size, *rest)) for r in range(comm.size)]
+    x, options = _placed(case, inputs[comm.rank].copy(), inputs[0].shape)
+    expected = np.concatenate([i[rows * comm.rank : rows * (comm.rank + 1)] for i in inputs])
+    got = _call(comm, case, "alltoall", x, **options)
+    return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+
+
+def _alltoallv(comm: Communicator, case: Case) -> str:
+    counts = np.random.default_rng(case.seed).integers(0, case.shape[0] + 1, (comm.size, comm.size))
+    inputs = [values(case, r, (int(counts[r].sum()), *case.shape[1:])) for r in range(comm.size)]
+    ends = np.cumsum(counts, axis=1)
+    parts = [i[ends[r, comm.rank] - counts[r, comm.rank] : ends[r, comm.rank]] for r, i in enumerate(inputs)]
+    got = _call(comm, case, "alltoallv", inputs[comm.rank], counts[comm.rank])
+    return same(got, np.concatenate(parts), inputs[0].dtype, 1)
+
+
+def _send(comm: Communicator, case: Case) -> str:
+    """Everyone to its right neighbour, and back in the background; even ranks send first."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.size == 1:
+        return ""
+    x, got = values(case, comm.rank, case.shape), np.zeros(case.shape, BY_NAME[case.dtype])
+    back = np.zeros_like(got)
+    if comm.rank % 2 == 0:
+        comm.send(x, right)
+        returned = comm.recv(got, left)
+        works = [comm.send_async(got, left), comm.recv_async(back, right)]
+    else:
+        returned = comm.recv(got, left)
+        comm.send(x, right)
+        works = [comm.recv_async(back, right), comm.send_async(got, left)]
+    for work in works:
+        work.wait()
+    wrong = same(got, values(case, left, case.shape), got.dtype, 1) or same(back, x, x.dtype, 1)
+    return wrong or ("" if returned is got else "did not return out")
+
+
+def _barrier(comm: Communicator, case: Case) -> str:
+    """Nobody leaves before the last has come; the clock is the same for all processes of a machine."""
+    came = time.monotonic()
+    got = _call(comm, case, "barrier")
+    times = comm.allgather(np.array([came, time.monotonic()]))
+    if times[:, 1].min() < times[:, 0].max():
+        return f"a rank left before the last came: {times.tolist()}"
+    return "" if got is None else "gave something"
+
+
+_RUN: dict[str, Callable[[Communicator, Case], str]] = {
+    "allreduce": _reduction,
+    "same bits": _same_bits,
+    "reduce": _reduction,
+    "reduce_scatter": _reduce_scatter,
+    "broadcast": _broadcast,
+    "allgather": _allgather,
+    "allgatherv": _gatherv,
+    "gather": _allgather,
+    "gatherv": _gatherv,
+    "scatter": _scatter,
+    "scatterv": _scatter,
+    "alltoall": _alltoall,
+    "alltoallv": _alltoallv,
+    "send": _send,
+    "barrier": _barrier,
+}
+COLLECTIVES = tuple(_RUN)
+
+_REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
+_SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "reduce_scatter": [(0, 3), (1,), (3,), (7, 2), (4099,)],
+    "alltoall": [(0, 3), (1,), (3,), (7, 2), (1031,)],
+}
+_ANY_SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (3,), (7, 3), (2, 0, 2), (4099,), (70_001,)]
+_ROW_SHAPES: list[tuple[int, ...]] = [(0, 2), (1,), (5,), (6, 3), (2, 0), (3001,)]
+
+
+def cases(collective: str, size: int, thorough: bool) -> Iterator[Case]:
+    """The cases of one collective for groups of that size, in an order that every rank agrees on."""
+    if collective != "same bits":
+        for number, dtype in enumerate(DTYPES):
+            for op in ops(dtype) if collective in _REDUCTIONS else ["sum"]:
+                yield Case(collective, dtype.name, op, (5,), root=number)
+    if thorough:
+        yield from _thorough(collective, size)
+
+
+def _thorough(collective: str, size: int) -> Iterator[Case]:
+    """Every algorithm with every kind of shape, every way of passing arrays, and in the background."""
+    names = ["auto"]
+    if collective not in ("barrier", "send"):
+        contract = "allreduce" if collective == "same bits" else collective.removesuffix("v")
+        names += [a.name for a in algorithms.algorithms(contract, size, uneven=collective.endswith("v"))]
+    if collective == "same bits":
+        for number, (name, dtype) in enumerate((n, d) for n in names for d in FLOATS):
+            yield Case(collective, dtype.name, "sum", (257,), algorithm=name, seed=number)
+        return
+    shapes = _ROW_SHAPES if collective.endswith("v") else _SHAPES.get(collective, _ANY_SHAPES)
+    for name in names:
+        for number, shape in enumerate(shapes):
+            yield Case(collective, "int64", shape=shape, root=number, algorithm=name, seed=number)
+        yield Case(collective, "float32", shape=(3,), algorithm=name, background=True)
+        yield Case(collective, "bfloat16", shape=(9,), root=1, algorithm=name, place="strided")
+        for place in ("out", "in") if collective in ("allreduce", "reduce") else ("out",):
+            if collective in (*_REDUCTIONS, "allgather", "alltoall"):
+                yield Case(collective, "float32", shape=(6,), root=2, algorithm=name, place=place)
+                yield Case(collective, "float64", shape=(3001,), algorithm=name, place=place, background=True)

@@ -1,0 +1,156 @@
+"""Every collective over every transport, store and size, for every dtype and op, against NumPy.
+
+shm and tcp run between processes, which stay for the whole module and join one group after another; inproc, and
+whatever meets through the memory store, between threads. A store has no part in a group once ranks have met: all
+algorithms, shapes and ways to pass arrays are gone through with one of them, dtypes and ops with all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rendezvous import secret
+from tests.collectives.conformance.cases import COLLECTIVES, Case
+from tests.collectives.conformance.ranks import Job, Rank, ThreadRank, everyone, failures, processes, threads
+from tests.collectives.conformance.reference import DTYPES, ops
+from tests.redis_server import RedisServer
+
+SIZES = (1, 2, 3, 4, 5, 7, 8)
+STORES = ("memory", "file", "redis", "tcp")
+THOROUGH = "file"  # the store with which everything is gone through
+GROUPS = [
+    pytest.param(group, id="-".join(map(str, group)))
+    for group in (
+        *itertools.product(("shm", "tcp", "inproc"), STORES, SIZES),
+        ("shm", "redis-password", 3),
+        ("tcp", "redis-tls", 2),
+    )
+]
+_jobs = itertools.count()
+
+
+class Ranks:
+    """Ranks to lend, as processes or as threads, and the stores where they meet."""
+
+    def __init__(
+        self,
+        directory: Path,
+        find_redis: Callable[[str], RedisServer],
+        workers: Sequence[Rank],
+        local: Sequence[ThreadRank],
+    ) -> None:
+        self._directory = directory
+        self._find_redis = find_redis
+        self._workers = workers
+        self._local = local
+        self._secret = directory / "secret"
+        secret.write(self._secret, secret.mint())
+
+    def lend(self, transport: str, store: str, size: int) -> Sequence[Rank]:
+        """Ranks that have joined one group."""
+        in_threads = transport == "inproc" or store == "memory"
+        ranks = (self._local if in_threads else self._workers)[:size]
+        name = f"job{next(_jobs)}"
+        with reserved_port() as port:
+            match store:
+                case "memory":
+                    url = f"memory://{name}"
+                case "file":
+                    url = (self._directory / "store").as_uri()
+                case "tcp":
+                    url = f"tcp://127.0.0.1:{port}"
+                case _:
+                    url = self._find_redis(store).url
+            job = Job(url, transport, size, name, str(self._secret))
+            assert not failures(everyone(ranks, [job.command(rank) for rank in range(size)]))
+        return ranks
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that stays ours, without listening, until a server of our own has taken it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    fixtures = {"redis": "redis_plain", "redis-password": "redis_password", "redis-tls": "redis_tls"}
+    with processes(max(SIZES)) as workers, threads(max(SIZES)) as local:
+        directory = tmp_path_factory.mktemp("conformance")
+        yield Ranks(directory, lambda kind: request.getfixturevalue(fixtures[kind]), workers, local)
+
+
+@pytest.fixture(scope="module", params=GROUPS)
+def group(request: pytest.FixtureRequest, ranks: Ranks) -> Iterator[tuple[Sequence[Rank], bool]]:
+    """Ranks that form a group, for all collectives one after another; and whether to be thorough."""
+    transport, store, size = request.param
+    lent = ranks.lend(transport, store, size)
+    yield lent, store == THOROUGH
+    assert not failures(everyone(lent, [{"do": "leave"}] * size))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_collective(group: tuple[Sequence[Rank], bool], collective: str) -> None:
+    lent, thorough = group
+    command = {"do": "all", "collective": collective, "thorough": thorough}
+    wrong = failures(everyone(lent, [command] * len(lent)))
+    assert not wrong, wrong
+
+
+@st.composite
+def drawn_cases(draw: st.DrawFn) -> Case:
+    collective = draw(st.sampled_from([c for c in COLLECTIVES if c not in ("same bits", "barrier")]))
+    dtype = draw(st.sampled_from(DTYPES))
+    reduces = collective in ("allreduce", "reduce", "reduce_scatter")
+    divides = collective in ("reduce_scatter", "alltoall", "allgatherv", "gatherv", "scatterv", "alltoallv")
+    extents = st.one_of(st.integers(0, 9), st.integers(60, 70), st.integers(1000, 9000))
+    shape = (draw(extents), *draw(st.lists(st.integers(0, 4), max_size=3)))
+    if not divides and draw(st.booleans()):
+        shape = shape[1:]
+    takes_out = collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall")
+    places = ["new", "strided", *(["out"] if takes_out else [])]
+    places += ["in"] if collective in ("allreduce", "reduce") else []
+    return Case(
+        collective,
+        dtype.name,
+        draw(st.sampled_from(ops(dtype))) if reduces else "sum",
+        shape,
+        root=draw(st.integers(0, 7)),
+        place=draw(st.sampled_from(places)),
+        background=draw(st.booleans()),
+        seed=draw(st.integers(0, 1000)),
+    )
+
+
+@pytest.mark.parametrize(("transport", "size"), [("shm", 3), ("tcp", 4), ("inproc", 5), ("shm", 8)])
+def test_drawn_shapes(ranks: Ranks, transport: str, size: int) -> None:
+    """Cases nobody thought of, run by a group that stays; hypothesis shrinks what fails."""
+    lent = ranks.lend(transport, "file", size)
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(drawn_cases())
+    def check(case: Case) -> None:
+        wrong = failures(everyone(lent, [{"do": "case", "case": case.to_json()}] * size))
+        assert not wrong, wrong
+
+    try:
+        check()
+    finally:
+        everyone(lent, [{"do": "leave"}] * size)

@@ -1,0 +1,205 @@
+"""How communicators begin, multiply, are shared by threads, and end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import collectives
+from collectives import Communicator
+from tests.collectives.groups import nothing_left, ranks
+from tests.rendezvous.threads import background
+
+ONES = np.ones(4, np.float32)
+
+
+def test_two_threads_at_once_are_refused() -> None:
+    refused = threading.Event()
+
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            assert refused.wait(30)
+            comm.barrier()
+            comm.barrier()
+            return
+        thread, first = background(comm.barrier)
+        lock = comm._runner.gate.lock
+        assert isinstance(lock, type(threading.Lock()))
+        while not lock.locked():
+            time.sleep(0.001)  # until that thread is inside
+        for call in (comm.barrier, comm.barrier_async, lambda: comm.allreduce(ONES)):
+            with pytest.raises(RuntimeError, match=r"another thread is inside.*dup"):
+                call()
+        refused.set()
+        thread.join(30)
+        assert first.error is None
+        comm.barrier()  # one after the other is fine
+
+    ranks(2, body)
+
+
+def test_each_thread_with_its_own_communicator() -> None:
+    def body(comm: Communicator) -> list[float]:
+        family = [comm.dup() for _ in range(4)]
+        sums = [0.0] * 4
+
+        def work(number: int) -> None:
+            for _ in range(50):
+                sums[number] += float(family[number].allreduce(np.array(float(number)))[()])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for child in family:
+            child.close()
+        return sums
+
+    assert ranks(2, body) == [[0.0, 100.0, 200.0, 300.0]] * 2
+
+
+def test_close_is_idempotent_and_ends_everything() -> None:
+    def body(comm: Communicator) -> None:
+        comm.barrier()
+        comm.close()
+        comm.close()
+        for call in (
+            comm.barrier,
+            lambda: comm.allreduce(ONES),
+            lambda: comm.allreduce_async(ONES),
+            comm.dup,
+            lambda: comm.split(0),
+            lambda: comm.empty(3),
+        ):
+            with pytest.raises(collectives.Aborted, match="closed"):
+                call()
+        assert (comm.rank < comm.size, comm.epoch) == (True, 0)
+
+    with nothing_left():
+        ranks(2, body)
+
+
+def test_close_from_another_thread_ends_a_call_that_waits() -> None:
+    waiting, over = threading.Event(), threading.Event()
+
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            assert over.wait(30)
+            return
+
+        def call() -> None:
+            waiting.set()
+            comm.allreduce(ONES)
+
+        thread, outcome = background(call)
+        assert waiting.wait(30)
+        comm.close()
+        thread.join(10)
+        over.set()
+        assert isinstance(outcome.error, collectives.Aborted), outcome.error
+
+    ranks(2, body)
+
+
+def test_a_communicator_that_is_dropped_is_closed() -> None:
+    with nothing_left():
+        comm = collectives.init()
+        assert comm.allreduce(ONES).tolist() == [1, 1, 1, 1]
+        del comm
+
+
+def test_the_context_manager_closes_on_errors_too() -> None:
+    with pytest.raises(KeyError), collectives.init() as comm:
+        raise KeyError
+    with pytest.raises(collectives.Aborted):
+        comm.barrier()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("transport", ["inproc", "tcp", "shm"])
+def test_a_forked_child_may_not_use_it_and_the_parent_may_go_on(transport: str) -> None:
+    def body(comm: Communicator) -> bytes:
+        comm.barrier()
+        if comm.rank == 1:
+            comm.barrier()
+            return b""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                comm.allreduce(ONES)
+            except collectives.CollectiveError as error:
+                os.write(writing, str(error).encode())
+            comm.close()
+            os._exit(0)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            said = pipe.read()
+        assert os.waitpid(child, 0)[1] == 0
+        comm.barrier()
+        return said
+
+    said, _ = ranks(2, body, transport=transport)
+    assert b"forked" in said
+    assert b"init() in the child" in said
+
+
+def test_dup_is_independent() -> None:
+    def body(comm: Communicator) -> tuple[int, int, float]:
+        twin = comm.dup()
+        comm.close()
+        result = twin.allreduce(np.array(1.0))
+        again = twin.dup()
+        both = float(result) + float(again.allreduce(np.array(1.0)))
+        again.close()
+        twin.close()
+        return twin.rank, twin.size, both
+
+    with nothing_left():
+        assert ranks(3, body) == [(0, 3, 6.0), (1, 3, 6.0), (2, 3, 6.0)]
+
+
+def part(comm: Communicator, color: int, key: int | None = None) -> Communicator:
+    found = comm.split(color, key)
+    assert found is not None
+    return found
+
+
+def test_split_groups_by_color_and_orders_by_key() -> None:
+    def body(comm: Communicator) -> tuple[int, int, list[int]]:
+        with part(comm, comm.rank % 2, -comm.rank) as half:
+            members = half.allgather(np.array(comm.rank)).tolist()
+            with part(half, 7) as nested:
+                assert (nested.rank, nested.size) == (half.rank, half.size)
+                assert nested.name.startswith(half.name)
+            return half.rank, half.size, members
+
+    with nothing_left():
+        found = ranks(5, body)
+    assert found == [(2, 3, [4, 2, 0]), (1, 2, [3, 1]), (1, 3, [4, 2, 0]), (0, 2, [3, 1]), (0, 3, [4, 2, 0])]
+
+
+def test_split_without_a_color_gives_nothing() -> None:
+    def body(comm: Communicator) -> bool:
+        pair = comm.split(None if comm.rank == 1 else 2**40)
+        assert comm.split(None) is None
+        if pair is None:
+            return False
+        with pair:
+            assert pair.allreduce(ONES)[0] == 2
+        return True
+
+    assert ranks(3, body) == [True, False, True]
+
+
+def test_what_it_is() -> None:
+    def body(comm: Communicator) -> tuple[int, int, int, int, int, str]:
+        return comm.rank, comm.size, comm.local_rank, comm.local_size, comm.epoch, repr(comm)
+
+    found = ranks(2, body, name="job")
+    assert found[1] == (1, 2, 1, 2, 0, "<Communicator 'job': rank 1 of 2 over inproc, epoch 0>")

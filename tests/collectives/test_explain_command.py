@@ -1,0 +1,172 @@
+"""`collectives explain`: what it says is what a communicator does, and what cannot be is refused with a reason."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from collectives.algorithms import algorithms, schedule
+from collectives.commands.explain import ladder
+from collectives.commands.main import main
+from collectives.schedule import explain as one_rank
+from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.select import ANY_SIZE, Situation, select
+from tests.collectives.groups import ranks
+
+OWN = """
+from collectives.algorithms import algorithm
+from collectives.schedule.form import Builder
+
+@algorithm("broadcast")
+def {name}(rank, size, root=0):
+    \"\"\"The root sends to one after the other.\"\"\"
+    b = Builder("broadcast", "{name}", rank, size, grid=(0, 1), root=root)
+    for peer in range(size):
+        if peer != root and rank == root:
+            b.send(peer, b.out())
+    if rank != root:
+        b.recv(root, b.out())
+    return b.build()
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["explain", *arguments], prog_name="collectives")
+
+
+def text(*arguments: str) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_says_what_a_communicator_would_do(collective: str, size: int) -> None:
+    told = ranks(size, lambda comm: comm.explain(collective, 1 << 16, "float64"))[0]
+    chosen = next(line.split(None, 1)[1] for line in told.splitlines() if line.strip().startswith("algorithm"))
+    said = text(collective, "-n", str(size), "-b", "64K", "-d", "float64", "--transport", "inproc")
+    assert f"  algorithm  {chosen}\n" in said
+
+
+@pytest.mark.parametrize("kind", ["shm", "tcp"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("size", [2, 5, 40, 500])
+def test_the_ladder_is_what_select_climbs(collective: str, size: int, kind: str) -> None:
+    situation = Situation(size, kind)
+    usable = {a.name for a in algorithms(collective, size)}
+    rows = ladder(collective, situation)
+    assert rows[-1].bytes == ANY_SIZE
+    for previous, row in zip([None, *rows], rows, strict=False):
+        first = 0 if previous is None else previous.bytes + 1
+        for nbytes in (first, min(row.bytes, first + (1 << 40))):
+            choice = select(collective, nbytes, situation, usable.__contains__)
+            assert (choice.algorithm, choice.reason) == (row.algorithm, row.reason)
+
+
+def test_all_ranks_of_a_small_group_are_shown_with_their_cost() -> None:
+    said = text("allreduce", "-n", "3", "--algorithm", "ring", "-b", "3M")
+    assert said.startswith("allreduce of 3 MiB (786432 float32), 3 ranks, over shm\n")
+    assert "algorithm  ring: asked for" in said
+    assert "cost       4 rounds; a rank sends at most 4 messages, 4 MiB\n" in said
+    assert "Each block goes round once" in said  # the algorithm's own words
+    assert "allreduce ring, 3 ranks: 4 rounds" in said
+    assert "send IN[2] >0" in said
+
+
+def test_one_rank_is_shown_with_what_its_steps_wait_for() -> None:
+    said = text("allreduce", "-n", "6", "--algorithm", "recursive-doubling", "--rank", "5")
+    assert one_rank(schedule("allreduce", "recursive_doubling", 5, 6)) in said
+
+
+def test_one_rank_stands_for_a_large_group() -> None:
+    said = text("allreduce", "-n", "3000", "--transport", "tcp", "-b", "8")
+    assert one_rank(schedule("allreduce", "recursive_doubling", 0, 3000)) in said
+    assert "cost" not in said  # 3000 schedules are not made for that
+
+
+def test_roots_scratch_and_whole_elements() -> None:
+    said = text("gather", "-n", "6", "--root", "2", "--algorithm", "binomial", "-b", "1000", "-d", "float64")
+    assert said.startswith("gather of 1000 bytes (125 float64), 6 ranks, over shm\n")
+    assert "scratch" in said and "gather binomial, 6 ranks, root 2: " in said
+    assert text("allreduce", "-b", "7", "-d", "float32").startswith("allreduce of 4 bytes (1 float32)")
+
+
+def test_alone() -> None:
+    said = text("broadcast", "-n", "1")
+    assert "1 rank, alone" in said and "nothing to do" in said
+
+
+def test_a_barrier_has_no_size() -> None:
+    assert text("barrier", "-n", "2").startswith("barrier, 2 ranks, over shm\n")
+
+
+def test_the_list_names_every_algorithm_and_its_claims() -> None:
+    lines = text("--list").splitlines()
+    at = {name: lines.index(name) for name in COLLECTIVES}
+    for name, start in at.items():
+        shown = [line for line in lines[start + 1 :] if line][: len(algorithms(name))]
+        assert [line.split()[0] for line in shown] == [a.name for a in algorithms(name)]
+        for line, known in zip(shown, algorithms(name), strict=True):
+            claims = line[23:35]
+            assert ("in place" in claims, "v" in claims) == (known.in_place, known.uneven)
+    assert text("gather", "--list").splitlines()[0] == "gather"
+    assert "allreduce" not in text("gather", "--list")
+
+
+def test_draws_on_demand(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="drawing is optional: pip install 'pycollectives[plot]'")
+    said = text("alltoall", "-n", "3", "--draw", str(tmp_path / "plan.png"))
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert f"drawn into {tmp_path / 'plan.png'}" in said
+
+
+def test_drawing_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run("allreduce", "--draw", str(tmp_path / "nowhere" / "plan.svg"))
+    assert result.exit_code == 1 and "No such file or directory" in result.output
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = run("allreduce", "--draw", str(tmp_path / "plan.svg"))
+    assert result.exit_code == 1 and "pip install 'pycollectives[plot]'" in result.output
+
+
+def test_algorithms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "one_by_one_for_explain"
+    (tmp_path / "mine_to_explain.py").write_text(OWN.format(name=name))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    said = text("broadcast", "-n", "3", "--import", "mine_to_explain", "--algorithm", name)
+    assert f"broadcast {name}, 3 ranks: 1 round\n" in said
+    (tmp_path / "broken_to_explain.py").write_text("raise OSError('the disk is full')")
+    result = run("--list", "--import", "broken_to_explain")
+    assert result.exit_code == 1 and "cannot import broken_to_explain: OSError: the disk is full" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "which COLLECTIVE? There are allreduce"),
+        (["allgrab"], "'allgrab' is not one of 'allreduce'"),
+        (["allreduce", "--algorithm", "bruck"], "there is no algorithm 'bruck' for allreduce; there are: "),
+        (["allreduce", "-n", "0"], "0 is not in the range"),
+        (["allreduce", "--rank", "4"], "4 is not one of 4 ranks, counted from 0"),
+        (["allreduce", "--root", "1"], "allreduce has no root"),
+        (["reduce", "--root", "4"], "root 4 is not within 0 to 3"),
+        (["allreduce", "-b", "4 apples"], "no number of bytes"),
+        (["allreduce", "-b", "-4"], "no number of bytes"),
+        (["allreduce", "-d", "float8"], "'float8' is not one of"),
+        (["allreduce", "--draw", "plan.bmp"], "must end in .svg, .png or .pdf"),
+        (["allreduce", "-n", "400", "--draw", "plan.svg"], "a picture has room for 128 ranks"),
+        (["allreduce", "--transport", "pigeons"], "'pigeons' is not one of"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert says in " ".join(result.output.split())
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,222 @@
+"""The addresses of this machine's network interfaces, and which of a peer's to try in what order.
+
+Invariant: nothing here resolves names. An address is numeric, comes from an interface that is up or from a
+peer's record, and loopback is used only within one machine and network namespace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+IP: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
+
+_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
+_MOST_LINK_SCOPES = 4  # interfaces on which a peer's link-local address is tried
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """One address of one interface. `ip` has no scope; link-local addresses mean `index`'s link."""
+
+    interface: str
+    index: int
+    ip: IP
+    prefix: int
+    running: bool
+    loopback: bool
+
+    @property
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        return ipaddress.ip_network((self.ip, self.prefix), strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a peer listens: `text()` is what is published, `native()` what the engine connects to."""
+
+    ip: IP
+    port: int
+    interface: str = ""  # the publisher's name of it, for link-local addresses only
+    scope: int = 0  # this machine's interface index, for link-local addresses only
+
+    def text(self) -> str:
+        return f"{self.ip}{'%' + self.interface if self.interface else ''} {self.port}"
+
+    def native(self) -> str:
+        return f"{self.ip}{f'%{self.scope}' if self.scope else ''} {self.port}"
+
+    @staticmethod
+    def parse(text: str) -> Endpoint:
+        """Raises ValueError: `text` came from a peer."""
+        address, _, port = text.partition(" ")
+        host, _, interface = address.partition("%")
+        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or len(interface) > 15:
+            raise ValueError(f"not an address: {text[:100]!r}")
+        ip = ipaddress.ip_address(host)
+        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped  # else ::ffff:127.0.0.1 would not be seen to be loopback
+        if ip.is_unspecified or ip.is_multicast:
+            raise ValueError(f"not the address of one machine: {text[:100]!r}")
+        return Endpoint(ip, int(port), interface)
+
+
+def interface_addresses() -> list[InterfaceAddress]:
+    """Every IPv4 and IPv6 address of every interface that is up, in the kernel's order. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_IfAddrs)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"getifaddrs: {os.strerror(code)}")
+    try:
+        indexes = {name: index for index, name in socket.if_nameindex()}
+        found = []
+        node = first
+        while node:
+            entry = node.contents
+            address = _read(entry, indexes)
+            if address is not None:
+                found.append(address)
+            node = entry.next
+        return found
+    finally:
+        libc.freeifaddrs(first)
+
+
+def choose(addresses: Sequence[InterfaceAddress], interface: str | None) -> list[InterfaceAddress]:
+    """Those to publish: of `interface` (its name, or one of its addresses), else of all that run.
+
+    Loopback is never among them unless asked for by name or address. Link-local addresses only where their
+    interface has no other. Raises ValueError, listing the interfaces, where `interface` is not here.
+    """
+    if interface:
+        wanted = [a for a in addresses if a.interface == interface] or _having(addresses, interface)
+        if not wanted:
+            known = sorted({f"{a.interface} ({a.ip})" for a in addresses})
+            raise ValueError(f"no interface that is up has the name or address {interface!r}; there are {known}")
+    else:
+        wanted = [a for a in addresses if a.running and not a.loopback]
+    routable = {a.interface for a in wanted if not a.ip.is_link_local}
+    return [a for a in wanted if not a.ip.is_link_local or a.interface not in routable]
+
+
+def candidates(
+    theirs: Iterable[Endpoint],
+    mine: Sequence[InterfaceAddress],
+    same_network: bool,
+    interface: str | None,
+    source_of: Callable[[Endpoint], IP | None] | None = None,
+) -> list[Endpoint]:
+    """A peer's endpoints in the order to try them: loopback if it is here, shared subnets, then by route.
+
+    `mine` are all addresses of this machine. Within one machine and network namespace (`same_network`) any
+    address will do and loopback is the shortest. From elsewhere loopback is left out, as is every address
+    that this machine has itself (many hosts have the same bridge addresses: connecting there would reach
+    ourselves) and every address to which the kernel knows no way. `source_of` is `source_address`, or a
+    routing table to try this on.
+    """
+    if same_network:
+        return sorted((e for e in theirs if not e.ip.is_link_local), key=lambda e: not e.ip.is_loopback)
+    own = {a.ip for a in mine}
+    ranked: list[tuple[int, int, Endpoint]] = []
+    preferred = {a.ip for a in choose(mine, interface)} if interface else set()
+    for position, endpoint in enumerate(theirs):
+        if endpoint.ip.is_loopback or endpoint.ip in own:
+            continue
+        for scoped in _scoped(endpoint, mine, interface):
+            source = (source_of or source_address)(scoped)
+            if source is None or source.is_loopback:
+                continue
+            shared = any(not a.loopback and scoped.ip in a.network for a in mine)
+            ranked.append((2 * (bool(preferred) and source not in preferred) + (not shared), position, scoped))
+    return [endpoint for _, _, endpoint in sorted(ranked, key=lambda r: r[:2])]
+
+
+def source_address(to: Endpoint) -> IP | None:
+    """The address from which this machine would reach `to`; None where there is no route. Sends nothing."""
+    family = socket.AF_INET if to.ip.version == 4 else socket.AF_INET6
+    where = (str(to.ip), to.port) if to.ip.version == 4 else (str(to.ip), to.port, 0, to.scope)
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            probe.connect(where)  # of a datagram socket: only looks up the route
+            return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+            raise
+        return None
+
+
+def _having(addresses: Sequence[InterfaceAddress], text: str) -> list[InterfaceAddress]:
+    host, _, interface = text.partition("%")
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return []
+    return [a for a in addresses if a.ip == ip and interface in ("", a.interface)]
+
+
+def _scoped(endpoint: Endpoint, mine: Sequence[InterfaceAddress], interface: str | None) -> list[Endpoint]:
+    """A link-local address once per link it may be on, that of the publisher's name first; others as they are."""
+    if endpoint.ip.version == 4 or not endpoint.ip.is_link_local:
+        return [endpoint]
+    links = {a.index: a.interface for a in mine if a.ip.version == 6 and a.ip.is_link_local and a.running}
+    if interface:
+        links = {a.index: a.interface for a in choose(mine, interface) if a.index in links}
+    order = sorted(links, key=lambda index: (links[index] != endpoint.interface, index))[:_MOST_LINK_SCOPES]
+    return [Endpoint(endpoint.ip, endpoint.port, endpoint.interface, index) for index in order]
+
+
+class _SockAddr(ctypes.Structure):
+    _fields_ = (("family", ctypes.c_uint16), ("data", ctypes.c_uint8 * 26))
+
+
+class _IfAddrs(ctypes.Structure):
+    pass
+
+
+_IfAddrs._fields_ = (  # <ifaddrs.h>, the same on every Linux
+    ("next", ctypes.POINTER(_IfAddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.POINTER(_SockAddr)),
+    ("netmask", ctypes.POINTER(_SockAddr)),
+    ("broadcast", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+)
+
+
+def _read(entry: _IfAddrs, indexes: dict[str, int]) -> InterfaceAddress | None:
+    flags = int(entry.flags)
+    if not flags & _IFF_UP or not entry.address:
+        return None
+    ip = _ip(entry.address)
+    mask = _ip(entry.netmask, entry.address) if entry.netmask else None
+    name = os.fsdecode(entry.name)
+    if ip is None or name.partition(":")[0] not in indexes:
+        return None
+    prefix = int(mask).bit_count() if mask is not None else ip.max_prefixlen
+    return InterfaceAddress(
+        interface=name,
+        index=indexes[name.partition(":")[0]],  # eth0:1 is an alias of eth0
+        ip=ip,
+        prefix=prefix,
+        running=bool(flags & _IFF_RUNNING),
+        loopback=bool(flags & _IFF_LOOPBACK),
+    )
+
+
+def _ip(pointer: ctypes._Pointer[_SockAddr], like: ctypes._Pointer[_SockAddr] | None = None) -> IP | None:
+    """The address in a sockaddr; `like` gives the family where the kernel leaves it out (netmasks)."""
+    family = (like or pointer).contents.family
+    start = ctypes.addressof(pointer.contents)
+    if family == socket.AF_INET:
+        return ipaddress.IPv4Address(ctypes.string_at(start + 4, 4))
+    if family == socket.AF_INET6:
+        return ipaddress.IPv6Address(ctypes.string_at(start + 8, 16))
+    return None

@@ -1,0 +1,180 @@
+"""Where a rank runs: which machine, network namespace and process, and which cores it may use.
+
+Invariant: two ranks count as being on one host by the kernel's boot id, never by a host name; names are for
+people to read.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_LONGEST_NAME = 255
+
+
+@dataclass(frozen=True, slots=True)
+class HostIdentity:
+    """`boot` and `netns` say which machine and network namespace; `cookie` names this process for its lifetime.
+
+    `cpus` is the affinity mask (bit i: core i), `quota` the cgroup's limit in cores, 0.0 where there is none.
+    """
+
+    host: str
+    boot: str
+    netns: int
+    pid: int
+    cookie: str
+    cpus: int
+    quota: float
+
+    @staticmethod
+    def here() -> HostIdentity:
+        """Of the calling process, now: the affinity is that of the calling thread."""
+        return HostIdentity(
+            host=socket.gethostname()[:_LONGEST_NAME],
+            boot=_boot_id(),
+            netns=_network_namespace(),
+            pid=os.getpid(),
+            cookie=_process.cookie,
+            cpus=sum(1 << core for core in os.sched_getaffinity(0)),
+            quota=cpu_quota(),
+        )
+
+    def same_machine(self, other: HostIdentity) -> bool:
+        return self.boot == other.boot
+
+    def same_network(self, other: HostIdentity) -> bool:
+        """One machine and one network namespace: loopback and abstract sockets are shared."""
+        return self.boot == other.boot and self.netns == other.netns
+
+    def same_process(self, other: HostIdentity) -> bool:
+        return self.cookie == other.cookie
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "host": self.host,
+            "boot": self.boot,
+            "netns": self.netns,
+            "pid": self.pid,
+            "cookie": self.cookie,
+            "cpus": f"{self.cpus:x}",
+            "quota": self.quota,
+        }
+
+    @staticmethod
+    def from_json(value: Any) -> HostIdentity:
+        """Raises ValueError where `value`, which came from a peer, is anything but what `to_json` makes."""
+        match value:
+            case {
+                "host": str(host),
+                "boot": str(boot),
+                "netns": int(netns),
+                "pid": int(pid),
+                "cookie": str(cookie),
+                "cpus": str(cpus),
+                "quota": int() | float() as quota,
+            } if max(len(host), len(boot), len(cookie)) <= _LONGEST_NAME and 0 < len(cpus) <= 4096 and quota >= 0:
+                return HostIdentity(host, boot, netns, pid, cookie, int(cpus, 16), float(quota))
+        raise ValueError(f"not a host identity: {str(value)[:200]}")
+
+
+class _Process:
+    """What is drawn once per process, and anew in a forked child."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.cookie = secrets.token_hex(16)
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.renew)
+
+
+def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
+    """Whether ranks (one identity each) outnumber the cores that those of my machine may use.
+
+    Ranks pinned to cores of their own have small masks that add up; ranks pinned to the same few have not.
+    """
+    here = [identity for identity in everyone if identity.same_machine(mine)]
+    union = 0
+    for identity in here:
+        union |= identity.cpus
+    if len(here) > union.bit_count():
+        return True
+    if sum(identity.cpus == mine.cpus for identity in here) > mine.cpus.bit_count():
+        return True
+    quotas = [identity.quota for identity in here if identity.quota > 0]
+    return bool(quotas) and len(here) > max(1, math.floor(min(quotas)))
+
+
+def usable_cores() -> int:
+    """How many cores this thread may keep busy: its affinity, cut by the cgroup's quota; at least 1."""
+    cores = len(os.sched_getaffinity(0))
+    quota = cpu_quota()
+    return max(1, min(cores, math.floor(quota))) if quota else cores
+
+
+def cpu_quota(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> float:
+    """The tightest CPU quota of this process's cgroups, in cores; 0.0 where none is set (cgroup v2 and v1)."""
+    try:
+        lines = Path(membership).read_text().splitlines()
+    except OSError:
+        return 0.0
+    tightest = 0.0
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            tops, read = [Path(root), Path(root, "unified")], _quota_v2
+        elif "cpu" in controllers.split(","):
+            tops, read = [Path(root, controllers), Path(root, "cpu")], _quota_v1
+        else:
+            continue
+        for top in tops:
+            # Inside a container the path may be that of the host while the mount starts at our own cgroup.
+            folder = Path(path.lstrip("/"))
+            for part in (folder, *folder.parents):
+                quota = read(top / part)
+                if quota and (not tightest or quota < tightest):
+                    tightest = quota
+    return tightest
+
+
+def _quota_v2(folder: Path) -> float:
+    try:
+        limit, period = (folder / "cpu.max").read_text().split()
+        return 0.0 if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return 0.0
+
+
+def _quota_v1(folder: Path) -> float:
+    try:
+        limit = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+        return limit / period if limit > 0 else 0.0
+    except (OSError, ValueError, ZeroDivisionError):
+        return 0.0
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        # Without it no two processes may be taken to share a machine; each is then a host of its own.
+        return f"unknown-{_process.cookie}"
+
+
+def _network_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0

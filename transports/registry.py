@@ -1,0 +1,58 @@
+"""The transports there are, by scheme: those built in, and those of installed packages.
+
+Invariant: a name either gives a transport or an error that says why not; nothing is replaced silently.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from native.errors import TransportUnavailable
+from transports.inproc import InprocTransport
+from transports.shm import ShmTransport
+from transports.tcp import TcpTransport
+from transports.transport import Transport
+
+ENTRY_POINTS = "pycollectives.transports"
+
+_BUILT_IN: dict[str, Transport] = {t.scheme: t for t in (InprocTransport(), ShmTransport(), TcpTransport())}
+_loaded: dict[str, Transport] = {}  # of other packages
+_OPTIONAL = ("verbs", "nccl")  # names of the library's own that an installation may lack
+
+AUTO = tuple(_BUILT_IN)  # in the order in which `transport="auto"` prefers them for a pair of ranks
+
+
+def schemes() -> tuple[str, ...]:
+    """Every name that `transport` knows."""
+    return tuple(dict.fromkeys([*_BUILT_IN, *_OPTIONAL, *sorted(p.name for p in entry_points(group=ENTRY_POINTS))]))
+
+
+def transport(scheme: str) -> Transport:
+    """The transport of that name.
+
+    Raises ValueError for an unknown name, listing those there are; TransportUnavailable for one of ours that
+    this installation lacks, or one of another package that cannot be loaded.
+    """
+    known = _BUILT_IN.get(scheme) or _loaded.get(scheme)
+    if known is not None:
+        return known
+    for point in entry_points(group=ENTRY_POINTS, name=scheme):
+        try:
+            found: Transport = point.load()()
+        except Exception as error:  # whatever a package's import may raise: it is the reason
+            raise TransportUnavailable(f"transport {scheme!r} ({point.value}) cannot be loaded: {error!r}") from error
+        if found.scheme != scheme:
+            raise TransportUnavailable(f"transport {scheme!r} ({point.value}) calls itself {found.scheme!r}")
+        _loaded[scheme] = found
+        return found
+    if scheme in _OPTIONAL:
+        raise TransportUnavailable(f"transport {scheme!r} is not part of this installation of pycollectives")
+    raise ValueError(f"unknown transport {scheme!r}; there are auto, {', '.join(schemes())}")
+
+
+def available(scheme: str) -> str | None:
+    """None if the transport works here, else the reason why not; ValueError for an unknown name."""
+    try:
+        return transport(scheme).available()
+    except TransportUnavailable as error:
+        return str(error)

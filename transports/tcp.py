@@ -1,0 +1,157 @@
+"""TCP between any two ranks, over the addresses of the interfaces between them.
+
+Invariant: without a secret (or the user's waiver of it) nothing but loopback listens, and loopback is never
+used between machines.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from native.errors import TransportUnavailable
+from transports.addresses import Endpoint, InterfaceAddress, candidates, choose, interface_addresses
+from transports.transport import Listener, Place, Scope
+
+if TYPE_CHECKING:
+    from native._engine import Group
+
+
+_BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
+_MOST_ADDRESSES = 32
+
+
+class TcpTransport:
+    @property
+    def scheme(self) -> str:
+        return "tcp"
+
+    def available(self) -> str | None:
+        try:
+            _loopback_socket().close()
+        except OSError as error:
+            return f"no TCP socket can listen on loopback: {error}"
+        return None
+
+    def listen(self, scope: Scope) -> Listener:
+        try:
+            return _TcpListener(scope)
+        except OSError as error:
+            raise TransportUnavailable(f"cannot listen for TCP connections: {error}") from error
+
+    def reaches(self, mine: Place, theirs: Place) -> str | None:
+        same_network = mine.identity.same_network(theirs.identity)
+        for place in (mine, theirs):
+            endpoints = _endpoints(place)
+            if not endpoints:
+                return f"{place} does not offer TCP"
+            if not same_network and all(e.ip.is_loopback for e in endpoints):
+                return (
+                    f"{place} listens on loopback only: between machines a job needs a secret "
+                    "(COLLECTIVES_SECRET_FILE, or init(secret=...)) and an interface that is up"
+                )
+        return None
+
+    def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
+        same_network = mine.identity.same_network(theirs.identity)
+        here = [] if same_network else interface_addresses()
+        found = candidates(_endpoints(theirs), here, same_network, scope.interface)
+        if not found:
+            raise TransportUnavailable(
+                f"{mine} has no route to any address of {theirs} ({', '.join(theirs.addresses)}); "
+                "COLLECTIVES_INTERFACE names the interface to publish"
+            )
+        group.route(theirs.rank, self.scheme, [e.native() for e in found], theirs.identity.host)
+
+
+class _TcpListener:
+    """One socket for all addresses where that is wanted, else one for each chosen address and loopback."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._sockets: list[socket.socket] = []
+        try:
+            self.addresses: Sequence[str] = tuple(e.text() for e in self._open(scope))[:_MOST_ADDRESSES]
+        except BaseException:
+            self.close()
+            raise
+
+    def attach(self, group: Group) -> None:
+        if not self._sockets:
+            raise ValueError("this listener was closed or attached before")
+        while self._sockets:
+            group.listen("tcp", self._sockets.pop().detach())
+
+    def close(self) -> None:
+        while self._sockets:
+            self._sockets.pop().close()
+
+    def _open(self, scope: Scope) -> Iterable[Endpoint]:
+        if not scope.network:
+            yield self._add(_loopback_socket())
+        elif scope.interface is None:
+            wildcard = _wildcard_socket()
+            self._sockets.append(wildcard)
+            port, both = wildcard.getsockname()[1], wildcard.family == socket.AF_INET6
+            all_addresses = interface_addresses()
+            for address in [*_loopbacks(all_addresses)[:1], *choose(all_addresses, None)]:
+                if both or address.ip.version == 4:
+                    yield _endpoint(address, port)
+        else:
+            yield self._add(_loopback_socket())
+            for address in choose(interface_addresses(), scope.interface):
+                where = (str(address.ip), 0) if address.ip.version == 4 else (str(address.ip), 0, 0, address.index)
+                family = socket.AF_INET if address.ip.version == 4 else socket.AF_INET6
+                yield _endpoint(address, self._add(_listening(family, where)).port)
+
+    def _add(self, listening: socket.socket) -> Endpoint:
+        self._sockets.append(listening)
+        host, port = listening.getsockname()[:2]
+        return Endpoint.parse(f"{host.partition('%')[0]} {port}")
+
+
+def _endpoint(address: InterfaceAddress, port: int) -> Endpoint:
+    return Endpoint(address.ip, port, address.interface if address.ip.is_link_local else "")
+
+
+def _endpoints(place: Place) -> list[Endpoint]:
+    if len(place.addresses) > _MOST_ADDRESSES:
+        raise ValueError(f"{place} published {len(place.addresses)} addresses, more than {_MOST_ADDRESSES}")
+    return [Endpoint.parse(text) for text in place.addresses]
+
+
+def _loopbacks(addresses: Iterable[InterfaceAddress]) -> list[InterfaceAddress]:
+    return sorted((a for a in addresses if a.ip.is_loopback), key=lambda a: a.ip.version)
+
+
+def _loopback_socket() -> socket.socket:
+    try:
+        return _listening(socket.AF_INET, ("127.0.0.1", 0))
+    except OSError as error:
+        if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise
+    return _listening(socket.AF_INET6, ("::1", 0, 0, 0))
+
+
+def _wildcard_socket() -> socket.socket:
+    """On every address of both families; on those of IPv4 where the machine has IPv6 switched off."""
+    try:
+        return _listening(socket.AF_INET6, ("::", 0, 0, 0), dual=True)
+    except OSError as error:
+        if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise
+    return _listening(socket.AF_INET, ("0.0.0.0", 0))
+
+
+def _listening(family: int, where: tuple[str, int] | tuple[str, int, int, int], dual: bool = False) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+        sock.bind(where)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
