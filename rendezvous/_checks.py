@@ -1,0 +1,107 @@
+"""Deadlines and the argument checks that all stores share.
+
+Invariant: nothing here touches the outside world; a wrong argument is ValueError or TypeError before a store
+has sent or written anything.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import time
+from collections.abc import Iterable, Sequence
+
+from native.errors import OpTimeout
+
+MAX_KEY = 512  # bytes of UTF-8
+MAX_VALUE = 16 << 20  # bytes
+DEFAULT_TIMEOUT = 30.0  # seconds
+GRACE = 0.5  # seconds a call may overrun its deadline while a server still owes it the answer
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class Deadline:
+    """A moment on the monotonic clock, and how long ago the call began."""
+
+    __slots__ = ("_end", "_start")
+
+    def __init__(self, timeout: float) -> None:
+        self._start = time.monotonic()
+        self._end = self._start + check_timeout(timeout)
+
+    def left(self) -> float:
+        """Seconds that remain, never below 0."""
+        return max(0.0, self._end - time.monotonic())
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._start
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() >= self._end
+
+
+def check_timeout(timeout: object, name: str = "timeout") -> float:
+    """`timeout` as a float of seconds: finite and not negative, else ValueError; TypeError for no number."""
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
+        raise TypeError(f"{name} must be a number of seconds, not {type(timeout).__name__}")
+    seconds = float(timeout)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{name} must be a finite number of seconds, zero or more, not {seconds}")
+    return seconds
+
+
+def check_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"a store key is a str, not {type(key).__name__}")
+    length = len(key.encode("utf-8", "surrogatepass"))
+    if not 0 < length <= MAX_KEY or "\0" in key or not key.isprintable():
+        raise ValueError(f"a store key is 1 to {MAX_KEY} bytes of printable text, not {key[:80]!r} ({length} bytes)")
+    return key
+
+
+def check_keys(keys: str | Sequence[str]) -> list[str]:
+    """A list of keys; one str stands for one key, since its characters are never what was meant."""
+    if isinstance(keys, str):
+        return [check_key(keys)]
+    if not isinstance(keys, Iterable):
+        raise TypeError(f"store keys are a sequence of str, not {type(keys).__name__}")
+    return [check_key(key) for key in keys]
+
+
+def check_value(value: object) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"a store value is bytes, not {type(value).__name__}")
+    data = bytes(value)
+    if len(data) > MAX_VALUE:
+        raise ValueError(f"a store value is at most {MAX_VALUE} bytes, not {len(data)}")
+    return data
+
+
+def check_amount(amount: object) -> int:
+    if isinstance(amount, bool) or not isinstance(amount, numbers.Integral):
+        raise TypeError(f"the amount to add is an int, not {type(amount).__name__}")
+    if int(amount) not in _INT64:
+        raise ValueError(f"the amount to add must fit 64 bits, not {amount}")
+    return int(amount)
+
+
+def count(key: str, value: bytes | None, amount: int) -> int:
+    """What a counter that holds `value` (None: does not exist) becomes after adding `amount`."""
+    try:
+        number = int(value) if value is not None else 0
+    except ValueError:
+        number = None
+    if number is None or (value is not None and str(number).encode() != value):
+        raise ValueError(f"key {key!r} holds no integer, so nothing can be added to it")
+    if number + amount not in _INT64:
+        raise ValueError(f"adding {amount} to key {key!r}, now {number}, would not fit 64 bits")
+    return number + amount
+
+
+def missing(store: str, keys: Sequence[str], elapsed: float) -> OpTimeout:
+    """The error of a `wait` whose deadline passed."""
+    shown = ", ".join(repr(key) for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+    noun = "key" if len(keys) == 1 else "keys"
+    return OpTimeout(f"{store}: {len(keys)} {noun} did not appear within {elapsed:.1f} s: {shown}")

@@ -1,0 +1,61 @@
+"""Which process this is, and whether another one of this machine is still there.
+
+Invariant: `is_gone` says yes only if it is certain; everything else is "cannot tell".
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+
+
+@functools.cache
+def boot_id() -> str:
+    """Names this boot of this machine; empty where the kernel does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""
+
+
+def place() -> str:
+    """This process, for messages: host name and pid."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def origin() -> str:
+    """This process, for `is_gone`: boot, pid namespace, user, pid, start time. Empty where /proc does not tell."""
+    return _origin(os.getpid())  # by pid, so that a forked child does not inherit its parent's answer
+
+
+@functools.lru_cache(maxsize=4)
+def _origin(pid: int) -> str:
+    started = _started(pid)
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+    return f"{boot_id()} {namespace} {os.getuid()} {pid} {started}" if boot_id() and started else ""
+
+
+def is_gone(process: str) -> bool:
+    """Whether the process that called `origin()` is known to have ended."""
+    parts = process.split(" ")
+    ours = origin().split(" ")
+    # another user's processes may be hidden from us, and another namespace's pids mean something else
+    if len(parts) != 5 or len(ours) != 5 or parts[:3] != ours[:3] or not parts[3].isdecimal():
+        return False
+    return _started(int(parts[3])) != parts[4]
+
+
+def _started(pid: int) -> str:
+    """When `pid` began, in clock ticks since boot; empty if there is no such process, or only its corpse."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    # after the name: state, ppid, ... and, as the 22nd field of the line, the start time
+    return "" if len(fields) < 20 or fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -1,0 +1,177 @@
+"""The documents that ranks leave in the store while a group forms: JSON, sealed with the job's secret.
+
+Invariant: whatever bytes a store returns, `unseal` returns a checked document or None and never raises; a
+document counts as authentic only if its HMAC, over run, epoch, key and content, was made with our secret, or
+if neither side has one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import secret as secrets
+
+VERSION = 1  # of the protocol in group.py and of these documents
+MAX_SIZE = 1 << 16  # ranks
+MAX_RECORD = 4096  # bytes of JSON
+MAX_BEFORE = 4  # sessions
+
+_SESSION = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where the ranks that want to meet look for each other, and what proves that they may."""
+
+    name: str
+    run: str | None
+    epoch: int
+    secret: bytes | None
+
+    @property
+    def base(self) -> str:
+        """What all keys begin with: readable, and different for every name, run and epoch."""
+        mark = hashlib.sha256(json.dumps([self.name, self.run]).encode()).hexdigest()[:16]
+        return f"{self.name}~{mark}/{self.epoch}"
+
+    @property
+    def door(self) -> str:
+        return f"{self.base}/door"
+
+    def key(self, session: str, what: str) -> str:
+        return f"{self.base}/{session}/{what}"
+
+    def seal(self, key: str, document: Mapping[str, Any]) -> bytes:
+        body = dumps(document)
+        if self.secret is None:
+            return b"\0" + body
+        return b"\1" + secrets.sign(self.secret, self.base, self.epoch, key, body) + body
+
+    def unseal(self, key: str, data: bytes) -> tuple[dict[str, Any] | None, bool]:
+        """The document (None if it is none), and whether it is authentic."""
+        sealed = data[:1] == b"\1"
+        start = 1 + secrets.TAG_SIZE if sealed else 1
+        tag, body = data[1:start], data[start:]
+        if self.secret is None:
+            authentic = data[:1] == b"\0"
+        else:
+            authentic = sealed and secrets.verify(self.secret, self.base, self.epoch, key, body, tag)
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            return None, authentic
+        return (document if isinstance(document, dict) else None), authentic
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What the door of a scope says: which session meets behind it, and how that ended."""
+
+    version: int
+    state: str  # open, closed (the group has formed) or failed
+    session: str
+    rank: int  # of the host
+    size: int
+    fingerprint: str
+    place: str
+    origin: str
+    roster: tuple[tuple[str, Mapping[str, Any]], ...]  # closed: nonce and record by rank
+    verdict: Mapping[str, Any]  # failed
+    before: tuple[tuple[str, int], ...]  # sessions, and their sizes, whose keys may still be there
+
+
+def parse_door(document: dict[str, Any] | None) -> Door | None:
+    match document:
+        case {
+            "v": int(version),
+            "state": ("open" | "closed" | "failed") as state,
+            "session": str(session),
+            "rank": int(rank),
+            "size": int(size),
+            "fingerprint": str(fingerprint),
+            "place": str(place),
+            "origin": str(origin),
+            "roster": list(entries),
+            "verdict": dict(verdict),
+            "before": list(earlier),
+        } if _SESSION.fullmatch(session) and 0 <= rank < size <= MAX_SIZE:
+            roster = [(nonce, record) for nonce, record in map(_pair, entries) if isinstance(record, dict)]
+            before = [pair for pair in map(_pair, earlier) if _SESSION.fullmatch(pair[0]) and _is_size(pair[1])]
+            if len(roster) == len(entries) and len(before) == len(earlier) <= MAX_BEFORE:
+                known = version, state, session, rank, size, fingerprint, place, origin
+                return Door(*known, tuple(roster), verdict, tuple(before))
+    return None
+
+
+def _pair(entry: Any) -> tuple[str, Any]:
+    match entry:
+        case [str(name), value]:
+            return name, value
+    return "", None
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and 1 <= value <= MAX_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a rank leaves at its seat."""
+
+    rank: int
+    size: int
+    nonce: str
+    fingerprint: str
+    place: str
+    origin: str
+    record: Mapping[str, Any]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "v": VERSION,
+            "rank": self.rank,
+            "size": self.size,
+            "nonce": self.nonce,
+            "fingerprint": self.fingerprint,
+            "place": self.place,
+            "origin": self.origin,
+            "record": self.record,
+        }
+
+
+def parse_hello(document: dict[str, Any] | None) -> Hello | None:
+    match document:
+        case {
+            "rank": int(rank),
+            "size": int(size),
+            "nonce": str(nonce),
+            "fingerprint": str(fingerprint),
+            "place": str(place),
+            "origin": str(origin),
+            "record": dict(record),
+        }:
+            return Hello(rank, size, nonce, fingerprint, place, origin, record)
+    return None
+
+
+def dumps(document: Mapping[str, Any]) -> bytes:
+    """Compact JSON; ValueError and TypeError for what JSON cannot carry, NaN included."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+def ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
+    """`[1, 3, 4, 5]` as "ranks 1, 3-5"; long lists are cut."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    parts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs]
+    shown = ", ".join(parts[:40]) + (f" and {len(parts) - 40} more ranges" if len(parts) > 40 else "")
+    return f"rank {shown}" if len(set(ranks)) == 1 else f"ranks {shown}"

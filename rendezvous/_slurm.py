@@ -1,0 +1,48 @@
+"""Slurm's compressed host lists.
+
+Invariant: a list is expanded one host at a time, so a short text cannot demand much memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_HOST = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def hosts(nodelist: str) -> Iterator[str]:
+    """The hosts of `nodelist`, in order: "n[01-03,7],login" gives n01, n02, n03, n7, login.
+
+    Raises: ValueError for what is no such list, when that part of it is reached.
+    """
+    position = 0
+    while True:
+        match = _HOST.match(nodelist, position)
+        if match is None:
+            raise ValueError(f"{nodelist[:80]!r} is no Slurm host list")
+        yield from _expand(match.group())
+        position = match.end()
+        if position == len(nodelist):
+            return
+        if nodelist[position] != ",":
+            raise ValueError(f"{nodelist[:80]!r} is no Slurm host list")
+        position += 1
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    head, bracket, rest = pattern.partition("[")
+    if not bracket:
+        yield head
+        return
+    ranges, _, tail = rest.partition("]")
+    for part in ranges.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part[:80]!r} is no range of a Slurm host list")
+        first = match.group(1)
+        last = match.group(2) or first
+        for number in range(int(first), int(last) + 1):
+            for end in _expand(tail):
+                yield f"{head}{number:0{len(first)}d}{end}"

@@ -1,0 +1,92 @@
+"""The keys, values and watches of a store that lives in one process.
+
+Invariant: a table is used under one lock or by one thread; it never blocks, and it calls a watch's `wake`
+at most once, at the moment the last key it waits for appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ._checks import count
+
+
+class Watch:
+    """Someone who waits until none of `keys` is missing."""
+
+    __slots__ = ("keys", "wake")
+
+    def __init__(self, keys: set[str], wake: Callable[[], None]) -> None:
+        self.keys = keys
+        self.wake = wake
+
+
+class Table:
+    """A dictionary whose readers can be woken."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._watches: dict[str, list[Watch]] = {}
+        self.nbytes = 0  # of all keys and values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: str) -> bytes | None:
+        return self._values.get(key)
+
+    def missing(self, keys: Sequence[str]) -> list[str]:
+        return [key for key in keys if key not in self._values]
+
+    def set(self, key: str, value: bytes) -> None:
+        self.nbytes -= self._weight(key)
+        self._values[key] = value
+        self.nbytes += self._weight(key)
+        for watch in self._watches.pop(key, ()):
+            watch.keys.discard(key)
+            if not watch.keys:
+                watch.wake()
+
+    def add(self, key: str, amount: int) -> int:
+        """Raises ValueError where the key holds no integer or the sum does not fit 64 bits."""
+        total = count(key, self._values.get(key), amount)
+        self.set(key, str(total).encode())
+        return total
+
+    def compare_set(self, key: str, expected: bytes | None, value: bytes | None) -> bytes | None:
+        current = self._values.get(key)
+        if current != expected:
+            return current
+        if value is None:
+            self.delete([key])
+        else:
+            self.set(key, value)
+        return value
+
+    def delete(self, keys: Sequence[str]) -> int:
+        found = 0
+        for key in keys:
+            self.nbytes -= self._weight(key)
+            found += self._values.pop(key, None) is not None
+        return found
+
+    def watch(self, keys: Sequence[str], wake: Callable[[], None]) -> Watch:
+        """Call `wake` when all of `keys`, which are missing now, have appeared. They may be gone again by
+        then: look, and watch anew."""
+        watch = Watch(set(keys), wake)
+        for key in watch.keys:
+            self._watches.setdefault(key, []).append(watch)
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        for key in watch.keys:
+            watches = self._watches.get(key, [])
+            if watch in watches:
+                watches.remove(watch)
+            if not watches:
+                self._watches.pop(key, None)
+        watch.keys = set()
+
+    def _weight(self, key: str) -> int:
+        value = self._values.get(key)
+        return 0 if value is None else len(key) + len(value)

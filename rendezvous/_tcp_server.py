@@ -1,0 +1,351 @@
+"""The server side of a tcp store: one thread, non-blocking sockets, one table.
+
+Invariant: no peer can stop the loop or make it hold more than its bounds: at most `MAX_PENDING` connections
+that have not authenticated, each for at most `HELLO_TIMEOUT`; one request at a time per connection, whose
+frame must be complete within `FRAME_TIMEOUT` of its first byte; at most `MAX_STORED` bytes in the table.
+Whatever a peer sends, the worst that happens is that its own connection is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from . import _wire
+from ._checks import MAX_KEY, MAX_VALUE
+from ._table import Table, Watch
+
+MAX_PENDING = 64
+MIN_PENDING = 0.1  # seconds an unauthenticated connection may keep its place when others want it
+FRAME_TIMEOUT = 10.0
+MAX_STORED = 256 << 20
+BACKLOG = 1024
+_READ = 1 << 16
+
+
+class _Peer:
+    """One connection."""
+
+    __slots__ = ("awaited", "due", "hello", "incoming", "outgoing", "ready", "socket", "watch")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.incoming = bytearray()
+        self.outgoing = memoryview(b"")
+        self.ready = False  # has authenticated
+        self.hello: tuple[bytes, bytes] | None = None  # client's and server's, once exchanged
+        self.awaited: list[str] = []  # the keys of the wait it is blocked in,
+        self.due = 0.0  # the deadline of that wait,
+        self.watch: Watch | None = None  # and what wakes it
+
+
+class Server:
+    """Serves a table on `listeners` (bound, listening) until closed; owns them."""
+
+    def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None) -> None:
+        self._listeners = list(listeners)
+        self._secret = secret
+        self._table = Table()
+        self._selector = selectors.DefaultSelector()
+        # insertion order is order of age: all entries of one dictionary have the same patience
+        self._pending: dict[_Peer, float] = {}
+        self._partial: dict[_Peer, float] = {}
+        self._waits: list[tuple[float, int, _Peer, Watch]] = []
+        self._waits_limit = 1024
+        self._ticket = itertools.count()
+        self._accepting = False
+        self._accept_again = 0.0
+        self._stopping = False
+        self._alarm, self._bell = socket.socketpair()
+        self._alarm.setblocking(False)
+        self._selector.register(self._alarm, selectors.EVENT_READ, None)
+        for listener in self._listeners:
+            listener.setblocking(False)
+        self._accept(True)
+        self._thread = threading.Thread(target=self._run, name="collectives-store", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close all connections and wait for the thread. Idempotent."""
+        if not self._stopping:
+            self._stopping = True
+            with contextlib.suppress(OSError):
+                self._bell.send(b"x")
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                for key, mask in self._selector.select(self._pause()):
+                    if key.data is None:
+                        continue  # the alarm; the loop's condition looks at what it means
+                    if isinstance(key.data, _Peer):
+                        self._guard(key.data, self._serve, mask)
+                    else:
+                        key.data()
+                self._expire(time.monotonic())
+        finally:
+            for entry in list(self._selector.get_map().values()):
+                if isinstance(entry.data, _Peer):
+                    entry.data.socket.close()
+            for sock in (*self._listeners, self._alarm, self._bell):
+                sock.close()
+            self._selector.close()
+
+    def _guard(self, peer: _Peer, step: Callable[..., None], *args: object) -> None:
+        try:
+            step(peer, *args)
+        except (OSError, _wire.Malformed, UnicodeDecodeError):
+            self._drop(peer)
+
+    # -- accepting
+
+    def _accept(self, wanted: bool) -> None:
+        if wanted == self._accepting:
+            return
+        self._accepting = wanted
+        for listener in self._listeners:
+            if wanted:
+                self._selector.register(listener, selectors.EVENT_READ, self._welcome)
+            else:
+                self._selector.unregister(listener)
+
+    def _welcome(self) -> None:
+        for listener in self._listeners:
+            while self._accepting:
+                if len(self._pending) >= MAX_PENDING:
+                    self._accept(False)  # the rest wait in the kernel's backlog
+                    return
+                try:
+                    connection, _ = listener.accept()
+                except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                    break
+                except OSError:  # out of descriptors or memory: others may give some back
+                    self._accept(False)
+                    self._accept_again = time.monotonic() + MIN_PENDING
+                    return
+                connection.setblocking(False)
+                with contextlib.suppress(OSError):
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                peer = _Peer(connection)
+                self._pending[peer] = time.monotonic()
+                self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    # -- time
+
+    def _pause(self) -> float | None:
+        """Seconds until something expires; None if nothing can."""
+        moments = []
+        if self._pending:
+            moments.append(next(iter(self._pending.values())) + self._patience())
+        if not self._accepting and len(self._pending) < MAX_PENDING:
+            moments.append(self._accept_again)
+        if self._partial:
+            moments.append(next(iter(self._partial.values())) + FRAME_TIMEOUT)
+        if self._waits:
+            moments.append(self._waits[0][0])
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    def _patience(self) -> float:
+        return MIN_PENDING if len(self._pending) >= MAX_PENDING else _wire.HELLO_TIMEOUT
+
+    def _expire(self, now: float) -> None:
+        while self._pending:
+            peer, since = next(iter(self._pending.items()))
+            if now - since < self._patience():
+                break
+            self._drop(peer)
+        if not self._accepting and len(self._pending) < MAX_PENDING and now >= self._accept_again:
+            self._accept(True)
+        while self._partial:
+            peer, since = next(iter(self._partial.items()))
+            if now - since < FRAME_TIMEOUT:
+                break
+            self._drop(peer)
+        while self._waits and self._waits[0][0] <= now:
+            _, _, peer, watch = heapq.heappop(self._waits)
+            if peer.watch is watch:
+                self._guard(peer, self._end_wait, now)
+
+    def _drop(self, peer: _Peer) -> None:
+        self._pending.pop(peer, None)
+        self._partial.pop(peer, None)
+        if peer.watch is not None:
+            self._table.unwatch(peer.watch)
+            peer.watch = None
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(peer.socket)
+        peer.socket.close()
+
+    # -- talking
+
+    def _serve(self, peer: _Peer, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._flush(peer)
+        if mask & selectors.EVENT_READ:
+            data = peer.socket.recv(_READ)
+            if not data or peer.watch is not None:  # gone, or talking out of turn
+                raise ConnectionResetError
+            peer.incoming += data
+            if peer.ready:
+                self._partial.setdefault(peer, time.monotonic())
+        self._advance(peer)
+
+    def _advance(self, peer: _Peer) -> None:
+        """Handle what has come completely, one request at a time."""
+        while not peer.outgoing and peer.watch is None:
+            if not peer.ready:
+                if not self._handshake(peer):
+                    return
+                continue
+            length = _wire.frame_length(peer.incoming)
+            if length is None or len(peer.incoming) < length:
+                if not peer.incoming:
+                    self._partial.pop(peer, None)
+                return
+            self._partial.pop(peer, None)
+            frame = bytes(peer.incoming[:length])
+            del peer.incoming[:length]
+            if peer.incoming:
+                self._partial[peer] = time.monotonic()
+            self._handle(peer, *_wire.decode(frame))
+
+    def _handshake(self, peer: _Peer) -> bool:
+        """Take the next part of the handshake if it is there."""
+        if peer.hello is None:
+            if len(peer.incoming) < _wire.HELLO_SIZE:
+                # a scanner's first bytes already tell
+                if not _wire.MAGIC.startswith(bytes(peer.incoming[: len(_wire.MAGIC)])):
+                    raise _wire.Malformed
+                return False
+            hello = _wire.parse_hello(bytes(peer.incoming[: _wire.HELLO_SIZE]))
+            del peer.incoming[: _wire.HELLO_SIZE]
+            ours = _wire.make_hello(self._secret)
+            peer.hello = (hello.raw, ours)
+            # also to a client of another version or without the secret: it reads from our hello what is wrong
+            self._send(peer, ours + _wire.tag(self._secret, b"server", hello.raw, ours))
+            return True
+        if len(peer.incoming) < _wire.TAG_SIZE:
+            return False
+        proof = bytes(peer.incoming[: _wire.TAG_SIZE])
+        del peer.incoming[: _wire.TAG_SIZE]
+        hello = _wire.parse_hello(peer.hello[0])
+        expected = _wire.tag(self._secret, b"client", *peer.hello)
+        if not _wire.same(proof, expected) or hello.version != _wire.VERSION:
+            raise _wire.Malformed
+        peer.ready = True
+        del self._pending[peer]
+        self._send(peer, _wire.WELCOME)
+        return True
+
+    def _send(self, peer: _Peer, data: bytes) -> None:
+        peer.outgoing = memoryview(data)
+        self._flush(peer)
+
+    def _flush(self, peer: _Peer) -> None:
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            while peer.outgoing:
+                peer.outgoing = peer.outgoing[peer.socket.send(peer.outgoing) :]
+        # one reply must be gone before the next request is read: so replies cannot pile up
+        interest = selectors.EVENT_WRITE if peer.outgoing else selectors.EVENT_READ
+        if self._selector.get_key(peer.socket).events != interest:
+            self._selector.modify(peer.socket, interest, peer)
+
+    def _reply(self, peer: _Peer, code: int, *fields: bytes | None) -> None:
+        try:
+            frame = _wire.encode(code, fields)
+        except ValueError as error:
+            frame = _wire.encode(_wire.FAILED, [str(error).encode()])
+        self._send(peer, frame)
+
+    # -- requests
+
+    def _handle(self, peer: _Peer, code: int, fields: list[bytes | None]) -> None:
+        match code, fields:
+            case _wire.SET, [bytes(key), bytes(value)]:
+                if self._has_room(peer, key, value):
+                    self._table.set(_key(key), _value(value))
+                    self._reply(peer, _wire.DONE)
+            case _wire.GET, [bytes(key)]:
+                self._reply(peer, _wire.DONE, self._table.get(_key(key)))
+            case _wire.WAIT, [bytes(timeout), *keys] if len(timeout) <= 12 and timeout.isdigit():
+                peer.awaited = [_key(key) for key in keys]
+                self._wait(peer, int(timeout) / 1000)
+            case _wire.ADD, [bytes(key), bytes(amount)] if len(amount) <= 20:
+                if self._has_room(peer, key, b"0" * 20):
+                    try:
+                        total = self._table.add(_key(key), int(amount))
+                    except ValueError as error:
+                        self._reply(peer, _wire.WRONG, str(error).encode())
+                    else:
+                        self._reply(peer, _wire.DONE, str(total).encode())
+            case _wire.COMPARE_SET, [bytes(key), expected, value]:
+                if self._has_room(peer, key, value or b""):
+                    new = None if value is None else _value(value)
+                    self._reply(peer, _wire.DONE, self._table.compare_set(_key(key), expected, new))
+            case _wire.DELETE, keys:
+                found = self._table.delete([_key(key) for key in keys])
+                self._reply(peer, _wire.DONE, str(found).encode())
+            case _:
+                raise _wire.Malformed
+
+    def _wait(self, peer: _Peer, timeout: float) -> None:
+        """Answer now, or when the missing keys have come, or at the deadline."""
+        peer.due = time.monotonic() + timeout
+        if not self._answer_wait(peer):
+            self._watch(peer)
+
+    def _watch(self, peer: _Peer) -> None:
+        def wake() -> None:
+            # by way of the loop: a waking peer must not run inside the request that wakes it
+            heapq.heappush(self._waits, (0.0, next(self._ticket), peer, watch))
+
+        watch = peer.watch = self._table.watch(self._table.missing(peer.awaited), wake)
+        if len(self._waits) > self._waits_limit:  # mostly waits that were answered before they were due
+            self._waits = [entry for entry in self._waits if entry[2].watch is entry[3]]
+            heapq.heapify(self._waits)
+            self._waits_limit = 2 * len(self._waits) + 1024
+        heapq.heappush(self._waits, (peer.due, next(self._ticket), peer, watch))
+
+    def _end_wait(self, peer: _Peer, now: float) -> None:
+        if peer.watch is not None:
+            self._table.unwatch(peer.watch)
+            peer.watch = None
+        if self._answer_wait(peer):
+            pass
+        elif now < peer.due:  # the keys came and went
+            self._watch(peer)
+            return
+        else:
+            self._reply(peer, _wire.TIMEOUT, *(key.encode() for key in self._table.missing(peer.awaited)))
+        self._advance(peer)
+
+    def _answer_wait(self, peer: _Peer) -> bool:
+        if self._table.missing(peer.awaited):
+            return False
+        self._reply(peer, _wire.DONE, *(self._table.get(key) for key in peer.awaited))
+        return True
+
+    def _has_room(self, peer: _Peer, key: bytes, value: bytes) -> bool:
+        if self._table.nbytes + len(key) + len(value) <= MAX_STORED:
+            return True
+        self._reply(peer, _wire.FAILED, f"the store is full ({MAX_STORED} bytes)".encode())
+        return False
+
+
+def _key(raw: bytes | None) -> str:
+    if raw is None or not 0 < len(raw) <= MAX_KEY:
+        raise _wire.Malformed
+    return raw.decode()
+
+
+def _value(raw: bytes) -> bytes:
+    if len(raw) > MAX_VALUE:
+        raise _wire.Malformed
+    return raw

@@ -1,0 +1,119 @@
+"""The bytes that a tcp store and its clients exchange.
+
+Invariant: no length is believed before it was compared with its bound, nothing is decoded but integers and
+byte strings, and a client and a server that do not share the secret learn nothing from each other but that.
+
+Handshake, all sizes fixed; a peer that is slower than `HELLO_TIMEOUT` is dropped:
+
+    client -> server  hello: magic (8), version (2), flags (1), zeros (5), nonce (32)
+    server -> client  hello, then tag (32): HMAC-SHA256(secret, "server" + client's hello + server's hello)
+    client -> server  tag (32): HMAC-SHA256(secret, "client" + client's hello + server's hello)
+    server -> client  one byte, 1: welcome
+
+The flags say whether the sender has a secret; without one the key is empty and the tags only prove that
+both speak this protocol. Each side's nonce is fresh, so nothing can be replayed, and the two labels differ, so
+nothing can be reflected.
+
+Then frames, a request answered by a reply: length of the rest (4), code (1), fields; a field is its length
+(4) and its bytes, or the length `ABSENT` for None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ._checks import MAX_VALUE
+
+MAGIC = b"pcolstor"
+VERSION = 1
+HELLO_TIMEOUT = 2.0  # seconds
+MAX_FRAME = 4 * MAX_VALUE
+ABSENT = 0xFFFFFFFF
+
+# requests
+SET, GET, WAIT, ADD, COMPARE_SET, DELETE = range(1, 7)
+# replies: DONE with the result's fields, TIMEOUT with the missing keys, WRONG and FAILED with a message
+DONE, TIMEOUT, WRONG, FAILED = range(16, 20)
+
+_HELLO = struct.Struct("!8sHB5x32s")
+_LENGTH = struct.Struct("!I")
+HELLO_SIZE = _HELLO.size
+TAG_SIZE = 32
+WELCOME = b"\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    version: int
+    has_secret: bool
+    raw: bytes
+
+
+class Malformed(Exception):
+    """What came is not this protocol."""
+
+
+def make_hello(secret: bytes | None) -> bytes:
+    return _HELLO.pack(MAGIC, VERSION, secret is not None, os.urandom(32))
+
+
+def parse_hello(raw: bytes) -> Hello:
+    magic, version, flags, _ = _HELLO.unpack(raw)
+    if magic != MAGIC or flags > 1:
+        raise Malformed("no hello of a store")
+    return Hello(version, bool(flags), raw)
+
+
+def tag(secret: bytes | None, role: bytes, client: bytes, server: bytes) -> bytes:
+    return hmac.new(secret or b"", role + client + server, hashlib.sha256).digest()
+
+
+def same(one: bytes, other: bytes) -> bool:
+    return hmac.compare_digest(one, other)
+
+
+def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
+    """A frame. Raises ValueError where it would be longer than `MAX_FRAME`."""
+    parts = [b"", bytes([code])]
+    for field in fields:
+        parts.append(_LENGTH.pack(ABSENT if field is None else len(field)))
+        parts.append(field or b"")
+    length = sum(map(len, parts))
+    if length > MAX_FRAME:
+        raise ValueError(f"{length} bytes are too much for one exchange with the store (at most {MAX_FRAME})")
+    parts[0] = _LENGTH.pack(length)
+    return b"".join(parts)
+
+
+def frame_length(data: bytes | bytearray) -> int | None:
+    """The bytes of the frame that `data` begins with, its length included; None if that is not known yet."""
+    if len(data) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack_from(data)
+    if not 1 <= length <= MAX_FRAME:
+        raise Malformed(f"a frame of {length} bytes")
+    return _LENGTH.size + int(length)
+
+
+def decode(frame: bytes | bytearray) -> tuple[int, list[bytes | None]]:
+    """Code and fields of a whole frame."""
+    fields: list[bytes | None] = []
+    at = _LENGTH.size + 1
+    while at < len(frame):
+        if len(frame) - at < _LENGTH.size:
+            raise Malformed("a field is cut off")
+        (length,) = _LENGTH.unpack_from(frame, at)
+        at += _LENGTH.size
+        if length == ABSENT:
+            fields.append(None)
+        elif length > len(frame) - at:
+            raise Malformed("a field is longer than its frame")
+        else:
+            fields.append(bytes(frame[at : at + length]))
+            at += length
+    return frame[_LENGTH.size], fields

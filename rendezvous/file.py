@@ -1,0 +1,317 @@
+"""A store in a directory that all ranks see, on a local disk or on NFS.
+
+Invariant: every change of a key is one atomic step of the file system, so a process that dies anywhere
+leaves the key as it was before or after its change, and nothing that others would have to wait for.
+
+A key is a directory, `k.<quoted key>`. It is absent if the directory is missing or empty; otherwise the
+directory holds exactly one entry, the token, whose random name is used once in the store's life:
+
+    i.<id>   the value is the content of this file
+    x.<id>   the value is the content of the file `v.<id>` beside the key directories
+
+    create    rename a directory that holds a fresh token onto the key's: the file system refuses that
+              unless the key's directory is missing or empty
+    replace   write `v.<new>`, then rename the token `<old>` to `x.<new>`: fails if `<old>` is gone
+    remove    unlink the token: fails if it is gone; then remove the directory, which fails if a new
+              token has come meanwhile, as it should
+
+Because tokens never come twice, "`<old>` is still there" means "nothing has changed", which makes replace and
+remove exact compare-and-swaps with no lock. A crash leaves at most one `v.` file or `t.` directory (a token
+being prepared) that nobody refers to; opening the store removes those that are a day old, by the clock of the
+file system that dated them.
+
+NFS: rename, link-free creation and rmdir are atomic on the server; opening a directory makes the client ask
+the server for its state, so every look opens the directories it depends on. Polls grow from 1 ms to 50 ms and
+stay at 10 ms or more once 100 ms have passed, also over successive waits for the same keys. System calls on a
+hung NFS mount cannot be given a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from native.errors import StoreError
+
+from ._checks import (
+    DEFAULT_TIMEOUT,
+    MAX_VALUE,
+    Deadline,
+    check_amount,
+    check_key,
+    check_keys,
+    check_timeout,
+    check_value,
+    count,
+    missing,
+)
+
+_FAST_FOR = 0.1  # seconds of waiting after which polls come at least 10 ms apart
+_SLOWEST = 0.05
+_LEFTOVER_AGE = 24 * 3600.0  # seconds
+_NAME_LIMIT = 200  # bytes of a file name that any file system of interest takes
+
+
+class FileStore:
+    """`file:///dir`. The directory is made if it does not exist (mode 0700); it is never removed."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        check_timeout(timeout)
+        self._root = os.path.abspath(os.fspath(directory))
+        self._closed = False
+        self._local = threading.local()  # where this thread's last wait left off: (keys, seconds waited)
+        probe = self._path(f"t.{secrets.token_hex(12)}")
+        try:
+            os.makedirs(self._root, mode=0o700, exist_ok=True)
+            # asking for permission is not the same as having it (root, read-only mounts, NFS squashing)
+            os.mkdir(probe)
+            now = os.stat(probe).st_mtime
+            os.rmdir(probe)
+            self._sweep(os.listdir(self._root), now - _LEFTOVER_AGE)
+        except OSError as error:
+            raise self._failed("cannot use the directory", error) from error
+
+    def __repr__(self) -> str:
+        return f"file://{self._root}"
+
+    def set(self, key: str, value: bytes, timeout: float = DEFAULT_TIMEOUT) -> None:
+        home = self._home(check_key(key))
+        data = check_value(value)
+        deadline = Deadline(timeout)
+        tries = 0
+        while not self._change(home, self._token(home), data):
+            tries = self._yield_to_others(key, tries, deadline)
+
+    def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
+        home = self._home(check_key(key))
+        return self._read(home, Deadline(timeout))[1]
+
+    def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
+        names = check_keys(keys)
+        homes = {name: self._home(name) for name in names}
+        deadline = Deadline(timeout)
+        before = self._waited_for(names)
+        while True:
+            absent = self._absent(homes)
+            if not absent:
+                values = {name: self._read(home, deadline)[1] for name, home in homes.items()}
+                found = [value for name in names if (value := values[name]) is not None]
+                if len(found) == len(names):
+                    return found
+                absent = [name for name, value in values.items() if value is None]
+            left = deadline.left()
+            waited = before + deadline.elapsed()
+            if not left:
+                self._local.last = (names, waited)
+                raise missing(repr(self), absent, deadline.elapsed())
+            # a tenth of what was waited so far: the answer comes at most that much late
+            pause = max(waited / 10, 0.001 if waited < _FAST_FOR else 0.01)
+            time.sleep(min(pause, _SLOWEST, left))
+
+    def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
+        home = self._home(check_key(key))
+        check_amount(amount)
+        deadline = Deadline(timeout)
+        tries = 0
+        while True:
+            token, value = self._read(home, deadline)
+            total = count(key, value, amount)
+            if self._change(home, token, str(total).encode()):
+                return total
+            tries = self._yield_to_others(key, tries, deadline)
+
+    def compare_set(
+        self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
+    ) -> bytes | None:
+        home = self._home(check_key(key))
+        old = None if expected is None else check_value(expected)
+        new = None if value is None else check_value(value)
+        deadline = Deadline(timeout)
+        tries = 0
+        while True:
+            token, current = self._read(home, deadline)
+            if current != old:
+                return current
+            if self._change(home, token, new):
+                return new
+            tries = self._yield_to_others(key, tries, deadline)
+
+    def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
+        names = check_keys(keys)
+        deadline = Deadline(timeout)
+        found = 0
+        for name in names:
+            home = self._home(name)
+            tries = 0
+            while (token := self._token(home)) is not None:
+                if self._change(home, token, None):
+                    found += 1
+                    break
+                tries = self._yield_to_others(name, tries, deadline)
+        return found
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._root, name)
+
+    def _home(self, key: str) -> str:
+        """The directory of `key`."""
+        name = quote(key, safe="")
+        if len(name) > _NAME_LIMIT:
+            name = f"{name[:40]}.{hashlib.sha256(key.encode()).hexdigest()}"
+            return self._path("h." + name)
+        return self._path("k." + name)
+
+    def _absent(self, homes: dict[str, str]) -> list[str]:
+        """Those keys whose directory is missing; one listing where asking one by one would cost more."""
+        self._check_open()
+        try:
+            if len(homes) > 4:
+                present = set(os.listdir(self._root))
+                return [name for name, home in homes.items() if os.path.basename(home) not in present]
+            os.close(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY))  # ask the server, see above
+        except OSError as error:
+            raise self._failed("cannot list the directory", error) from error
+        return [name for name, home in homes.items() if self._token(home) is None]
+
+    def _token(self, home: str) -> str | None:
+        """The token in the key's directory; None if the key is absent."""
+        self._check_open()
+        try:
+            names = os.listdir(home)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failed(f"cannot read {os.path.basename(home)}", error) from error
+        # a listing that a rename interrupts may show both names; either will do, changes check it again
+        return names[0] if names else None
+
+    def _read(self, home: str, deadline: Deadline) -> tuple[str | None, bytes | None]:
+        """The key's token and value, (None, None) if it is absent."""
+        while True:
+            token = self._token(home)
+            if token is None:
+                return None, None
+            kind, _, name = token.partition(".")
+            path = os.path.join(home, token) if kind == "i" else self._path(f"v.{name}")
+            try:
+                with open(path, "rb") as file:
+                    data = file.read(MAX_VALUE + 1)
+            except FileNotFoundError:  # the key changed between the two looks
+                if deadline.passed:
+                    raise StoreError(f"{self!r}: {os.path.basename(path)} is missing; was it removed?") from None
+                time.sleep(0.001)
+                continue
+            except OSError as error:
+                raise self._failed(f"cannot read {os.path.basename(path)}", error) from error
+            if len(data) > MAX_VALUE:
+                raise StoreError(f"{self!r}: {os.path.basename(path)} holds more than {MAX_VALUE} bytes")
+            return token, data
+
+    def _change(self, home: str, old: str | None, value: bytes | None) -> bool:
+        """Make the key's token `old` (None: absent) one for `value` (None: absent); False if it is not `old`."""
+        self._check_open()
+        if old is None:
+            return value is None or self._create(home, value)
+        new = secrets.token_hex(12)
+        fresh = self._path(f"v.{new}")
+        try:
+            if value is None:
+                os.unlink(os.path.join(home, old))
+            else:
+                self._write(fresh, value)
+                os.rename(os.path.join(home, old), os.path.join(home, f"x.{new}"))
+        except OSError as error:
+            if value is not None and self._token(home) == f"x.{new}":
+                pass  # done, though NFS lost the answer and a second try did not find the old name
+            else:
+                _forget(fresh)
+                if isinstance(error, FileNotFoundError) and os.path.isdir(self._root):
+                    return False
+                raise self._failed(f"cannot change {os.path.basename(home)}", error) from error
+        if old.startswith("x."):
+            _forget(self._path(f"v.{old[2:]}"))
+        if value is None:
+            with contextlib.suppress(OSError):
+                os.rmdir(home)
+        return True
+
+    def _create(self, home: str, value: bytes) -> bool:
+        name = secrets.token_hex(12)
+        staging = self._path(f"t.{name}")
+        token = f"i.{name}"
+        try:
+            os.mkdir(staging, 0o700)
+            self._write(os.path.join(staging, token), value)
+            os.rename(staging, home)
+        except OSError as error:
+            if self._token(home) == token:
+                return True  # as in _change
+            _forget(os.path.join(staging, token))
+            with contextlib.suppress(OSError):
+                os.rmdir(staging)
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                return False
+            raise self._failed(f"cannot create {os.path.basename(home)}", error) from error
+        return True
+
+    def _write(self, path: str, value: bytes) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb", buffering=0) as file:
+            view = memoryview(value)
+            while view:
+                view = view[file.write(view) :]
+
+    def _sweep(self, names: list[str], before: float) -> None:
+        """Remove what writers that died have left."""
+        old = []
+        for name in names:
+            with contextlib.suppress(OSError):
+                if name[:2] in ("v.", "t.") and os.stat(self._path(name)).st_mtime < before:
+                    old.append(name)
+        if not old:
+            return
+        in_use: set[str] = set()
+        for home in (name for name in names if name[:2] in ("k.", "h.")):
+            with contextlib.suppress(OSError):
+                in_use.update(f"v.{token[2:]}" for token in os.listdir(self._path(home)))
+        for name in set(old) - in_use:
+            _forget(self._path(name))
+            with contextlib.suppress(OSError):
+                for token in os.listdir(self._path(name)):
+                    _forget(self._path(os.path.join(name, token)))
+                os.rmdir(self._path(name))
+
+    def _yield_to_others(self, key: str, tries: int, deadline: Deadline) -> int:
+        """After a lost race: random pauses, since all who lost come back at the same time."""
+        if tries > 3 and deadline.passed:
+            raise StoreError(f"{self!r}: {key!r} kept changing for {deadline.elapsed():.1f} s; gave up")
+        time.sleep(random.uniform(0, min(0.05, 0.0005 * 2**tries)))
+        return min(tries + 1, 10)
+
+    def _waited_for(self, names: list[str]) -> float:
+        last, waited = getattr(self._local, "last", ((), 0.0))
+        self._local.last = ((), 0.0)
+        return waited if last == names else 0.0
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self!r} was closed")
+
+    def _failed(self, what: str, error: OSError) -> StoreError:
+        return StoreError(f"file store in {self._root}: {what}: {error.strerror or error}")
+
+
+def _forget(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

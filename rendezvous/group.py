@@ -1,0 +1,214 @@
+"""Group forming: the ranks of a job meet in a store and agree on who is in.
+
+Invariant: two ranks that `form` returns to in one session hold the same roster, and every rank on it was in
+`form`, with that session's name, epoch, size and fingerprint, when the roster was made. Nothing an earlier run
+left in the store, and no other job, can change that.
+
+The protocol
+============
+
+All keys begin with the scope: a hash of (name, run id), and the epoch. One key has a fixed name, the *door*; all
+others carry the random name of a *session*, so nobody can mistake them for another session's.
+
+    door            {state: open | closed | failed, session, size, fingerprint, host, roster | verdict}
+    <session>/seat/<rank>   hello of that rank: {nonce, size, fingerprint, record}
+    <session>/flag          the first objection to this session
+    <session>/beat          a counter that the host moves every 0.1 s while it waits
+    <session>/go            copy of the door after the session has ended; wakes everybody
+    <session>/left          how many have read the outcome
+
+1. Each rank draws a nonce and tries compare_set(door, absent -> open(new session)). Who succeeds is the
+   *host*, all others are *guests*.
+2. Everyone takes the seat of its rank by compare_set(seat, absent -> hello). A guest that finds its seat taken,
+   or the door's size, fingerprint or version different from its own, sets the flag. Then it waits for `go`.
+3. The host waits until all seats are taken. If no flag is up, it moves the door, by compare_set, from the bytes
+   with which it opened it to closed, with the roster (nonces and records by rank). This is the one moment in
+   which the group forms. If a flag is up, the seats disagree, or the deadline passes, it moves the door to
+   failed, with the verdict. Then it sets `go`.
+4. Everyone reads the outcome. A member finds its own nonce at its rank and is in; whoever finds another nonce
+   there was a duplicate and raises. Each counts itself on `left`; the last member deletes the session's keys,
+   then compare_sets the door from that outcome to absent. After a failure the host does so: it goes on
+   beating for 0.8 s, so that ranks that arrive meanwhile, and see it beat, raise the same verdict.
+5. A guest whose host has not beaten for 1.5 s and 6 looks (or whose process is known to be gone), or a rank that
+   finds a door closed for 3 s or failed without a beat, replaces it: compare_set(door, what it read -> open(its
+   own session)), deletes the old session's keys and is the host of the new one; should it die in between, its
+   door says which session's keys are still to be deleted. Guests of the old session
+   see the beat stop, look at the door and start over at step 1 with the same nonce.
+6. A guest whose deadline passes sets the flag; so all ranks give up together, with one list of the missing.
+
+Why stale data and interleavings do no harm:
+
+- What an earlier run left behind, killed wherever, is a door and keys of its session. New ranks wait at that
+  door at most 1.5 s (3 s if it was closed): nothing beats there, and no error is raised on account of anything
+  that did not change while the rank that reads it was there. Then one of them replaces the door and deletes the
+  session. Old seats, flags and records belong to the old session's name and are never looked at again. No
+  clock is compared with another's, only how long a rank itself has waited.
+- A host that was only slow, and was replaced, cannot form its group: its compare_set expects a door that is
+  gone, for good, since session names never come twice. It learns so by that compare_set, or at its next
+  beat, and starts over as a guest. So "taken for dead" may be wrong without doing harm.
+- Conversely, once the door is closed, only the last member that has read the roster, or someone after 3 s,
+  removes it; a host that dies right after closing has formed the group: guests that miss the `go` find the
+  closed door when the beat stops.
+- All decisions on one session are compare_sets of one key, so exactly one of: closed, failed, replaced.
+- Roster and verdicts concern this rank only if they bear a session name that it read from the open door itself,
+  and a membership only if the roster shows the nonce it drew in this call.
+- Two ranks with one number meet at one seat: compare_set lets one in, the other flags. Two jobs with one name
+  and different run ids have different scopes. Without run ids they share a door, and nothing but a rank that
+  comes twice can tell them apart; therefore the host then leaves a full table open a little longer
+  (`settle`: as long as it took to fill, between 20 ms, or 150 ms for several processes, and 500 ms), so that
+  the other job's ranks can object. Give jobs run ids: that costs nothing and is exact.
+- With a secret, doors, seats and flags carry an HMAC over (scope, epoch, key, content). A seat or flag without
+  a right one is ignored, and its seat may be taken over by the rightful rank; if the group is not complete 0.6 s
+  later, all raise AuthError. Who can write to the store can still keep a job from starting, never join it.
+
+What remains in the store: nothing, once all members have read the roster. A member that dies between closing and
+reading leaves the session's keys; `release` removes them, or the next group of the scope, or the store's TTL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import numbers
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from native.errors import StoreError
+
+from . import secret as secrets
+from ._checks import Deadline, check_timeout
+from ._desk import Desk, session_keys
+from ._guest import Guest
+from ._records import MAX_RECORD, MAX_SIZE, Scope, dumps, parse_door
+from .store import DEFAULT_TIMEOUT, Store
+
+MAX_NAME = 128  # bytes
+MAX_FINGERPRINT = 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A group that has formed, as seen by one of its ranks.
+
+    `run_id` is new with every formation and the same on all ranks: it tells this group's frames, keys and
+    segments from those of any other, also of one with the same name. `records[r]` is what rank r passed.
+    """
+
+    name: str
+    run_id: bytes
+    epoch: int
+    rank: int
+    size: int
+    records: tuple[Mapping[str, Any], ...]
+    session: str = field(repr=False)
+    scope: Scope = field(repr=False, compare=False)
+
+
+def form(
+    store: Store,
+    *,
+    rank: int,
+    size: int,
+    name: str,
+    record: Mapping[str, Any],
+    fingerprint: str,
+    run_id: str | None = None,
+    secret: bytes | None = None,
+    epoch: int = 0,
+    timeout: float = DEFAULT_TIMEOUT,
+    settle: float | None = None,
+) -> Membership:
+    """Meet the other ranks; blocks until all have come or the attempt has failed.
+
+    `record` (at most 4 KiB of JSON) is what the others get to know of this rank. `fingerprint` is whatever
+    all ranks must agree on: configuration and version, as text that a person can compare. `run_id` tells jobs
+    with one name apart. After a shrink, survivors meet under `epoch + 1`, with their new ranks and size.
+    `settle`: seconds a complete group waits for objections; None chooses (see above).
+
+    Raises, on every rank that is there: OpTimeout with `late`, the ranks missing at the deadline (of the rank
+    whose deadline is first); ConfigMismatch where ranks come twice, or disagree on size, fingerprint or
+    protocol; AuthError where they do not share the secret. StoreError where the store fails; ValueError and
+    TypeError for wrong arguments, before anything is sent.
+    """
+    rank, size = check_rank(rank, size)
+    scope = Scope(_text("name", name, MAX_NAME), run_id, _integer("epoch", epoch), secret)
+    if run_id is not None:
+        _text("run id", run_id, MAX_FINGERPRINT)
+    if secret is not None:
+        secrets.check(secret)
+    _text("fingerprint", fingerprint, MAX_FINGERPRINT)
+    check_timeout(timeout)
+    if settle is not None:
+        check_timeout(settle, "settle")
+    if scope.epoch < 0:
+        raise ValueError(f"epoch must not be negative, is {epoch}")
+    desk = Desk(store, scope, rank, size, fingerprint, _copy(record), timeout, settle)
+    formed = Guest(desk).run()
+    mark = hashlib.sha256("\n".join([scope.base, formed.session, *formed.nonces]).encode())
+    return Membership(name, mark.digest()[:16], scope.epoch, rank, size, formed.records, formed.session, scope)
+
+
+def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
+    """Remove what forming this group left in the store; to be called when its communicator closes.
+
+    Usually one look, since the last member to read the roster has removed everything. Where members have
+    not, waits for them until `timeout`, then removes the keys: they died, or will find the group gone.
+    Idempotent; any rank may call it. A store that is gone is nobody's concern any more.
+
+    Raises: ValueError and TypeError for a wrong timeout only.
+    """
+    deadline = Deadline(timeout)
+    scope = membership.scope
+    pause = 0.002
+    with contextlib.suppress(StoreError):
+        while store.get(scope.key(membership.session, "left"), 1.0) is not None:
+            if deadline.passed:
+                store.delete(session_keys(scope, membership.session, membership.size), 1.0)
+                door = store.get(scope.door, 1.0)
+                seen = parse_door(scope.unseal("door", door or b"")[0])
+                if seen is not None and seen.session == membership.session:
+                    store.compare_set(scope.door, door, None, 1.0)
+                return
+            time.sleep(min(pause, deadline.left()))
+            pause = min(2 * pause, 0.05)
+
+
+def check_rank(rank: int, size: int) -> tuple[int, int]:
+    """Both as ints, 0 <= rank < size; else TypeError or ValueError."""
+    rank, size = _integer("rank", rank), _integer("size", size)
+    if not 1 <= size <= MAX_SIZE:
+        raise ValueError(f"size must be 1 to {MAX_SIZE}, is {size}")
+    if not 0 <= rank < size:
+        raise ValueError(f"rank must be 0 to {size - 1} in a group of {size}, is {rank}")
+    return rank, size
+
+
+def _integer(what: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    return int(value)
+
+
+def _text(what: str, value: object, limit: int) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+    if not value or not value.isprintable() or len(value.encode()) > limit:
+        raise ValueError(f"{what} must be 1 to {limit} bytes of printable text, is {value[:80]!r}")
+    return value
+
+
+def _copy(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record as JSON carries it, so that this rank sees its own as others do."""
+    if not isinstance(record, Mapping):
+        raise TypeError(f"a record is a mapping, not {type(record).__name__}")
+    try:
+        body = dumps(dict(record))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"a record must be JSON: {error}") from error
+    if len(body) > MAX_RECORD:
+        raise ValueError(f"a record is at most {MAX_RECORD} bytes of JSON, not {len(body)}")
+    copy: Mapping[str, Any] = json.loads(body)
+    return copy

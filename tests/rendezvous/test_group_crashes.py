@@ -1,0 +1,477 @@
+"""What dead, slow and hostile processes leave behind or do meanwhile: groups form all the same."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from native.errors import AuthError, CollectiveError, OpTimeout, StoreError
+from rendezvous import _process
+from rendezvous._desk import Desk, session_keys
+from rendezvous._records import Hello, Scope, parse_door, parse_hello
+from rendezvous.file import FileStore
+from rendezvous.group import Membership, form, release
+from rendezvous.memory import MemoryStore
+from rendezvous.prefix import PrefixStore
+from rendezvous.redis import RedisStore
+from rendezvous.store import Store
+from rendezvous.tcp import TcpStore
+from tests.redis_server import start_redis
+from tests.rendezvous.backends import Backend
+from tests.rendezvous.groups import VERSION, Rank, check_formed, job, meet
+from tests.rendezvous.processes import python
+from tests.rendezvous.threads import background, eventually
+
+CHILD = """
+import sys, threading
+from rendezvous import open_store
+from rendezvous.group import form, release
+url, size, ranks, rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), int(sys.argv[4])
+def run(rank):
+    store = open_store(url)
+    for _ in range(rounds):
+        record = {"rank": rank, "job": "dead"}
+        member = form(store, rank=rank, size=size, name="group", record=record, fingerprint="version 1", timeout=60)
+        release(store, member)
+threads = [threading.Thread(target=run, args=(int(rank),), daemon=True) for rank in ranks]
+for thread in threads: thread.start()
+print("up", flush=True)
+for thread in threads: thread.join()
+"""
+
+
+class Hooked(PrefixStore):
+    """A store that runs `before` ahead of each call."""
+
+    def __init__(self, store: Store, before: Callable[[str, tuple[Any, ...]], None]) -> None:
+        super().__init__(store, "h")
+        self._before = before
+        for name in ("get", "set", "wait", "add", "compare_set", "delete"):
+            setattr(self, name, self._hook(name, getattr(store, name)))
+
+    def _hook(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def hooked(*arguments: Any) -> Any:
+            self._before(name, arguments)
+            return call(*arguments)
+
+        return hooked
+
+
+# -- earlier runs
+
+
+@pytest.mark.parametrize("kind", ["file", "redis"])
+@pytest.mark.parametrize("ranks", ["0", "1,2", "0,1,2"])
+def test_a_run_killed_while_joining_does_no_harm(
+    kind: str, ranks: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "file":
+        url = (tmp_path / "store").as_uri()
+        open_store: Callable[[], Store] = lambda: FileStore(tmp_path / "store")  # noqa: E731
+    else:
+        server = request.getfixturevalue("redis_plain")
+        url = server.url
+        client = server.client()
+        client.flushall()
+        client.close()
+        open_store = lambda: RedisStore("127.0.0.1", server.port)  # noqa: E731
+    for _ in range(2):
+        child = python(CHILD, url, "4", ranks, "1")
+        assert child.stdout is not None and child.stdout.readline() == "up\n"
+        store = open_store()
+        scope = Scope("group", None, 0, None)
+        assert eventually(lambda: store.get(scope.door) is not None, 30)  # noqa: B023
+        store.close()
+        child.send_signal(signal.SIGKILL)
+        child.communicate(timeout=30)
+        four = job(4)
+        outcomes = meet(open_store, four)
+        check_formed(outcomes, four)
+        assert max(outcome.seconds for outcome in outcomes) < 5
+
+
+def test_runs_killed_at_any_moment_do_no_harm(tmp_path: Path) -> None:
+    url = (tmp_path / "store").as_uri()
+    for turn in range(10):
+        child = python(CHILD, url, "3", "0,1,2", "1000")
+        assert child.stdout is not None and child.stdout.readline() == "up\n"
+        time.sleep(0.02 * turn)  # the moment is what varies
+        child.send_signal(signal.SIGKILL)
+        child.communicate(timeout=30)
+        ranks = job(2)  # a job of another size, at that
+        check_formed(meet(lambda: FileStore(tmp_path / "store"), ranks), ranks)
+    left = [name for name in os.listdir(tmp_path / "store") if name.startswith("k.")]
+    assert left == []
+
+
+def stale_door(
+    state: str, size: int = 3, secret: bytes | None = None, fingerprint: str = VERSION
+) -> tuple[Scope, str, bytes]:
+    """A door as a process of another machine, of which nothing is known, may have left it."""
+    scope = Scope("group", None, 0, None)
+    old = Scope("group", None, 0, secret)
+    desk = Desk(MemoryStore("unused"), old, 0, size, fingerprint, {}, 1, None)
+    desk.me = parse_hello({**desk.me.document(), "origin": "", "place": "elsewhere:1"}) or desk.me
+    desk.store.close()
+    session = secrets.token_hex(16)
+    verdict = {"kind": "config", "text": "something that was wrong then"} if state == "failed" else None
+    roster = [["0" * 32, {"job": "dead"}] for _ in range(size)] if state == "closed" else None
+    return scope, session, desk.door(state, session, roster=roster, verdict=verdict)
+
+
+OTHERS: list[dict[str, Any]] = [{}, {"size": 5}, {"fingerprint": "old"}, {"secret": b"o" * 32}]
+STALE = [
+    *(("open", other) for other in OTHERS),
+    *(("failed", other) for other in OTHERS),
+    ("closed", {}),
+    ("closed", OTHERS[3]),
+]
+
+
+@pytest.mark.parametrize(("state", "other"), STALE, ids=str)
+def test_what_another_machine_left_does_no_harm(state: str, other: dict[str, Any]) -> None:
+    store = MemoryStore("stale")
+    scope, session, door = stale_door(state, **other)
+    store.set(scope.door, door)
+    for number, key in enumerate(session_keys(scope, session, 5)):
+        if "go" not in key or state != "open":
+            store.set(key, door if "go" in key else b"\0{}" if "left" not in key else b"%d" % number)
+    ranks = job(3)
+    outcomes = meet(lambda: MemoryStore("stale"), ranks)
+    check_formed(outcomes, ranks)
+    assert max(outcome.seconds for outcome in outcomes) < 6
+    remains = [key for key in store._space.table._values if "seat/3" not in key and "seat/4" not in key]
+    assert remains == []
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\0", b"\1" * 50, b"\0{", b"\0[]", b"\0{}", b"\0" + b"[" * 100_000, bytes(range(256))]
+)
+def test_garbage_at_the_door_does_no_harm(garbage: bytes) -> None:
+    store = MemoryStore("garbage")
+    store.set(Scope("group", None, 0, None).door, garbage)
+    ranks = job(3)
+    check_formed(meet(lambda: MemoryStore("garbage"), ranks), ranks)
+    assert len(store._space.table) == 0
+    store.close()
+
+
+# -- hosts that die or stall
+
+
+def test_a_host_killed_while_others_wait_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_process, "is_gone", lambda process: False)  # as if it were on another machine
+    url = (tmp_path / "store").as_uri()
+    child = python(CHILD, url, "4", "0", "1")
+    assert child.stdout is not None and child.stdout.readline() == "up\n"
+    stores = [FileStore(tmp_path / "store") for _ in range(4)]
+    door = Scope("group", None, 0, None).door
+    assert eventually(lambda: stores[0].get(door) is not None, 30)
+    early = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in (1, 2)]  # type: ignore[misc]
+    with pytest.raises(OpTimeout):
+        stores[0].wait(["nothing"], 0.3)
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=30)
+    late = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in (0, 3)]  # type: ignore[misc]
+    members = []
+    for thread, outcome in early + late:
+        thread.join(20)
+        members.append(outcome.value)
+    assert len({member.run_id for member in members}) == 1
+    assert all(record["job"] == "job" for record in members[0].records)
+    for store in stores:
+        store.close()
+    assert [name for name in os.listdir(tmp_path / "store") if name[0] == "k"] == []
+
+
+@pytest.mark.parametrize("moment", ["wait", "set", "compare_set"])
+def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
+    """Rank 0 opens the door, then sleeps in one of its calls until long after another one took over."""
+    stalled = threading.Event()
+    go_on = threading.Event()
+    calls: list[str] = []
+
+    def before(name: str, arguments: tuple[Any, ...]) -> None:
+        calls.append(name)
+        commits = name != "compare_set" or (len(arguments) > 1 and arguments[1] is not None)
+        if name == moment and commits and not stalled.is_set():
+            stalled.set()
+            assert go_on.wait(30)
+
+    inner = MemoryStore("stall")
+    slow = Hooked(inner, before)
+    options = {"timeout": 40.0, "run_id": "r"}
+    thread, outcome = background(lambda: Rank(0, 3, options=options).form(slow))
+    others = [MemoryStore("stall") for _ in range(2)]
+    if moment != "compare_set":
+        assert stalled.wait(10)
+    rest = [
+        background(lambda rank=rank: Rank(rank, 3, options=options).form(others[rank - 1]))  # type: ignore[misc]
+        for rank in (1, 2)
+    ]
+    assert stalled.wait(10)  # the commit needs all of them
+    door = Scope("group", "r", 0, None).door
+    first = inner.get(door)
+    assert eventually(lambda: inner.get(door) != first, 20)
+    go_on.set()
+    for waiting, _ in [(thread, outcome), *rest]:
+        waiting.join(30)
+    assert len({result.value.run_id for result in (outcome, *(result for _, result in rest))}) == 1
+    assert inner._space.table._values == {}
+    for store in (inner, *others):
+        store.close()
+
+
+def test_a_host_that_dies_after_closing_the_door_has_formed_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The roster is at the door, but nobody was told: guests find it there."""
+
+    def before(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "set" and str(arguments[0]).endswith("/go"):
+            raise StoreError("died here")
+
+    inner = MemoryStore("dies")
+    others = [MemoryStore("dies") for _ in range(2)]
+    options = {"run_id": "r"}
+    thread, outcome = background(lambda: Rank(0, 3, options=options).form(Hooked(inner, before)))
+    door = Scope("group", "r", 0, None).door
+    assert eventually(lambda: inner.get(door) is not None)
+    rest = [
+        background(lambda rank=rank: Rank(rank, 3, options=options).form(others[rank - 1]))  # type: ignore[misc]
+        for rank in (1, 2)
+    ]
+    thread.join(10)
+    assert isinstance(outcome.error, StoreError)
+    members = []
+    for waiting, result in rest:
+        waiting.join(20)
+        members.append(result.value)
+    assert members[0].run_id == members[1].run_id
+    release(others[0], members[0], 0.2)
+    assert inner._space.table._values == {}
+    for store in (inner, *others):
+        store.close()
+
+
+def test_what_a_member_that_died_left_is_released(plain_backend: Backend) -> None:
+    def before(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "add":
+            raise StoreError("died before it had read the roster")
+
+    stores = [plain_backend.open() for _ in range(3)]
+    clients: list[Store] = [stores[0], stores[1], Hooked(stores[2], before)]
+    work = [
+        background(lambda rank=rank: Rank(rank, 3).form(clients[rank]))  # type: ignore[misc]
+        for rank in range(3)
+    ]
+    members = []
+    for thread, outcome in work:
+        thread.join(20)
+        members.append(outcome.value)
+    assert plain_backend.leftovers() > 0
+    start = time.monotonic()
+    for _ in range(2):
+        release(stores[1], members[1], 0.3)
+    assert time.monotonic() - start < 2
+    assert plain_backend.leftovers() == 0
+    ranks = job(3)
+    check_formed(meet(plain_backend.open, ranks), ranks)
+    for store in stores:
+        store.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_interrupted_rank_leaves_nothing(rank: int) -> None:
+    """As by Ctrl-C while it waits, as host and as guest."""
+    waits = 0
+
+    def before(name: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal waits
+        waits += name == "wait"
+        if name == "wait" and waits == 3:
+            raise KeyboardInterrupt
+
+    inner = MemoryStore("interrupt")
+    if rank:
+        other = MemoryStore("interrupt")
+        thread, outcome = background(lambda: Rank(0, 3, options={"timeout": 2.0}).form(other))
+        assert eventually(lambda: len(inner._space.table) > 0)
+    with pytest.raises(KeyboardInterrupt):
+        Rank(rank, 3).form(Hooked(inner, before))
+    if rank:
+        thread.join(20)
+        assert isinstance(outcome.error, OpTimeout)  # as if it had never come
+        assert outcome.error.late == (1, 2)
+        other.close()
+    assert len(inner._space.table) == 0
+    inner.close()
+
+
+# -- stores that fail
+
+
+def test_a_store_that_dies_while_ranks_wait_is_a_store_error_within_5_seconds(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    stores = [RedisStore("127.0.0.1", server.port) for _ in range(3)]
+    work = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in range(3)]  # type: ignore[misc]
+    with pytest.raises(OpTimeout):
+        stores[0].wait(["nothing"], 0.5)
+    server.stop()
+    start = time.monotonic()
+    for thread, outcome in work:
+        thread.join(30)
+        assert isinstance(outcome.error, StoreError)
+        assert str(server.port) in str(outcome.error)
+    assert time.monotonic() - start < 10
+    for store in stores:
+        store.close()
+
+
+def test_a_store_that_forgets_everything_while_ranks_wait_is_survived(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    client = server.client()
+    stores = [RedisStore("127.0.0.1", server.port) for _ in range(4)]
+    work = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in range(3)]  # type: ignore[misc]
+    for _ in range(2):
+        with pytest.raises(OpTimeout):
+            stores[3].wait(["nothing"], 0.5)
+        client.flushall()
+    last = Rank(3, 4).form(stores[3])
+    for thread, outcome in work:
+        thread.join(30)
+        assert outcome.value.run_id == last.run_id
+    assert eventually(lambda: client.dbsize() == 0)
+    client.close()
+    for store in stores:
+        store.close()
+    server.stop()
+
+
+def test_a_served_store_that_goes_down_is_a_store_error() -> None:
+    server = TcpStore.serve("127.0.0.1", 0)
+    client = TcpStore("127.0.0.1", server.port)
+    thread, outcome = background(lambda: Rank(1, 3).form(client))
+    with pytest.raises(OpTimeout):
+        server.wait(["nothing"], 0.3)
+    server.close()
+    thread.join(10)
+    assert isinstance(outcome.error, StoreError)
+    client.close()
+
+
+# -- hostile writers
+
+
+def test_forged_documents_are_not_believed() -> None:
+    """Someone who can write to the store, but does not know the secret, cannot get a group it chose formed."""
+    secret = b"s" * 32
+    store = MemoryStore("forged")
+    scope = Scope("group", None, 0, secret)
+    thief = Scope("group", None, 0, b"t" * 32)
+    thread, outcome = background(lambda: Rank(0, 2, options={"secret": secret}).form(MemoryStore("forged")))
+    assert eventually(lambda: store.get(scope.door) is not None)
+    door = parse_door(scope.unseal("door", store.get(scope.door) or b"")[0])
+    assert door is not None
+    seat = scope.key(door.session, "seat/1")
+    for forge in (b"\0", b"\1" + bytes(32)):
+        store.set(seat, forge + b'{"v":1}')
+    store.set(seat, thief.seal(f"{door.session}/seat/1", Hello(1, 2, "n", VERSION, "p", "o", {}).document()))
+    # a genuine seal, but of another key
+    store.set(scope.key(door.session, "flag"), scope.seal("door", {"kind": "config", "text": "forged"}))
+    thread.join(10)
+    assert isinstance(outcome.error, AuthError)
+    assert "forged" not in str(outcome.error)
+    store.close()
+
+
+def test_a_forged_outcome_is_not_believed() -> None:
+    secret = b"s" * 32
+    store = MemoryStore("outcome")
+    scope, thief = Scope("group", None, 0, secret), Scope("group", None, 0, b"t" * 32)
+    clients = [MemoryStore("outcome") for _ in range(2)]
+    work = [
+        background(lambda rank=rank: Rank(rank, 3, options={"secret": secret, "timeout": 3.0}).form(clients[rank]))  # type: ignore[misc]
+        for rank in range(2)
+    ]
+    assert eventually(lambda: sum("seat" in key for key in list(store._space.table._values)) == 2)
+    found = store.get(scope.door) or b""
+    door = parse_door(scope.unseal("door", found)[0])
+    assert door is not None
+    document = scope.unseal("door", found)[0] or {}
+    roster = [["0" * 32, {"evil": True}]] * 3
+    store.set(scope.key(door.session, "go"), thief.seal("door", {**document, "state": "closed", "roster": roster}))
+    for thread, outcome in work:
+        thread.join(20)
+        assert isinstance(outcome.error, CollectiveError)
+        assert outcome.values == []
+    for client in (store, *clients):
+        client.close()
+
+
+@given(data=st.binary(max_size=200), sealed=st.booleans())
+def test_no_bytes_break_the_parser(data: bytes, sealed: bool) -> None:
+    scope = Scope("n", None, 0, b"s" * 32 if sealed else None)
+    for prefix in (b"", b"\0", b"\1" + bytes(32), b"\0{", b'\0{"v":'):
+        document, authentic = scope.unseal("door", prefix + data)
+        parse_door(document)
+        parse_hello(document)
+        assert not (sealed and authentic)
+
+
+FIELDS = ["v", "state", "session", "rank", "size", "roster", "verdict", "before"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(["v", "state", "session", "rank", "size", "roster", "verdict", "before"]), JSON
+    )
+)
+def test_no_document_breaks_the_reader(changes: dict[str, Any]) -> None:
+    scope, _, raw = stale_door("closed")
+    document = scope.unseal("door", raw)[0] or {}
+    assert parse_door(document) is not None
+    door = parse_door({**document, **changes})
+    assert door is None or 0 <= door.rank < door.size
+    parse_hello({"rank": 1, "size": 2, "nonce": "n", "fingerprint": "f", "place": "p", "origin": "o", **changes})
+
+
+def test_a_door_of_another_version_is_a_mismatch_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each side alone: a guest of another version, and a host of another version."""
+    store = MemoryStore("versions")
+    thread, outcome = background(lambda: Rank(0, 2).form(MemoryStore("versions")))
+    scope = Scope("group", None, 0, None)
+    assert eventually(lambda: store.get(scope.door) is not None)
+    monkeypatch.setattr("rendezvous._guest.VERSION", 2)
+    monkeypatch.setattr("rendezvous._desk.VERSION", 2)
+    with pytest.raises(CollectiveError, match=r"version 2.*version 1"):
+        Rank(1, 2).form(store)
+    thread.join(10)
+    assert "version 2" in str(outcome.error) and "version 1" in str(outcome.error)
+    assert outcome.seconds < 3
+    store.close()
+
+
+def test_membership_is_a_value() -> None:
+    store = MemoryStore("value")
+    member = form(store, rank=0, size=1, name="n", record={}, fingerprint="f", secret=b"s" * 32)
+    assert isinstance(member, Membership)
+    assert "ssss" not in repr(member)
+    with pytest.raises(AttributeError):
+        member.rank = 1  # type: ignore[misc]
+    store.close()
