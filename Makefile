@@ -1,0 +1,78 @@
+# Everything that is done with a checkout. Needs Debian's or Ubuntu's make and Python; the rest is fetched.
+#
+#   make PYTHON=python3.12 …    another interpreter          make APT=no …    install no system packages
+#   make test ARGS="-k ring"    arguments for pytest
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+export PYTHON APT
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install -q --disable-pip-version-check
+READY := $(VENV)/.ready
+BUILD_TOOLS := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr ',' ' ') cmake ninja
+NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/null)
+FORMATTED := $(shell find native/src tests/native -name '*.[ch]pp' 2>/dev/null)
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format lint types native-tests bench dev build package clean
+
+help: ## Say what there is to make.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Train on real data with 4 processes, then measure. Installs what it needs.
+	@tools/need.sh --optional redis
+	@echo; echo "== Training with 4 processes, no server"
+	@$(BIN)/collectives run -n 4 examples/train_digits.py
+	@echo; echo "== The same, meeting through Redis"
+	@$(BIN)/python tools/with_redis.py $(BIN)/collectives run -n 4 examples/train_digits.py
+	@echo; echo "== Allreduce between 2 processes"
+	@$(BIN)/collectives bench allreduce -n 2 -b 8 -e 4M -f 8 -c 1
+
+test: $(READY) ## Run the tests.
+	@tools/need.sh redis openssl iproute2
+	$(BIN)/pytest $(ARGS)
+
+check: format lint types native-tests ## Check format, style, types, and the C++ under sanitizers.
+
+format: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+native-tests: $(READY)
+	@tools/need.sh doctest
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/native/run.sh
+
+bench: $(READY) ## Measure allreduce over all sizes (ARGS="-n 4 --transport tcp" for more).
+	$(BIN)/collectives bench allreduce -n 2 -c 1 $(ARGS)
+
+dev: $(READY) ## Only set up .venv, with this folder installed so that Python changes take effect at once.
+	@echo "Ready. Use $(BIN)/python, or: . $(BIN)/activate"
+
+build: $(READY) ## Make the source archive and the wheel, in dist/.
+	$(BIN)/python -m build --outdir dist .
+
+package: $(READY) ## Make both, install the wheel elsewhere, and use it.
+	$(BIN)/python tools/check_package.py
+
+clean: ## Remove everything that was made, .venv too.
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@tools/need.sh python compiler
+	$(PYTHON) -m venv $(VENV)
+
+# Built without isolation, in a folder that stays: a change in one C++ file compiles that file alone.
+$(READY): $(NATIVE) | $(BIN)/python
+	@tools/need.sh python compiler
+	$(PIP) $(BUILD_TOOLS)
+	$(PIP) --no-build-isolation -e '.[test,dev]'
+	@touch $@
