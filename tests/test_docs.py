@@ -1,0 +1,231 @@
+"""The documentation agrees with the code: links, names, tables, figures and examples.
+
+Invariant: what is checked is what readers see; nothing here repeats the documentation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import collectives
+from collectives.algorithms import algorithms
+from collectives.commands import checks
+from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.group import Group
+from collectives.schedule.play import Play
+from collectives.schedule.verify import cost
+from native import errors
+from rendezvous.store import SCHEMES
+
+ROOT = Path(__file__).parents[1]
+HOME = Path(collectives.__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+COMMAND = ("-c", "from collectives.commands.main import main; main(prog_name='collectives')")
+FOLDERS = "native|transports|rendezvous|collectives|bench|tests|docs|examples|tools"
+
+
+def text(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def rows(document: str, heading: str) -> list[list[str]]:
+    """The cells of the first table after `heading`, without its head."""
+    lines = text(document).partition(f"{heading}\n")[2].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    table = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in line.strip("|").split("|")])
+    return table
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text(document), re.DOTALL)
+
+
+def run(folder: Path, *arguments: str) -> str:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
+    env = {**kept, "PYTHONPATH": str(HOME), "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=folder, env=env, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- all documents
+
+
+def _anchors(path: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"https?://", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.is_relative_to(ROOT) and target.exists(), f"{path.name}: {link}"
+        assert not anchor or anchor in _anchors(target), f"{path.name}: {link}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_are_named_exist(path: Path) -> None:
+    for name in re.findall(rf"`((?:{FOLDERS})/[\w./]*)`", path.read_text()):
+        later = name in ("transports/verbs.py",)
+        assert (ROOT / name).exists() or later, f"{path.name}: {name}"
+
+
+def test_documents_are_linked_from_another() -> None:
+    linked = {
+        (path.parent / link.partition("#")[0]).resolve()
+        for path in DOCUMENTS
+        for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text())
+        if not link.startswith(("http", "#"))
+    }
+    lonely = [path.name for path in ROOT.glob("docs/*") if path.is_file() and path not in linked]
+    assert not lonely
+
+
+# --- architecture.md
+
+
+@pytest.mark.parametrize(
+    ("said", "file", "code"),
+    [
+        ("at most a slice (128 KiB)", "group.cpp", "default_slice = 128 << 10"),
+        ("2 staging slots of 128 KiB", "group.cpp", "default_slot = 128 << 10"),
+        ("2 staging slots of 128 KiB", "arena.hpp", "slots_per_link = 2"),
+        ("3 of 256 KiB", "group.cpp", "default_cast_slot = 256 << 10"),
+        ("3 of 256 KiB", "arena.hpp", "cast_slots = 3"),
+        ("64 lines", "arena.hpp", "lines_per_link = 64"),
+        ("up to 56 bytes", "arena.hpp", "inline_bytes = 56"),
+        ("`comm.empty()` array, 32 KiB or more", "shm_link.cpp", "direct_from_shm = 32 << 10"),
+        ("between threads, 4 KiB or more", "shm_link.cpp", "direct_from_thread = 4 << 10"),
+        ("in pieces of 1 MiB", "shm_link.cpp", "direct_piece = 1 << 20"),
+        ("Results of 12 MiB and more", "executor.cpp", "streaming_from = 12 << 20"),
+        ("a frame of 48 bytes", "frame.hpp", "sizeof(Frame) == 48"),
+        ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Hello) == 80"),
+        ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Reply) == 112"),
+        ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Proof) == 72"),
+        ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Closing) == 48"),
+        ("has two seconds, and 64", "control.cpp", "handshake_time = 2s"),
+        ("has two seconds, and 64", "control.cpp", "most_pending = 64"),
+        ("some 2 000 times", "group.cpp", "spins_with_cores = 2000"),
+        ("half a millisecond", "wait.cpp", "yield_for = 500us"),
+        ("more than 0.3 ms", "wait.cpp", "slow_yield = 300us"),
+        ("a tenth of a second", "wait.cpp", "crowded_for = 100ms"),
+        ("within 50 ms", "executor.cpp", "longest_sleep = 50ms"),
+    ],
+)
+def test_figures_are_those_in_the_code(said: str, file: str, code: str) -> None:
+    assert said in " ".join(text("architecture.md").split())
+    assert code in " ".join((ROOT / "native" / "src" / file).read_text().split())
+
+
+def test_figures_in_the_performance_log_are_those_in_the_code() -> None:
+    words = " ".join(text("performance.md").split())
+    staging = (ROOT / "native" / "src" / "staging.cpp").read_text()
+    assert "every 128 copies" in words and "retry_after = 128;" in staging
+    assert "below 8 KiB" in words and "smallest_timed = 8 << 10;" in staging
+    assert "12 MiB or more" in words
+
+
+# --- algorithms.md
+
+
+def test_every_algorithm_is_in_the_table_with_its_claims() -> None:
+    yes = {True: "yes", False: ""}
+    told = [[row[0], row[1], row[5], row[6]] for row in rows("algorithms.md", "## Those there are")]
+    built_in = [a for c in COLLECTIVES for a in algorithms(c) if a.function.__module__.startswith("collectives.")]
+    assert told == [[a.collective, a.name, yes[a.in_place], yes[a.uneven]] for a in built_in]
+    for row, known in zip(rows("algorithms.md", "## Those there are"), built_in, strict=True):
+        assert row[4] in " ".join((inspect.getdoc(known.function) or "").split()), known
+
+
+def _value(formula: str, p: int) -> float:
+    """A cell of the table, with n = 1."""
+    powers = 1 << (p.bit_length() - 1)
+    formula = re.sub(r"\[(.*?)\]", r"\1" if powers < p else "", formula)
+    for word, number in (("ceil(log2 p)", "c"), ("log2 P", "l"), ("log2 p", "m")):
+        formula = formula.replace(word, number)
+    formula = re.sub(r"(?<=[\w)])\s*(?=[(a-zA-Z])", "*", formula)  # 2n(p-1) means 2*n*(p-1)
+    names = {"n": 1, "p": p, "P": powers, "c": math.ceil(math.log2(p)), "l": int(math.log2(powers)), "m": math.log2(p)}
+    return float(eval(formula, {"__builtins__": {}}, names))
+
+
+@pytest.mark.parametrize("row", rows("algorithms.md", "## Those there are"), ids=lambda row: "-".join(row[:2]))
+def test_rounds_and_bytes_are_bounds_that_are_reached(row: list[str]) -> None:
+    (known,) = [a for a in algorithms(row[0]) if a.name == row[1]]
+    reached = [False, False]
+    for p in (2, 3, 4, 5, 6, 7, 8, 12, 16):
+        schedules = [known(rank, p) for rank in range(p)]
+        found = cost(Play(Group(schedules)))
+        sent = found.blocks / max(schedules[0].grid)
+        for i, (is_, bound) in enumerate([(found.rounds, _value(row[2], p)), (sent, _value(row[3], p))]):
+            assert is_ <= bound + 1e-9, f"{p} ranks: {is_}, not {bound}"
+            reached[i] |= is_ >= bound - 1e-9
+    assert reached == [True, True]
+
+
+def test_the_algorithm_that_is_written_there(tmp_path: Path) -> None:
+    chain, prove, use = blocks("algorithms.md", "python")
+    for name, program in (("chain", chain), ("prove", prove), ("use", use)):
+        (tmp_path / f"{name}.py").write_text(program)
+    assert "allreduce chain: verified, in place too, blocks of any sizes" in run(tmp_path, "prove.py")
+    (console,) = [block for block in blocks("algorithms.md", "console") if block.startswith("$ ")]
+    command, _, shown = console.partition("\n...\n")
+    assert shown.strip() in run(tmp_path, *COMMAND, *command.split()[2:])
+    assert run(tmp_path, *COMMAND, "run", "-n", "3", "use.py") == "[0] 3 ranks in a chain: 6.0\n"
+
+
+# --- stores.md, launching.md, errors.md
+
+
+def test_every_store_is_in_the_table() -> None:
+    told = {row[0].strip("`").partition("://")[0] for row in rows("stores.md", "# Stores")}
+    assert told == set(SCHEMES)
+
+
+def test_ranks_as_threads(tmp_path: Path) -> None:
+    (tmp_path / "threads.py").write_text(blocks("stores.md", "python")[-1])
+    assert sorted(run(tmp_path, "threads.py").splitlines()) == [f"rank {r}: 3" for r in range(3)]
+
+
+def test_every_variable_is_in_the_table() -> None:
+    told = re.findall(r"`COLLECTIVES_(\w+)`", " ".join(row[0] for row in rows("launching.md", "## Variables")))
+    assert sorted(told) == sorted(checks.VARIABLES)
+    parameters = inspect.signature(collectives.init).parameters
+    for row in rows("launching.md", "## Variables"):
+        assert all(name in parameters for name in re.findall(r"`(\w+)`", row[1]))
+
+
+def test_what_launchers_are_recognised_by() -> None:
+    source = (ROOT / "rendezvous" / "bootstrap.py").read_text()
+    table = rows("launching.md", "## Other launchers")
+    assert len(table) == source.partition('"""')[2].partition('"""')[0].count("\n|") - 2  # the same launchers
+    for row in table:
+        for name in re.findall(r"`([A-Z_]+)`", row[1] + row[2]):
+            assert f'"{name}"' in source, name
+
+
+def test_the_tree_of_errors_is_the_one_in_the_code() -> None:
+    tree = (errors.__doc__ or "").partition("CollectiveError")[2].partition("\n\nInvariant")[0]
+    assert re.sub(r"\n    ", "\n", tree) in text("errors.md")
+    headings = re.findall(r"^## (.*)$", text("errors.md"), re.MULTILINE)
+    explained = {name for heading in headings for name in heading.split(", ")}
+    assert explained == {kind.__name__ for kind in errors.CollectiveError.__subclasses__()}
