@@ -18,7 +18,10 @@ namespace {
 constexpr auto yield_for = 500us;    // then sleep: beyond this a wake-up's cost no longer matters
 constexpr auto slow_yield = 300us;   // a yield this long has given a time slice to a stranger
 constexpr auto crowded_for = 100ms;  // how long to remember that
-constexpr double never = 1e9;        // seconds
+constexpr int fewest_spins = 32;
+constexpr int most_yields =
+    100;                       // a rank that uses up its time slice by looking has to wait for the next one
+constexpr double never = 1e9;  // seconds
 }  // namespace
 
 Deadline::Deadline(double seconds) : at_(Clock::time_point::max()) {
@@ -49,6 +52,17 @@ void futex_wake(const std::atomic<std::uint32_t>& word) {
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
+void Backoff::reset() {
+    if (yielded_) {
+        spins_ = std::max(spins_ / 2, std::min(fewest_spins, most_spins_));
+    } else if (looks_ > 0) {
+        spins_ = std::min(spins_ * 2, most_spins_);
+    }
+    looks_ = 0;
+    yielded_ = false;
+    yields_ = 0;
+}
+
 Backoff::Next Backoff::idle() {
     if (looks_ < spins_) {
         ++looks_;
@@ -60,10 +74,10 @@ Backoff::Next Backoff::idle() {
 
 Backoff::Next Backoff::yield() {
     const auto before = Clock::now();
+    if (!yielded_) yielding_since_ = before;
+    yielded_ = true;
     if (before < crowded_until_) return Next::sleep;
-    if (yields_ == 0) yielding_since_ = before;
-    ++yields_;
-    if (before - yielding_since_ > yield_for) return Next::sleep;
+    if (++yields_ > most_yields || before - yielding_since_ > yield_for) return Next::sleep;
     ::sched_yield();
     if (const auto after = Clock::now(); after - before > slow_yield) crowded_until_ = after + crowded_for;
     return Next::look;

@@ -36,19 +36,20 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 
 // The ladder of one idle period: what to do after the n-th look that found nothing.
 //
-// Spin while there is a core for everybody, then yield, then sleep. A yield that took long means that some
-// other process holds the core and every yield hands it a whole time slice; for a while after that, yielding
-// is skipped: a sleeper that is woken gets its core back at once.
+// Spin while there is a core for everybody, then yield, then sleep. Spinning pays only if what is waited for
+// comes meanwhile, which it cannot where two ranks have ended up on one core: periods that outlast the
+// spinning halve it, those that end in it double it. A yield that took long means that some other process
+// holds the core and every yield hands it a whole time slice; for a while after that, yielding is skipped: a
+// sleeper that is woken gets its core back at once.
 class Backoff {
   public:
     enum class Next : std::uint8_t { look, sleep };
 
-    explicit Backoff(int spins) : spins_(spins) {}
+    // `most_spins`: looks before the first yield where spinning has proved useful.
+    explicit Backoff(int most_spins) : most_spins_(most_spins), spins_(most_spins) {}
 
-    void reset() {
-        looks_ = 0;
-        yields_ = 0;
-    }
+    // What was waited for has come.
+    void reset();
 
     // Spins or yields once and asks to look again, or asks to sleep.
     Next idle();
@@ -56,8 +57,10 @@ class Backoff {
   private:
     Next yield();
 
+    int most_spins_;
     int spins_;
     int looks_ = 0;
+    bool yielded_ = false;
     int yields_ = 0;
     Clock::time_point yielding_since_{};
     Clock::time_point crowded_until_{};
