@@ -154,8 +154,11 @@ class Desk:
         document, authentic = self.scope.unseal("door", value or b"")
         return parse_door(document), authentic
 
-    def sit(self, session: str) -> str | None:
-        """Take our seat; if someone else who knows the secret has it, say who."""
+    def sit(self, session: str, *, host_is_authentic: bool = True) -> str | None:
+        """Take our seat; if someone else who knows the secret has it, say who.
+
+        A stranger at it has to make room, unless the host is as strange to us: then we are the stranger.
+        """
         key, name = self.scope.key(session, seat(self.me.rank)), f"{session}/{seat(self.me.rank)}"
         hello = self.scope.seal(name, self.me.document())
         expected = None
@@ -167,7 +170,9 @@ class Desk:
                     f"rank {self.me.rank} was started twice, by {rival.place} and by {self.me.place}; "
                     "if these are two jobs, give them different names or run ids"
                 )
-            expected = seated  # a stranger: the seat is ours
+            if not host_is_authentic:
+                return None
+            expected = seated
         self.leaving.append(key)
         return None
 

@@ -19,6 +19,7 @@ from ._desk import Desk, Formed, Pulse
 from ._hosting import AUTH_GRACE, Hosting, sizes_text
 from ._records import VERSION, Door, Hello
 
+SLICE = 0.2  # seconds between looks at the host; longer ones once it takes long
 PATIENCE = 1.5  # seconds without a sign of life after which a host is taken for dead
 CLEARING = 3.0  # seconds the members of a formed group have to pick up the roster
 LAST_WORD = 0.7  # seconds a rank that gives up waits for the host to tell everybody
@@ -89,7 +90,7 @@ class Guest:
             return self._take_over(found, door)
         complaint = self._objection(door, authentic)
         if desk.me.rank < door.size:
-            rival = desk.sit(session)
+            rival = desk.sit(session, host_is_authentic=authentic)
             if rival is not None and complaint is None:
                 complaint = {"kind": "config", "text": rival}
         if complaint is not None:
@@ -100,7 +101,7 @@ class Guest:
         while True:
             here = time.monotonic() - came
             try:
-                [value] = desk.store.wait([go], min(0.2 if here < 2 else 0.5, desk.deadline.left()))
+                [value] = desk.store.wait([go], min(SLICE if here < 2 else 2.5 * SLICE, desk.deadline.left()))
             except OpTimeout:
                 pass
             else:

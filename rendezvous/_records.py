@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import secret as secrets
@@ -31,7 +31,7 @@ class Scope:
     name: str
     run: str | None
     epoch: int
-    secret: bytes | None
+    secret: bytes | None = field(repr=False)
 
     @property
     def base(self) -> str:

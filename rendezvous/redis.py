@@ -175,6 +175,7 @@ class RedisStore:
         self._tls = (ca_file, cert_file, key_file) if tls else None
         self._ttl = str(max(1, int(ttl * 1000)))
         self._lock = threading.Lock()
+        self._connecting = threading.Lock()
         self._idle: list[Any] = []
         self._closed = False
         self._pid = os.getpid()
@@ -276,17 +277,34 @@ class RedisStore:
         return answer
 
     def _take(self, deadline: Deadline) -> Any:
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
+        connection = self._take_idle()
         if connection is not None:
+            return connection
+        # one at a time: many threads that begin together would slow each other's handshakes down, and most
+        # find a connection that another has done with by the time it is their turn
+        if not self._connecting.acquire(timeout=min(PATIENCE, deadline.left()) + GRACE):
+            raise redis.TimeoutError("too many threads connect at once")
+        try:
+            return self._take_idle() or self._connect(max(deadline.left(), GRACE))
+        finally:
+            self._connecting.release()
+
+    def _take_idle(self) -> Any:
+        """A connection that is still open and has nothing to say, or None."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
             try:
                 if not connection.can_read(0):
                     return connection
             except (OSError, RedisError):
                 pass
             connection.disconnect()  # closed by the server, or with an answer nobody awaits
-        left = max(deadline.left(), GRACE)
-        options = {
+
+    def _connect(self, left: float) -> Any:
+        options: dict[str, Any] = {
             **self._where,
             "socket_connect_timeout": min(PATIENCE, left),
             "socket_timeout": min(PATIENCE, max(left, 1.0)),
@@ -295,7 +313,9 @@ class RedisStore:
         }
         make: Callable[..., Any] = redis.Connection
         if self._tls is not None:
-            make = functools.partial(_TlsConnection, _context(*self._tls, *map(_changed, self._tls)))
+            ca, cert, key = self._tls
+            make = functools.partial(_TlsConnection, _context(ca, cert, key, *map(_changed, self._tls)))
+            options.update(ssl_ca_certs=ca, ssl_certfile=cert, ssl_keyfile=key, ssl_check_hostname=True)
         fresh = make(**options)
         try:
             fresh.connect()
@@ -322,7 +342,10 @@ class RedisStore:
 
 
 class _TlsConnection(redis.SSLConnection):
-    """A connection that does not make a TLS context of its own: that takes longer than all else together."""
+    """A connection that does not make a TLS context of its own: that takes longer than all else together.
+
+    Versions of redis-py that do not ask `_wrap_socket_with_ssl` go by the options, which say the same.
+    """
 
     def __init__(self, context: ssl.SSLContext, **options: Any) -> None:
         super().__init__(**options)

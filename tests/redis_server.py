@@ -71,7 +71,10 @@ def start_redis(
         server = RedisServer(process, number, password, certificates)
         if _answers(server):
             return server
+        ended = process.poll() is not None
         server.stop()
+        if not ended:
+            break
     pytest.fail(f"redis-server did not come up within {_START} s")
 
 
@@ -87,12 +90,18 @@ def make_certificates(folder: Path) -> Path:
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     for name in ("ca", "other"):
         files = ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
-        openssl("req", "-x509", *key, "-days", "2", "-subj", f"/CN={name}", *files)
+        usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]  # which Python 3.13 insists on
+        openssl("req", "-x509", *key, "-days", "2", "-subj", f"/CN={name}", *usage, *files)
     openssl("req", *key, "-subj", "/CN=server", "-keyout", "server.key", "-out", "server.csr")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    extensions = (
+        "subjectAltName=IP:127.0.0.1,DNS:localhost",
+        "authorityKeyIdentifier=keyid",
+        "subjectKeyIdentifier=hash",
+    )
+    (folder / "extensions").write_text("\n".join(extensions))
     openssl(
         *("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
-        *("-days", "2", "-extfile", "names", "-out", "server.pem"),
+        *("-days", "2", "-extfile", "extensions", "-out", "server.pem"),
     )
     return folder
 

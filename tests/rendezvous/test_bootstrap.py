@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.errors import AuthError, TransportUnavailable
@@ -290,6 +290,7 @@ def test_huge_ranges_cost_nothing_until_they_are_used() -> None:
     assert next(hosts("n[000000000000-999999999999]")) == "n000000000000"
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="n0123456789[]-,. ", max_size=30))
 def test_any_text_is_a_list_or_a_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.errors import AuthError
@@ -119,6 +119,7 @@ FIELDS = st.tuples(
 )
 
 
+@settings(deadline=None)
 @given(one=FIELDS, other=FIELDS)
 def test_a_signature_fits_its_place_only(
     one: tuple[bytes, str, int, str, bytes], other: tuple[bytes, str, int, str, bytes]

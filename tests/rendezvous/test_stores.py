@@ -129,23 +129,24 @@ def test_wait_returns_values_in_the_order_asked(store: Store) -> None:
     assert store.wait("a", 5) == [b"a"]  # one key, not its characters
 
 
-@pytest.mark.parametrize("how", ["set", "add", "compare_set"])
-def test_wait_wakes_when_the_key_appears(any_backend: Backend, store: Store, how: str) -> None:
-    other = any_backend.open()
-    thread, outcome = background(lambda: other.wait(["key"], 60))
+def test_wait_wakes_when_the_key_appears(any_backend: Backend, store: Store) -> None:
+    ways: list[Callable[[str], Any]] = [
+        lambda key: store.set(key, b"7"),
+        lambda key: store.add(key, 7),
+        lambda key: store.compare_set(key, None, b"7"),
+    ]
+    others = [any_backend.open() for _ in ways]
+    waits = [background(lambda n=n: others[n].wait([f"key/{n}"], 60)) for n in range(len(ways))]  # type: ignore[misc]
     with pytest.raises(OpTimeout):
-        store.wait(["never"], 0.3)  # meanwhile the other one is certainly asleep
-    assert thread.is_alive()
-    if how == "set":
-        store.set("key", b"7")
-    elif how == "add":
-        store.add("key", 7)
-    else:
-        store.compare_set("key", None, b"7")
-    thread.join(SLACK)
-    assert not thread.is_alive()
-    assert outcome.value == [b"7"]
-    other.close()
+        store.wait(["never"], 0.2)  # meanwhile the others are certainly asleep
+    for number, way in enumerate(ways):
+        thread, outcome = waits[number]
+        assert thread.is_alive()
+        way(f"key/{number}")
+        thread.join(SLACK)
+        assert not thread.is_alive()
+        assert outcome.value == [b"7"]
+        others[number].close()
 
 
 def test_wait_wants_all_keys_at_once(any_backend: Backend, store: Store) -> None:

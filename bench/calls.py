@@ -1,0 +1,115 @@
+"""A case bound to a communicator and to memory: one call, ready to be repeated.
+
+Invariant: the call is what a user would write, with everything checked and looked up as a user's would be; arrays
+are made once per case and used for all that is measured of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bench.cases import IN_PLACE, Case
+from bench.data import Data
+from bench.values import Array
+from collectives import Communicator
+from collectives.arrays import dtype_of
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """A rank's memory for one case. `out` is for results that the caller provides memory for."""
+
+    inp: Array
+    out: Array
+
+    @staticmethod
+    def of(comm: Communicator, case: Case, shared: bool, needs_out: bool) -> Arrays:
+        """`shared`: memory that ranks of this host read directly, from `comm.empty`."""
+        dtype = dtype_of(case.dtype)
+        ranks = case.ranks
+
+        def array(elements: int, parts: bool) -> Array:
+            shape = (ranks, elements // ranks) if parts else (elements,)
+            made: Array = comm.empty(shape, dtype) if shared else np.empty(shape, dtype)
+            made.fill(0)  # so that the kernel has given the pages before anything is timed
+            return made
+
+        inp = array(case.elements_in, case.collective == "scatter")
+        given = needs_out and case.collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall")
+        return Arrays(inp, array(case.elements_out, case.collective == "allgather") if given else inp[:0])
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`call` makes the call and gives its result."""
+
+    case: Case
+    rank: int
+    arrays: Arrays
+    in_place: bool
+    call: Callable[[], Any]
+
+    def wrong(self, salt: int) -> int:
+        """Call once, with values chosen by `salt`: how many elements of this rank's result are wrong."""
+        if self.case.collective == "barrier":
+            self.call()
+            return 0
+        data = Data(self.case, self.arrays.inp.dtype, self.rank, salt)
+        if self.case.collective == "broadcast":
+            data.spoil(self.arrays.inp)
+        elif not self.in_place and self.arrays.out.size:
+            data.spoil(self.arrays.out)
+        data.fill(self.arrays.inp)
+        result = self.call()
+        return data.wrong(result)
+
+
+def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
+    """The call of this rank."""
+    options: dict[str, Any] = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
+    x, out = arrays.inp, arrays.inp if place == IN_PLACE else arrays.out
+    call: Callable[[], Any]
+    match case.collective:
+        case "allreduce" | "reduce_scatter":
+            call = partial(getattr(comm, case.collective), x, case.op, out=out, **options)
+        case "reduce":
+            target = out if comm.rank == case.root else None
+            call = partial(comm.reduce, x, case.op, case.root, out=target, **options)
+        case "allgather" | "alltoall":
+            call = partial(getattr(comm, case.collective), x, out=out, **options)
+        case "broadcast" | "gather":
+            call = partial(getattr(comm, case.collective), x, case.root, **options)
+        case "scatter":
+            call = partial(comm.scatter, x if comm.rank == case.root else None, case.root, **options)
+        case "barrier":
+            call = partial(comm.barrier, **options)
+        case other:
+            raise AssertionError(other)
+    return Bound(case, comm.rank, arrays, place == IN_PLACE, call)
+
+
+def algorithm_of(comm: Communicator, case: Case) -> str:
+    """The name of the algorithm that runs for this case."""
+    if case.algorithm != "auto":
+        return case.algorithm
+    told = dict(_pairs(comm.explain(case.collective, case.nbytes, case.dtype)))
+    return told["algorithm"].partition(":")[0]
+
+
+def transports_of(comm: Communicator) -> dict[str, int]:
+    """How many of this rank's peers are reached over which transport."""
+    told = dict(_pairs(comm.explain("barrier", 0, "uint8")))
+    pairs = (entry.split(" over ") for entry in told["peers"].split(", ") if " over " in entry)
+    return {kind: int(number) for number, kind in pairs}
+
+
+def _pairs(explanation: str) -> list[tuple[str, str]]:
+    """The lines "name   what there is to say" at the head of an explanation."""
+    head = explanation.partition("\n\n")[0].splitlines()[1:]
+    words = [line.split(maxsplit=1) for line in head]
+    return [(entry[0], entry[1]) for entry in words if len(entry) == 2]

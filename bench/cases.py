@@ -1,0 +1,115 @@
+"""What is measured: a collective, on how many elements of which kind, and how its bytes are counted.
+
+Invariant: "size" and "count" mean what they mean in nccl-tests, and depend on nothing but the case, so every rank,
+and every system that is compared, moves the same bytes. Imports nothing but the standard library: the workers of
+peers use it with a Python of their own.
+
+    collective                        size                     count               bus bandwidth / (size / time)
+    allreduce                         a rank's array           elements of it      2(n-1)/n
+    reduce, broadcast                 a rank's array           elements of it      1
+    allgather, gather                 all parts together       elements of a part  (n-1)/n
+    reduce_scatter, scatter           all parts together       elements of a part  (n-1)/n
+    alltoall                          what a rank sends        elements of a part  (n-1)/n
+    barrier                           0                        0                   0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+OUT_OF_PLACE: Final = "out-of-place"
+IN_PLACE: Final = "in-place"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A collective as the benchmark sees it.
+
+    `parts`: size counts the parts of all ranks together. `places`: how it can be called, the usual way first.
+    `factor(ranks)`: bus bandwidth over algorithm bandwidth.
+    """
+
+    name: str
+    reduces: bool
+    rooted: bool
+    parts: bool
+    places: tuple[str, ...]
+    factor: Callable[[int], float]
+
+
+def _all_but_mine(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _once(_ranks: int) -> float:
+    return 1.0
+
+
+_BOTH, _OUT, _IN = (OUT_OF_PLACE, IN_PLACE), (OUT_OF_PLACE,), (IN_PLACE,)
+_KINDS: Final = (
+    Kind("allreduce", True, False, False, _BOTH, lambda n: 2 * (n - 1) / n),
+    Kind("reduce_scatter", True, False, True, _OUT, _all_but_mine),
+    Kind("allgather", False, False, True, _OUT, _all_but_mine),
+    Kind("broadcast", False, True, False, _IN, _once),
+    Kind("reduce", True, True, False, _BOTH, _once),
+    Kind("alltoall", False, False, True, _OUT, _all_but_mine),
+    Kind("gather", False, True, True, _OUT, _all_but_mine),
+    Kind("scatter", False, True, True, _OUT, _all_but_mine),
+    Kind("barrier", False, False, False, _OUT, lambda _n: 0.0),
+)
+KINDS: Final = {kind.name: kind for kind in _KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of the table. `op` is "none" and `root` -1 where the collective has none.
+
+    `count` as in nccl-tests: elements of a rank's array, or of one part where ranks have parts.
+    """
+
+    collective: str
+    dtype: str
+    itemsize: int
+    op: str
+    root: int
+    algorithm: str
+    ranks: int
+    count: int
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.collective]
+
+    @property
+    def nbytes(self) -> int:
+        """The size: bytes of the larger of the arrays that a rank passes and gets."""
+        return self.count * (self.ranks if self.kind.parts else 1) * self.itemsize
+
+    @property
+    def elements_in(self) -> int:
+        """Elements of the array that a rank (a scatter's root) passes."""
+        whole = self.collective in ("reduce_scatter", "alltoall", "scatter")
+        return self.count * self.ranks if whole else self.count
+
+    @property
+    def elements_out(self) -> int:
+        """Elements of the array that a rank (a gather's or reduce's root) gets."""
+        whole = self.collective in ("allgather", "alltoall", "gather")
+        return self.count * self.ranks if whole else self.count
+
+    def algbw(self, seconds: float) -> float:
+        """Size over time, in 10^9 bytes a second."""
+        return self.nbytes / seconds / 1e9 if seconds > 0 else 0.0
+
+    def busbw(self, seconds: float) -> float:
+        """The same scaled to what a link has to carry, so that rank counts can be compared."""
+        return self.algbw(seconds) * self.kind.factor(self.ranks)
+
+
+def count_for(kind: Kind, nbytes: int, itemsize: int, ranks: int) -> int:
+    """The count for about `nbytes`: rounded down to whole elements in equal parts, but at least one."""
+    if kind.name == "barrier":
+        return 0
+    return max(1, nbytes // (itemsize * (ranks if kind.parts else 1)))

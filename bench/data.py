@@ -1,0 +1,87 @@
+"""What a rank brings to a case, and what it has to get.
+
+Invariant: this is the one place that knows the collectives' meaning for the benchmark, so that our results and a
+peer's are held against the same. Imports nothing but NumPy: see `values`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench import values
+from bench.cases import Case
+from bench.values import Array, Values
+
+Part = tuple[int, int, Array, int]  # from element, to element, table, phase
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """One rank's side of one check; `salt` makes the values of this check different from those of another."""
+
+    case: Case
+    dtype: np.dtype[Any]
+    rank: int
+    salt: int
+
+    @property
+    def sends(self) -> bool:
+        """Whether this rank passes data at all."""
+        return self.case.collective not in ("broadcast", "scatter") or self.rank == self.case.root
+
+    @property
+    def receives(self) -> bool:
+        return self.case.collective not in ("reduce", "gather") or self.rank == self.case.root
+
+    def fill(self, array: Array) -> None:
+        """Write this rank's input. For a broadcast `array` is what is sent from the root and overwritten elsewhere."""
+        if self.sends:
+            values.fill(array, self._values.table(self.rank))
+
+    def spoil(self, array: Array) -> None:
+        """Make every element of the output wrong. Not for arrays that hold the input too."""
+        if self.receives and not (self.case.collective == "broadcast" and self.sends):
+            for start, stop, table, phase in self._expected():
+                values.spoil(array.reshape(-1)[start:stop], table, phase)
+
+    def wrong(self, array: Array | None) -> int:
+        """How many elements of the output are not what they have to be; all are looked at.
+
+        A missing array, or one of another length, is wrong in every element.
+        """
+        if not self.receives:
+            return 0
+        if array is None or array.size != self.case.elements_out:
+            return self.case.elements_out
+        flat = array.reshape(-1)
+        slack = values.slack(self.dtype, self.case.op, self.case.ranks)
+        return sum(
+            values.wrong(flat[start:stop], table, phase, slack) for start, stop, table, phase in self._expected()
+        )
+
+    @property
+    def _values(self) -> Values:
+        whole = max(self.case.elements_in, self.case.elements_out)
+        return Values(self.dtype, self.case.op, self.case.ranks, self.salt, whole)
+
+    def _expected(self) -> Iterator[Part]:
+        count, data = self.case.count, self._values
+        match self.case.collective:
+            case "allreduce" | "reduce":
+                yield 0, count, data.total(), 0
+            case "reduce_scatter":
+                yield 0, count, data.total(), self.rank * count
+            case "broadcast":
+                yield 0, count, data.table(self.case.root), 0
+            case "allgather" | "gather":
+                for rank in range(self.case.ranks):
+                    yield rank * count, (rank + 1) * count, data.table(rank), 0
+            case "alltoall":
+                for rank in range(self.case.ranks):
+                    yield rank * count, (rank + 1) * count, data.table(rank), self.rank * count
+            case "scatter":
+                yield 0, count, data.table(self.case.root), self.rank * count

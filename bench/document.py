@@ -1,0 +1,115 @@
+"""The JSON that a run leaves: everything that was measured, and all that is needed to judge and repeat it.
+
+Invariant: raw samples are kept, so any statistic can be made anew; the file appears whole or not at all, also when
+the run is cut short, which `complete` then tells. No secrets: stores are not named.
+
+    {"format": "pycollectives bench", "version": 1, "complete": true, "started": ISO 8601, "seconds": s,
+     "arguments": the plan, "command": [...], "group": {"ranks": [facts of each], "pairs": {transport: number},
+     "outnumbered": bool}, "peers": {name: {package: version}},
+     "results": [{"collective", "bytes", "count", "dtype", "op", "root", "asked", "algorithm",
+       "measurements": {"out-of-place" | "in-place" | "copy" | a peer's name:
+         {"unsupported": reason} or
+         {"wrong": elements or null, "iterations": n, "seconds": {"median", "mean", "min", "max", "p99"},
+          "algbw": GB/s, "busbw": GB/s, "rank_medians": [s of each rank], "ours_over_this": ratio (not for ours),
+          "rounds": [[s of the slowest rank in each iteration], ...]}}}],
+     "memory": [...] with --memory only}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from bench.cases import Case
+from bench.hosts import Group
+from bench.loop import ratio
+from bench.measure import Measurement, Row
+from bench.plan import Plan
+
+FORMAT: Final = "pycollectives bench"
+VERSION: Final = 1
+
+
+def document(
+    plan: Plan,
+    group: Group,
+    peers: Mapping[str, Mapping[str, str]],
+    rows: Sequence[Row],
+    started: datetime,
+    seconds: float,
+    complete: bool,
+) -> dict[str, Any]:
+    """All about a run, ready for JSON."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "complete": complete,
+        "started": started.isoformat(),
+        "seconds": round(seconds, 3),
+        "arguments": asdict(plan),
+        "group": {
+            "ranks": [asdict(facts) for facts in group.ranks],
+            "pairs": group.pairs,
+            "outnumbered": group.outnumbered,
+        },
+        "peers": peers,
+        "results": [_result(row) for row in rows],
+    }
+
+
+def write(path: str, value: dict[str, Any]) -> None:
+    """Replace the file by `value`. Raises OSError."""
+    folder = Path(path).resolve().parent
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".bench-", suffix=".json")
+    try:
+        with open(descriptor, "w") as file:
+            json.dump(value, file)
+            file.write("\n")
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _result(row: Row) -> dict[str, Any]:
+    case = row.case
+    return {
+        "collective": case.collective,
+        "bytes": case.nbytes,
+        "count": case.count,
+        "dtype": case.dtype,
+        "op": case.op,
+        "root": case.root,
+        "asked": case.algorithm,
+        "algorithm": row.algorithm,
+        "measurements": {name: _measurement(case, m, row.ours) for name, m in row.measurements.items()},
+    }
+
+
+def _measurement(case: Case, found: Measurement, ours: Measurement) -> dict[str, Any]:
+    if found.unsupported:
+        return {"unsupported": found.unsupported}
+    times = found.times
+    told = {
+        "wrong": found.wrong,
+        "iterations": int(found.samples.size),
+        "seconds": asdict(times),
+        "algbw": case.algbw(times.median),
+        "busbw": case.busbw(times.median),
+        "rank_medians": found.ranks,
+        "rounds": [[round(s, 9) for s in samples.tolist()] for samples in found.rounds],
+    }
+    if not found.is_ours:
+        told["ours_over_this"] = ratio(ours.rounds, found.rounds)
+    return told

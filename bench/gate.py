@@ -1,0 +1,62 @@
+"""Puts our own ranks to sleep while others are measured.
+
+Invariant: a rank at the gate uses no processor time, and none comes through before rank 0 lets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+
+from bench.channel import Channel, Desk, connect
+from collectives import Communicator
+
+JOIN: Final = 30.0  # seconds for connecting
+WAIT: Final = 3600.0  # seconds that a rank sleeps at most; the end of rank 0 wakes it at once
+_NAME: Final = 128
+
+
+class Gate:
+    """Between the ranks of one communicator, all of them on this machine. Close it, or use it with `with`."""
+
+    def __init__(self, comm: Communicator) -> None:
+        """Collective. Raises OSError, CollectiveError."""
+        self._up: Channel | None = None
+        self._channels: Final[dict[int, Channel]] = {}
+        name = np.zeros(_NAME, np.uint8)
+        if comm.rank == 0:
+            with Desk() as desk:
+                name[: len(desk.name)] = np.frombuffer(desk.name.encode(), np.uint8)
+                comm.broadcast(name)
+                while missing := set(range(1, comm.size)) - self._channels.keys():
+                    number, channel = desk.accept(missing, JOIN)
+                    self._channels[number] = channel
+        else:
+            comm.broadcast(name)
+            self._up = connect(name.tobytes().rstrip(b"\0").decode(), comm.rank, JOIN)
+
+    def while_asleep(self, work: Callable[[], str]) -> str:
+        """On rank 0 do `work`, while the others sleep; what it says is returned on every rank."""
+        if self._up is not None:
+            return str(self._up.receive(WAIT))
+        said = work()
+        for channel in self._channels.values():
+            channel.send(said, JOIN)
+        return said
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        if self._up is not None:
+            self._up.close()
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,148 @@
+"""Facts about where a run took place, without which its figures mean nothing.
+
+Invariant: read from the kernel and the running interpreter, never from what a user or a launcher claims.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from bench.calls import transports_of
+from collectives import Communicator, __version__
+from native import _engine
+from transports.host import HostIdentity, oversubscribed, usable_cores
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """About one rank. `cores`: how many it may keep busy; `affinity` in the kernel's notation, "0-3,8"."""
+
+    rank: int
+    host: str
+    machine: str  # the kernel's boot id: the same for all ranks of one machine
+    pid: int
+    cores: int
+    affinity: str
+    quota: float  # the cgroup's limit in cores, 0.0 where there is none
+    outnumbered: bool  # ranks outnumber cores on this machine
+    processor: str
+    features: tuple[str, ...]
+    kernel: str
+    memory: int  # bytes
+    python: str
+    numpy: str
+    ml_dtypes: str
+    pycollectives: str
+    transports: dict[str, int]  # how many peers over which
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """About all ranks."""
+
+    ranks: tuple[Facts, ...]
+
+    @property
+    def hosts(self) -> list[tuple[Facts, int]]:
+        """A rank of each machine, and how many ranks run there."""
+        counts = Counter(facts.machine for facts in self.ranks)
+        first = {facts.machine: facts for facts in reversed(self.ranks)}
+        return [(first[machine], counts[machine]) for machine in counts]
+
+    @property
+    def pairs(self) -> dict[str, int]:
+        """How many pairs of ranks talk over which transport."""
+        ends: Counter[str] = Counter()
+        for facts in self.ranks:
+            ends.update(facts.transports)
+        return {kind: number // 2 for kind, number in ends.items()}
+
+    @property
+    def outnumbered(self) -> bool:
+        return any(facts.outnumbered for facts in self.ranks)
+
+
+def gather(comm: Communicator) -> Group:
+    """Everybody's facts, on every rank. Collective."""
+    mine = HostIdentity.here()
+    identities = [HostIdentity.from_json(json.loads(text)) for text in _exchange(comm, json.dumps(mine.to_json()))]
+    facts = Facts(
+        rank=comm.rank,
+        host=mine.host,
+        machine=mine.boot,
+        pid=mine.pid,
+        cores=usable_cores(),
+        affinity=ranges(sorted(os.sched_getaffinity(0))),
+        quota=mine.quota,
+        outnumbered=oversubscribed(mine, identities),
+        processor=_processor(),
+        features=tuple(_engine.cpu_features()),
+        kernel=f"{platform.system()} {platform.release()}",
+        memory=memory("MemTotal"),
+        python=platform.python_version(),
+        numpy=np.__version__,
+        ml_dtypes=ml_dtypes.__version__,
+        pycollectives=__version__,
+        transports=transports_of(comm),
+    )
+    everyones = [json.loads(text) for text in _exchange(comm, json.dumps(asdict(facts)))]
+    return Group(tuple(Facts(**{**told, "features": tuple(told["features"])}) for told in everyones))
+
+
+def agree(comm: Communicator, number: int) -> bool:
+    """Whether all ranks bring the same number. Collective."""
+    return len(set(comm.allgather(np.array(number, np.int64)).tolist())) == 1
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as the kernel writes them: 0-3,8."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def memory(name: str) -> int:
+    """A line of /proc/meminfo in bytes; 0 where there is none."""
+    return _kilobytes("/proc/meminfo", name)
+
+
+def own_memory(name: str) -> int:
+    """A line of /proc/self/status in bytes: VmRSS, VmHWM, ..."""
+    return _kilobytes("/proc/self/status", name)
+
+
+def _kilobytes(path: str, name: str) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(path).read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _exchange(comm: Communicator, text: str) -> list[str]:
+    mine = np.frombuffer(text.encode(), np.uint8)
+    ends = np.cumsum(comm.allgather(np.array(mine.size, np.int64))).tolist()
+    whole = comm.allgatherv(mine).tobytes()
+    return [whole[start:end].decode() for start, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -1,0 +1,103 @@
+"""The timing loop, and the figures made of what it gives.
+
+Invariant: the clock starts after the barrier on each rank, so neither the barrier nor waiting for the slowest rank's
+previous iteration is measured; nothing else happens inside the loop. Imports nothing but NumPy: the workers of peers
+run this very code, with a Python of their own.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+FEWEST: Final = 7  # iterations, however long they take: a median of fewer says little
+MOST: Final = 2000
+_FIRST: Final = 3  # iterations of the first attempt to find out how many there is time for
+_ENOUGH: Final = 0.1  # of the time there is: an attempt that took that much tells
+
+Samples = npt.NDArray[np.float64]
+
+
+def sample(call: Callable[[], Any], barrier: Callable[[], Any], iterations: int) -> Samples:
+    """Seconds that each of so many calls took on this rank."""
+    clock = time.perf_counter_ns
+    times = np.zeros(iterations, np.int64)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for i in range(iterations):
+            barrier()
+            start = clock()
+            call()
+            times[i] = clock() - start
+    finally:
+        if collecting:
+            gc.enable()
+    return times / 1e9
+
+
+def elapsed(call: Callable[[], Any], barrier: Callable[[], Any], iterations: int) -> float:
+    """Seconds that so many iterations take, barriers and all."""
+    start = time.perf_counter()
+    sample(call, barrier, iterations)
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long one turn may take, and how many iterations it has at least and at most."""
+
+    seconds: float
+    fewest: int
+    most: int
+
+    @staticmethod
+    def of(budget: float, rounds: int) -> Pace:
+        """For one of `rounds` turns that share `budget` seconds."""
+        return Pace(budget / rounds, max(3, math.ceil(FEWEST / rounds)), max(3, MOST // rounds))
+
+    def iterations(self, attempt: Callable[[int], float]) -> int:
+        """How many there is time for. `attempt(n)` gives the seconds that n iterations take, the same on all ranks."""
+        tried = _FIRST
+        while (seconds := attempt(tried)) < _ENOUGH * self.seconds and tried < self.most // 4:
+            tried *= 4
+        return max(self.fewest, min(self.most, int(self.seconds * tried / max(seconds, 1e-9))))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What is said about a series of times, in seconds; `median` is the headline."""
+
+    median: float
+    mean: float
+    min: float
+    max: float
+    p99: float
+
+    @staticmethod
+    def of(samples: Sequence[float] | Samples) -> Times:
+        values = np.asarray(samples, np.float64)
+        return Times(
+            median=float(np.median(values)),
+            mean=float(values.mean()),
+            min=float(values.min()),
+            max=float(values.max()),
+            p99=float(np.percentile(values, 99)),
+        )
+
+
+def ratio(ours: Sequence[Samples], theirs: Sequence[Samples]) -> float:
+    """Our time over theirs: the median over rounds of the quotient of the rounds' medians.
+
+    What is compared was measured within the same second or so: a machine that changes its speed between rounds
+    changes both.
+    """
+    quotients = [float(np.median(a) / np.median(b)) for a, b in zip(ours, theirs, strict=True)]
+    return float(np.median(quotients))

@@ -1,0 +1,206 @@
+"""Measures cases: everyone who takes part prepares, is timed in turns, and is checked again.
+
+Invariant: contestants take turns round by round (A B A B ...), so that a machine which changes its mood changes
+it for all of them; a time is that of the slowest rank in each iteration; samples travel only after the last
+iteration of a turn. Every rank goes through the same steps in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from bench.calls import Arrays, Bound, algorithm_of, bind
+from bench.cases import OUT_OF_PLACE, Case
+from bench.loop import Pace, Samples, Times, elapsed, sample
+from bench.plan import Plan, places
+from collectives import Communicator
+
+AGAIN = 2  # untimed calls at the beginning of a turn: another contestant has just filled the caches
+
+
+class Unsupported(Exception):
+    """A contestant cannot do this case; the message says why."""
+
+
+class Contestant(Protocol):
+    """Somebody who can be timed on a case. Every method is called on every rank; what it gives counts on rank 0.
+
+    `name` says what its figures are called. `is_ours`: whether its mistakes are ours.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_ours(self) -> bool: ...
+
+    def prepare(self, case: Case) -> None:
+        """Get ready, and make the first calls. Raises Unsupported, on every rank alike."""
+
+    def wrong(self, case: Case, salt: int) -> int:
+        """Elements of all ranks' results that are wrong, with values chosen by `salt`."""
+
+    def iterations(self, pace: Pace) -> int:
+        """How many iterations a turn has time for."""
+
+    def turn(self, iterations: int) -> tuple[Samples, ...]:
+        """Seconds that each iteration took, for every rank. Empty where there is nothing to tell."""
+
+    def finish(self) -> None:
+        """Let go of the case's memory."""
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What one contestant did on one case. `wrong` is None where nothing was checked.
+
+    `rounds`: for each turn, the time of the slowest rank in each iteration. `ranks`: each rank's median.
+    """
+
+    contestant: str
+    is_ours: bool
+    rounds: list[Samples] = field(default_factory=list)
+    ranks: list[float] = field(default_factory=list)
+    wrong: int | None = None
+    unsupported: str = ""
+
+    @property
+    def samples(self) -> Samples:
+        return np.concatenate(self.rounds) if self.rounds else np.zeros(0)
+
+    @property
+    def times(self) -> Times:
+        return Times.of(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: the algorithm that ran, and everybody's figures, ours first."""
+
+    case: Case
+    algorithm: str
+    measurements: dict[str, Measurement]
+
+    @property
+    def ours(self) -> Measurement:
+        """What others are compared with: the usual way of calling, of those that were asked for."""
+        return next(m for m in self.measurements.values() if m.is_ours and not m.unsupported)
+
+    @property
+    def others(self) -> list[Measurement]:
+        return [m for m in self.measurements.values() if not m.is_ours]
+
+    @property
+    def wrong(self) -> int:
+        """Elements that we got wrong."""
+        return sum(m.wrong or 0 for m in self.measurements.values() if m.is_ours)
+
+
+class Ours:
+    """The library itself, called in one place. `Arrays` are shared between places through `memory`."""
+
+    is_ours = True
+
+    def __init__(self, comm: Communicator, plan: Plan, place: str, memory: Memory) -> None:
+        self.name = place
+        self._comm = comm
+        self._plan = plan
+        self._memory = memory
+        self._bound: Bound | None = None
+
+    def prepare(self, case: Case) -> None:
+        if self.name not in case.kind.places:
+            raise Unsupported(f"{case.collective} is called {case.kind.places[0]}")
+        self._bound = bind(self._comm, case, self.name, self._memory.arrays(case))
+        self._repeat(self._plan.warmup)
+
+    def wrong(self, case: Case, salt: int) -> int:
+        assert self._bound is not None
+        return int(self._comm.allreduce(np.array(self._bound.wrong(salt), np.int64)))
+
+    def iterations(self, pace: Pace) -> int:
+        assert self._bound is not None
+        call = self._bound.call
+
+        def attempt(iterations: int) -> float:
+            return float(self._comm.allreduce(np.array(elapsed(call, self._comm.barrier, iterations)), "max"))
+
+        return pace.iterations(attempt)
+
+    def turn(self, iterations: int) -> tuple[Samples, ...]:
+        assert self._bound is not None
+        self._repeat(AGAIN)
+        times = sample(self._bound.call, self._comm.barrier, iterations)
+        return tuple(self._comm.allgather(times))
+
+    def finish(self) -> None:
+        self._bound = None
+        self._memory.free()
+
+    def _repeat(self, calls: int) -> None:
+        assert self._bound is not None
+        for _ in range(calls):
+            self._comm.barrier()
+            self._bound.call()
+
+
+class Memory:
+    """The arrays of the case that is being measured."""
+
+    def __init__(self, comm: Communicator, plan: Plan) -> None:
+        self._comm = comm
+        self._plan = plan
+        self._case: Case | None = None
+        self._arrays: Arrays | None = None
+
+    def arrays(self, case: Case) -> Arrays:
+        if self._case != case or self._arrays is None:
+            self._arrays = None  # before there are new ones
+            needs_out = OUT_OF_PLACE in places(self._plan, case.kind)
+            self._arrays = Arrays.of(self._comm, case, self._plan.buffers == "shared", needs_out)
+            self._case = case
+        return self._arrays
+
+    def free(self) -> None:
+        self._case = self._arrays = None
+
+
+Note = Callable[[Case, str], None]  # what is being done, for those who watch
+
+
+def measure(
+    comm: Communicator, plan: Plan, contestants: Sequence[Contestant], case: Case, number: int, note: Note
+) -> Row:
+    """The row of that case, the run's `number`th. Only rank 0's tells about contestants that are not ours."""
+    found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
+    iterations: dict[str, int] = {}
+    for contestant in contestants:
+        note(case, f"{contestant.name}, check" if plan.check else contestant.name)
+        mine = found[contestant.name]
+        try:
+            contestant.prepare(case)
+        except Unsupported as reason:
+            mine.unsupported = str(reason)
+            continue
+        if plan.check:
+            mine.wrong = contestant.wrong(case, 2 * number)
+        iterations[contestant.name] = plan.iterations or contestant.iterations(Pace.of(plan.budget, plan.rounds))
+    takers = [c for c in contestants if c.name in iterations]
+    ranks: dict[str, list[tuple[Samples, ...]]] = {c.name: [] for c in takers}
+    for turn in range(plan.rounds):
+        for contestant in takers:
+            note(case, contestant.name + (f", round {turn + 1} of {plan.rounds}" if plan.rounds > 1 else ""))
+            ranks[contestant.name].append(contestant.turn(iterations[contestant.name]))
+    for contestant in takers:
+        mine = found[contestant.name]
+        if mine.wrong is not None:
+            mine.wrong += contestant.wrong(case, 2 * number + 1)
+        contestant.finish()
+        mine.rounds = [np.max(everyones, axis=0) for everyones in ranks[contestant.name] if everyones]
+        if len(mine.rounds) < plan.rounds:
+            mine.unsupported = "ended during this case"
+        mine.ranks = [float(np.median(np.concatenate(one))) for one in zip(*ranks[contestant.name], strict=True)]
+    return Row(case, algorithm_of(comm, case), found)

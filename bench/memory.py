@@ -1,0 +1,146 @@
+"""What the library costs in memory, measured in processes of its own.
+
+Invariant: a figure is resident memory as the kernel counts it for the process, shared memory included, so what
+several ranks map counts for each of them; each stands beside the bar that it is held to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from bench import sizes
+from bench.document import FORMAT, VERSION, write
+from bench.plan import Plan
+from bench.report import Screen
+from bench.start import processes
+
+MIB: Final = 1 << 20
+SIZE: Final = 1 << 30  # of the array, unless another is asked for
+RANKS: Final = 4
+LINKED: Final = 16  # ranks of the group whose links are opened
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`ranks`: the figure on each rank, in bytes; `value` the largest. `wrong`: elements of the results."""
+
+    what: str
+    value: int
+    bar: int
+    how: str
+    ranks: tuple[int, ...]
+    wrong: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One thing to measure: `name` is that of a function in `bench.probes`."""
+
+    name: str
+    what: str
+    ranks: int
+    bar: int
+    how: str
+    options: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+
+def probes(plan: Plan, ranks: int) -> list[Probe]:
+    """All that there is to measure, for those sizes and that many ranks."""
+    common = {"timeout": plan.timeout}
+    transport = {"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {}
+    peak = "VmHWM (reset by clear_refs) after the call minus VmRSS before it"
+    found = [
+        Probe(
+            "allreduce",
+            f"allreduce {sizes.text(size)} in place, {ranks} ranks: rise of a rank's peak",
+            ranks,
+            96 * MIB,
+            f"{peak}; the array is {plan.buffers} memory, written before",
+            {**common, "nbytes": size, "buffers": plan.buffers, "algorithm": plan.algorithm},
+            transport,
+        )
+        for size in plan.sizes
+    ]
+    return [
+        *found,
+        Probe(
+            "communicator",
+            "communicator of 8 ranks: cost for a rank",
+            8,
+            16 * MIB,
+            "VmHWM (reset) after init, alltoall (opens every link) and allreduce of 1 MiB, minus VmRSS before init",
+            common,
+            transport,
+        ),
+        Probe(
+            "link",
+            "idle tcp link: cost for a rank",
+            LINKED,
+            256 * 1024,
+            f"VmRSS after an alltoall opened the rest of {LINKED - 1} links minus VmRSS before, by links opened",
+            common,
+            {"COLLECTIVES_TRANSPORT": "tcp"},
+        ),
+        Probe(
+            "threads",
+            "64 ranks as threads: the whole process",
+            1,
+            1024 * MIB,
+            "VmHWM of the process, Python and NumPy included, after alltoall and allreduce among all 64",
+            {**common, "ranks": 64},
+            {},
+        ),
+    ]
+
+
+def report(plan: Plan, ranks: int, screen: Screen) -> int:
+    """Measure all and print the table; the exit code is 1 if a result was wrong, 3 if something failed."""
+    console = Console(
+        force_terminal=screen.colour, no_color=not screen.colour, width=1000, highlight=False, soft_wrap=True
+    )
+    started = datetime.now(timezone.utc).astimezone()
+    console.print(Text(f"# {'figure':>12} {'bar':>12}  {'':4}  what", style="bold"))
+    figures, failed = [], False
+    for probe in probes(plan, ranks):
+        figure = measure(probe)
+        if figure is None:
+            failed = True
+            console.print(Text(f"  {'N/A':>12} {size_text(probe.bar):>12}  N/A   {probe.what}", style="red"))
+            continue
+        figures.append(figure)
+        verdict, style = ("ok", "green") if figure.value <= figure.bar else ("OVER", "bold red")
+        line = Text(f"  {size_text(figure.value):>12} {size_text(figure.bar):>12}  ")
+        line.append(f"{verdict:4}", style).append(f"  {figure.what}")
+        console.print(line)
+        console.print(Text(f"#   {figure.how}" + f"; {figure.wrong} wrong" * bool(figure.wrong), style="dim"))
+        sys.stdout.flush()
+    if plan.json is not None:
+        told = {"format": FORMAT, "version": VERSION, "complete": not failed, "started": started.isoformat()}
+        write(plan.json, {**told, "arguments": asdict(plan), "results": [], "memory": [asdict(f) for f in figures]})
+    return 3 if failed else 1 if any(f.wrong for f in figures) else 0
+
+
+def measure(probe: Probe) -> Figure | None:
+    """Start the processes, and read what they have found; None if they failed, which they say themselves."""
+    with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
+        result = Path(folder, "result.json")
+        told = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}
+        if processes("bench.probes", told, probe.ranks, environment=probe.environment) or not result.exists():
+            return None
+        found = json.loads(result.read_text())
+    return Figure(probe.what, max(found["ranks"]), probe.bar, probe.how, tuple(found["ranks"]), found["wrong"])
+
+
+def size_text(size: int) -> str:
+    return f"{size / MIB:.1f} MiB" if size >= MIB else f"{size / 1024:.1f} KiB"

@@ -1,0 +1,152 @@
+"""The running processes of a peer, as rank 0 of the benchmark sees them.
+
+Invariant: every command is answered by all workers within a deadline, or the peer has failed for good, with the
+reason kept and its processes ended; when a crew is closed none of them is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bench.cases import Case
+from bench.channel import Channel, Desk
+from bench.loop import Samples
+from bench.peers import peer
+from bench.peers.worker import BOOT
+from bench.plan import PeerPlan
+
+START: Final = 120.0  # seconds: some systems are slow to import
+ANSWER: Final = 300.0
+END: Final = 10.0
+
+
+class PeerFailed(Exception):
+    """The peer's processes did not do what they were told; the message says why."""
+
+
+class PeerCannot(Exception):
+    """The peer lacks what was asked for, on every rank alike; the message says what."""
+
+
+class Crew:
+    """Workers of one peer, one per rank, which sleep between commands."""
+
+    def __init__(self, plan: PeerPlan, ranks: int, folder: str) -> None:
+        """Start them, and wait until they have met; `folder` is private, and stays the caller's. PeerFailed."""
+        self._name: Final = plan.name
+        self._processes: Final[list[subprocess.Popen[bytes]]] = []
+        self._channels: dict[int, Channel] = {}
+        self._log: Final = Path(folder, f"{plan.name}.log")
+        private = Path(folder, plan.name)
+        private.mkdir()
+        system = peer(plan.name)
+        bench = str(Path(__file__).resolve().parents[1])
+        try:
+            with Desk() as desk, self._log.open("wb") as log:
+                worker = ["-I", "-c", BOOT, bench, plan.name, desk.name, str(private), str(ranks)]
+                environment = {**os.environ, **system.environment(str(private))}
+                for command in system.commands(Path(plan.python), worker, ranks):
+                    process = subprocess.Popen(
+                        command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    )  # in our process group, so that the launcher ends it should we not
+                    self._processes.append(process)
+                self._meet(desk, ranks)
+            versions = self._told({"do": "about"})[0]["versions"]
+            wanted = {r.partition("=")[0] for r in (*system.REQUIREMENTS, *system.BARE)} | {"numpy"}
+            self.versions: Final[dict[str, str]] = {name: versions[name] for name in sorted(wanted & versions.keys())}
+        except (OSError, ValueError) as error:
+            self.close()
+            raise PeerFailed(f"{self._name} did not start: {error}{self._last_words()}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _meet(self, desk: Desk, ranks: int) -> None:
+        """Wait for all workers; look now and then whether a process has ended meanwhile."""
+        end = time.monotonic() + START
+        while missing := set(range(ranks)) - self._channels.keys():
+            with contextlib.suppress(TimeoutError):
+                number, channel = desk.accept(missing, 0.5)
+                self._channels[number] = channel
+                continue
+            if any(process.poll() is not None for process in self._processes):
+                raise ConnectionError("a process of it has ended")
+            if time.monotonic() > end:
+                raise TimeoutError(f"ranks {sorted(missing)} did not come within {START:g} s")
+
+    def prepare(self, case: Case, warmup: int) -> None:
+        """PeerCannot, PeerFailed."""
+        answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup})
+        reasons = [a.get("unsupported") or a.get("error") for a in answers]
+        if all(reasons):
+            self._ask({"do": "finish"})
+            raise PeerCannot(str(reasons[0]))
+        self._all_well(answers)
+
+    def wrong(self, salt: int) -> int:
+        return sum(int(a["wrong"]) for a in self._told({"do": "wrong", "salt": salt}))
+
+    def elapsed(self, iterations: int) -> float:
+        return max(float(a["seconds"]) for a in self._told({"do": "elapsed", "iterations": iterations}))
+
+    def turn(self, iterations: int, warmup: int) -> tuple[Samples, ...]:
+        answers = self._told({"do": "turn", "iterations": iterations, "warmup": warmup})
+        return tuple(np.array(a["samples"], np.float64) for a in answers)
+
+    def finish(self) -> None:
+        self._told({"do": "finish"})
+
+    def _told(self, command: dict[str, Any]) -> list[dict[str, Any]]:
+        answers = self._ask(command)
+        self._all_well(answers)
+        return answers
+
+    def _all_well(self, answers: list[dict[str, Any]]) -> None:
+        for rank, answer in enumerate(answers):
+            if "error" in answer or "unsupported" in answer:
+                raise PeerFailed(f"{self._name}, rank {rank}: {answer.get('error') or answer.get('unsupported')}")
+
+    def _ask(self, command: dict[str, Any]) -> list[dict[str, Any]]:
+        channels = [self._channels[rank] for rank in sorted(self._channels)]
+        if not channels:
+            raise PeerFailed(f"{self._name} has been ended")
+        try:
+            for channel in channels:
+                channel.send(command, END)
+            return [dict(channel.receive(ANSWER)) for channel in channels]
+        except (OSError, ValueError) as error:
+            raise PeerFailed(f"{self._name}, at {command['do']!r}: {error}{self._last_words()}") from error
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+            if lines:
+                return "; it says: " + " | ".join(lines[-3:])
+        return ""
+
+    def close(self) -> None:
+        """End it: politely, then not. Never raises."""
+        for channel in self._channels.values():
+            with contextlib.suppress(OSError):
+                channel.send({"do": "end"}, 1.0)
+            channel.close()
+        polite = END if self._channels else 0.0
+        self._channels = {}
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            deadline = time.monotonic() + polite
+            for process in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+            for process in self._processes:
+                end(process)  # nothing happens to one that has been waited for
+            polite = END
+        for process in self._processes:
+            process.wait()

@@ -1,0 +1,24 @@
+"""Intel MPI, from the package index's own build of it.
+
+Invariant: started with its defaults, on this machine only, over shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.peers.mpi import connect
+
+__all__ = ["BARE", "REQUIREMENTS", "commands", "connect", "environment"]
+
+REQUIREMENTS = ("mpi4py==4.1.2",)
+BARE = ("impi-rt==2021.19.0",)  # it depends on libfabric, for networks
+
+
+def commands(python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]:
+    return [[str(python.parent / "mpiexec"), "-launcher", "fork", "-n", str(ranks), str(python), *worker]]
+
+
+def environment(folder: str) -> dict[str, str]:
+    return {"I_MPI_FABRICS": "shm"}

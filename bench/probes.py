@@ -1,0 +1,147 @@
+"""The measurements of memory, as run by each rank of a job of their own.
+
+Invariant: what the figure is not about (arrays, loaded code, the first call's one-time costs where they are not the
+question) is there before the first look.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import collectives
+from bench.cases import Case
+from bench.data import Data
+from bench.hosts import own_memory
+from collectives.algorithms import registry
+from collectives.schedule.form import Recv, Reduce, Send
+
+
+class CannotReset(Exception):
+    """The kernel does not let us reset the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Bytes on each rank, and wrong elements on all."""
+
+    ranks: list[int]
+    wrong: int = 0
+
+
+class Peak:
+    """The rise of this process's peak since this was made."""
+
+    def __init__(self) -> None:
+        """Raises CannotReset where the kernel keeps the peak of earlier times."""
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError as error:
+            raise CannotReset(f"the peak of resident memory cannot be reset here: {error}") from error
+        self._before: Final = own_memory("VmRSS")
+
+    def rise(self) -> int:
+        return own_memory("VmHWM") - self._before
+
+
+def allreduce(nbytes: int, buffers: str, algorithm: str, timeout: float) -> Found:
+    """One allreduce in place, the first of its communicator."""
+    with collectives.init(timeout=timeout) as comm:
+        count = max(1, nbytes // 4)
+        x = comm.empty(count, "float32") if buffers == "shared" else np.empty(count, np.float32)
+        case = Case("allreduce", "float32", 4, "sum", -1, algorithm, comm.size, count)
+        data = Data(case, x.dtype, comm.rank, 1)
+        data.fill(x)
+        comm.barrier()
+        peak = Peak()
+        comm.allreduce(x, out=x, algorithm=algorithm)
+        rise = peak.rise()
+        return _together(comm, rise, data.wrong(x))
+
+
+def communicator(timeout: float) -> Found:
+    """A communicator with all its links, after it has been used."""
+    x = np.ones(1 << 18, np.float32)
+    with collectives.init("memory://alone", rank=0, size=1, name="alone") as alone:
+        alone.allreduce(x, out=x)  # the code is there
+    peak = Peak()
+    with collectives.init(timeout=timeout) as comm:
+        comm.alltoall(np.ones(comm.size, np.uint8), algorithm="direct")
+        comm.allreduce(x, out=x)
+        return _together(comm, peak.rise(), int(np.count_nonzero(x != comm.size)))
+
+
+def link(timeout: float) -> Found:
+    """An open link over which nothing goes."""
+    with collectives.init(timeout=timeout) as comm:
+        x = np.ones(comm.size, np.uint8)
+        out = np.empty_like(x)
+        steps = registry.schedule("barrier", "dissemination", comm.rank, comm.size).steps
+        opened: set[int] = set()
+        for step in steps:
+            match step:
+                case Send(peers, _):
+                    opened.update(peers)
+                case Recv(peer, _):
+                    opened.add(peer)
+                case Reduce(_, operands, _):
+                    opened.update(o for o in operands if isinstance(o, int))
+        comm.barrier()
+        before = own_memory("VmRSS")
+        comm.alltoall(x, out=out, algorithm="direct")
+        comm.barrier()
+        rise = own_memory("VmRSS") - before
+        links = comm.size - 1 - len(opened)
+        return _together(comm, math.ceil(max(0, rise) / links), int(np.count_nonzero(out != 1)))
+
+
+def threads(ranks: int, timeout: float) -> Found:
+    """Ranks as threads of this process."""
+    wrong = [1] * ranks
+
+    def rank(number: int) -> None:
+        with collectives.init("memory://threads", rank=number, size=ranks, name="threads", timeout=timeout) as comm:
+            x = np.ones(1 << 12, np.float32)
+            comm.alltoall(np.ones(ranks, np.uint8), algorithm="direct")
+            comm.allreduce(x, out=x)
+            wrong[number] = int(np.count_nonzero(x != ranks))
+            comm.barrier()
+
+    running = [threading.Thread(target=rank, args=(number,)) for number in range(ranks)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return Found([own_memory("VmHWM")], sum(wrong))
+
+
+def _together(comm: collectives.Communicator, figure: int, wrong: int) -> Found:
+    everyones = comm.allgather(np.array([figure, wrong], np.int64))
+    return Found(everyones[:, 0].tolist(), int(everyones[:, 1].sum()))
+
+
+_PROBES: Final[dict[str, Callable[..., Found]]] = {
+    "allreduce": allreduce,
+    "communicator": communicator,
+    "link": link,
+    "threads": threads,
+}
+
+
+def main() -> None:
+    """A process that `bench.memory` started."""
+    told: dict[str, Any] = json.loads(sys.argv[1])
+    try:
+        found = _PROBES[told["probe"]](**told["options"])
+    except (collectives.CollectiveError, CannotReset) as error:
+        sys.stderr.write(f"collectives bench: {told['probe']}: {type(error).__name__}: {error}\n")
+        sys.exit(3)
+    Path(told["result"]).write_text(json.dumps({"ranks": found.ranks, "wrong": found.wrong}))

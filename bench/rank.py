@@ -1,0 +1,131 @@
+"""One rank of a benchmark, from meeting the others to the last line.
+
+Invariant: every rank goes through the same steps; rank 0 alone writes, and leaves what was measured in the JSON file
+also when the run is cut short.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Final
+
+import collectives
+from bench.cases import Case
+from bench.document import document, write
+from bench.gate import Gate
+from bench.hosts import Group, agree, gather
+from bench.limits import Copy
+from bench.measure import Contestant, Memory, Ours, Row, measure
+from bench.peers.side import Side
+from bench.plan import Plan, cases, load
+from bench.report import Screen, Table
+
+WRONG: Final = 1  # exit codes, beside those of the command line itself
+FAILED: Final = 3
+
+
+def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
+    """Measure, as one rank of the job that the environment tells of; the exit code.
+
+    `folder`: a private one, which peers need. Raises CollectiveError, ValueError, OSError.
+    """
+    with collectives.init(store, transport=plan.transport, timeout=plan.timeout) as comm:
+        if not agree(comm, plan.fingerprint):
+            raise ValueError("the ranks were given different arguments")
+        todo = cases(plan, comm.size)
+        group = gather(comm)
+        with ExitStack() as stack:
+            contestants = _contestants(comm, plan, folder, stack)
+            peers = {side.name: side.versions for side in contestants if isinstance(side, Side)}
+            session = _Session(plan, group, peers, Table(plan, screen, todo)) if comm.rank == 0 else None
+            if session is not None:
+                stack.callback(session.end)
+            for number, case in enumerate(todo):
+                if session is not None:
+                    session.expect(case)
+                note = _nobody if session is None else session.table.note
+                row = measure(comm, plan, contestants, case, number, note)
+                if session is not None:
+                    session.take(row)
+            return 0 if session is None else session.finish()
+
+
+def _contestants(comm: collectives.Communicator, plan: Plan, folder: str, stack: ExitStack) -> list[Contestant]:
+    """Everybody who takes part; what they need is closed with `stack`."""
+    memory = Memory(comm, plan)
+    found: list[Contestant] = [Ours(comm, plan, place, memory) for place in plan.places]
+    if plan.limits:
+        found.append(Copy(comm))
+    if plan.peers:
+        gate = stack.enter_context(Gate(comm))
+        for peer in plan.peers:
+            side = Side(gate, plan, peer, comm.size, folder)
+            stack.callback(side.close)
+            found.append(side)
+    return found
+
+
+@dataclass(slots=True)
+class _Session:
+    """What rank 0 keeps of a run."""
+
+    plan: Plan
+    group: Group
+    peers: dict[str, dict[str, str]]  # versions
+    table: Table
+    rows: list[Row] = field(default_factory=list)
+    complete: bool = False
+    started: datetime = field(default_factory=lambda: datetime.now(timezone.utc).astimezone())
+    clock: float = field(default_factory=time.monotonic)
+
+    def expect(self, case: Case) -> None:
+        if not self.rows or case.collective != self.rows[-1].case.collective:
+            self.table.head(case.collective, self.group, self.peers, self.started)
+
+    def take(self, row: Row) -> None:
+        self.rows.append(row)
+        self.table.row(row)
+
+    def finish(self) -> int:
+        """The exit code."""
+        self.complete = True
+        self.table.foot(time.monotonic() - self.clock)
+        return WRONG if any(row.wrong for row in self.rows) else 0
+
+    def end(self) -> None:
+        self.table.close()
+        if self.plan.json is not None:
+            seconds = time.monotonic() - self.clock
+            told = document(self.plan, self.group, self.peers, self.rows, self.started, seconds, self.complete)
+            write(self.plan.json, told)
+
+
+def _nobody(_case: Case, _what: str) -> None:
+    """Nobody watches the other ranks."""
+
+
+def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
+    """`run`, with what goes wrong said in a line."""
+    try:
+        return run(plan, screen, store, folder)
+    except KeyboardInterrupt:
+        return 130
+    except (collectives.CollectiveError, ValueError, OSError) as error:
+        sys.stderr.write(f"collectives bench: {type(error).__name__}: {error}\n")
+        return FAILED
+
+
+def main() -> None:
+    """A process that the command started as a rank, with what `bench.start` tells it."""
+    told = json.loads(sys.argv[1])
+    plan = Plan.from_json(told["plan"])
+    load(plan.modules, told["cwd"])
+    # The launcher's directory for this job: nobody else can look into it, and it goes whatever becomes of us.
+    private = os.path.dirname(os.environ["COLLECTIVES_SECRET_FILE"])
+    sys.exit(guarded(plan, Screen(**told["screen"]), folder=private))

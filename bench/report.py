@@ -1,0 +1,239 @@
+"""The table that people read, line by line as results come.
+
+Invariant: without a terminal the output is plain text whose columns never move and whose comment lines begin with
+"#": one line per case, fields separated by spaces, none of them empty or containing one. Colours change nothing
+but colours. What is not there is "N/A".
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from bench import sizes
+from bench.cases import IN_PLACE, OUT_OF_PLACE, Case
+from bench.hosts import Group
+from bench.loop import ratio
+from bench.measure import Measurement, Row
+from bench.plan import Plan
+
+ABSENT: Final = "N/A"
+
+Versions = Mapping[str, Mapping[str, str]]  # of each peer's packages
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What the standard streams lead to, as the process that the user started sees them."""
+
+    colour: bool = False
+    progress: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    unit: str
+    width: int
+    group: str = ""  # the heading above it and its neighbours
+
+
+class Table:
+    """Writes to the standard output. One per run."""
+
+    def __init__(self, plan: Plan, screen: Screen, todo: Sequence[Case]) -> None:
+        self._plan: Final = plan
+        self._console: Final = Console(
+            force_terminal=screen.colour, no_color=not screen.colour, width=1000, highlight=False, soft_wrap=True
+        )
+        self._progress: Final = Progress(screen.progress)
+        self._columns: Final = _columns(plan, max(18, *(len(case.algorithm) for case in todo)))
+        self._busbws: list[float] = []
+        self._wrong = 0
+        self._begun = False
+        self._ratios: dict[str, list[tuple[float, int]]] = {}  # by contestant: ours over theirs, and the size
+
+    def head(self, collective: str, group: Group, peers: Versions, started: datetime) -> None:
+        """The collective's heading; before the first, what is measured and where."""
+        self._progress.clear()
+        for line in () if self._begun else _preamble(self._plan, group, peers, started):
+            self._print(Text("# " + line, style="dim"))
+        self._begun = True
+        self._print(Text("#"))
+        self._print(Text("# " + collective, style="bold"))
+        self._print(Text("# " + self._groups(), style="bold"))
+        for lines in (tuple(c.title for c in self._columns), tuple(c.unit for c in self._columns)):
+            text = " ".join(f"{name:>{c.width}}" for name, c in zip(lines, self._columns, strict=True))
+            self._print(Text("# " + text, style="bold"))
+
+    def row(self, row: Row) -> None:
+        self._progress.clear()
+        text = Text("  ")
+        for column, (value, style) in zip(self._columns, self._fields(row), strict=True):
+            text.append(f"{value:>{column.width}} ", style)
+        self._print(text)
+        for found in row.others:
+            if found.unsupported:
+                self._print(Text(f"# {found.contestant}: {' '.join(found.unsupported.split())}", style="dim"))
+
+    def foot(self, seconds: float) -> None:
+        self._progress.clear()
+        if not self._plan.check:
+            self._print(Text("# Wrong values         : not checked", style="yellow"))
+        else:
+            style = "bold red" if self._wrong else "green"
+            self._print(
+                Text(f"# Wrong values         : {self._wrong} {'FAILED' if self._wrong else 'OK'}", style=style)
+            )
+        mean = sum(self._busbws) / len(self._busbws) if self._busbws else 0.0
+        self._print(Text(f"# Average bus bandwidth: {mean:.3f} GB/s"))
+        for name, ratios in self._ratios.items():
+            worst, size = max(ratios)
+            typical = math.exp(sum(math.log(quotient) for quotient, _ in ratios) / len(ratios))
+            told = f"geometric mean {typical:.3f}, at most {worst:.3f} (at {sizes.text(size)})"
+            self._print(Text(f"# {f'ours/{name}':21}: {told}"))
+        self._print(Text(f"# Took                 : {seconds:.1f} s", style="dim"))
+
+    def note(self, case: Case, what: str) -> None:
+        """Say what is being done, where somebody watches."""
+        self._progress.show(f"{case.collective} {sizes.text(case.nbytes)} {case.dtype} {case.algorithm}: {what}")
+
+    def close(self) -> None:
+        self._progress.clear()
+
+    def _groups(self) -> str:
+        """The line above the columns' names."""
+        line, start = "", 0
+        for number, column in enumerate(self._columns):
+            if column.group and (not number or self._columns[number - 1].group != column.group):
+                width = sum(c.width + 1 for c in self._columns if c.group == column.group) - 1
+                line = f"{line:{start}}{column.group:^{width}}"
+            start += column.width + 1
+        return line.rstrip()
+
+    def _fields(self, row: Row) -> list[tuple[str, str]]:
+        case = row.case
+        fields = [
+            (str(case.nbytes), "bold"),
+            (str(case.count), ""),
+            (case.dtype, ""),
+            (case.op, ""),
+            (str(case.root), ""),
+            (row.algorithm, ""),
+        ]
+        for place in (OUT_OF_PLACE, IN_PLACE):
+            fields += self._ours(case, row.measurements.get(place))
+        for theirs in row.others:
+            fields += self._theirs(case, row.ours, theirs)
+        return fields
+
+    def _ours(self, case: Case, found: Measurement | None) -> list[tuple[str, str]]:
+        if found is None or found.unsupported:
+            return [(ABSENT, "dim")] * 4
+        seconds = found.times.median
+        self._busbws.append(case.busbw(seconds))
+        self._wrong += found.wrong or 0
+        wrong = (ABSENT, "dim") if found.wrong is None else (str(found.wrong), "bold red" if found.wrong else "green")
+        return [
+            (microseconds(seconds), "cyan"),
+            (f"{case.algbw(seconds):.2f}", ""),
+            (f"{case.busbw(seconds):.2f}", ""),
+            wrong,
+        ]
+
+    def _theirs(self, case: Case, ours: Measurement, theirs: Measurement) -> list[tuple[str, str]]:
+        if theirs.unsupported:
+            return [(ABSENT, "dim")] * 2
+        quotient = ratio(ours.rounds, theirs.rounds)
+        self._ratios.setdefault(theirs.contestant, []).append((quotient, case.nbytes))
+        style = "dim" if theirs.contestant == "copy" else "green" if quotient <= 1 else "red"
+        marked = "!" if theirs.wrong else ""  # their results are wrong: the comparison means nothing
+        return [(microseconds(theirs.times.median) + marked, ""), (f"{quotient:.3f}", style)]
+
+    def _print(self, line: Text) -> None:
+        line.rstrip()
+        self._console.print(line)
+        sys.stdout.flush()
+
+
+class Progress:
+    """One line on the standard error that says what is being done, and vanishes. Silent where nobody watches."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted: Final = wanted
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        if self._wanted:
+            sys.stderr.write(f"\r{text}\x1b[K")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
+
+
+def microseconds(seconds: float) -> str:
+    """With four digits that mean something, as nccl-tests has it."""
+    value = seconds * 1e6
+    decimals = 2 if value < 100 else 1 if value < 10000 else 0
+    return f"{value:.{decimals}f}"
+
+
+def _columns(plan: Plan, longest: int) -> list[_Column]:
+    columns = [
+        _Column("size", "(B)", 12),
+        _Column("count", "(elements)", 12),
+        _Column("type", "", 10),
+        _Column("redop", "", 6),
+        _Column("root", "", 5),
+        _Column("algorithm", "", longest),
+    ]
+    for place in (OUT_OF_PLACE, IN_PLACE):
+        columns += [
+            _Column("time", "(us)", 9, place),
+            _Column("algbw", "(GB/s)", 7, place),
+            _Column("busbw", "(GB/s)", 7, place),
+            _Column("#wrong", "", 6, place),
+        ]
+    for name in ("copy",) * plan.limits + tuple(peer.name for peer in plan.peers):
+        columns += [_Column(name, "(us)", 10), _Column(f"ours/{name}", "", len(name) + 6)]
+    return columns
+
+
+def _preamble(plan: Plan, group: Group, peers: Versions, started: datetime) -> list[str]:
+    facts = group.ranks[0]
+    pairs = ", ".join(f"{kind} ({number} pair{'s' * (number != 1)})" for kind, number in sorted(group.pairs.items()))
+    lines = [
+        f"pycollectives {facts.pycollectives} bench, {started.isoformat(' ', 'seconds')}",
+        f"ranks {len(group.ranks)}, transport {pairs or 'none'}, buffers {plan.buffers}",
+    ]
+    for host, ranks in group.hosts:
+        quota = f", quota {host.quota:g} cores" if host.quota else ""
+        crowd = "ranks outnumber cores" if host.outnumbered else "a core for each rank"
+        masks = sorted({facts.affinity for facts in group.ranks if facts.machine == host.machine})
+        if len(masks) == 1:
+            cores = f"{host.cores} core{'s' * (host.cores != 1)} (affinity {host.affinity}{quota})"
+        else:
+            cores = f"cores of their own (affinities {' '.join(masks)}{quota})"
+        lines.append(
+            f"host {host.host}: {ranks} rank{'s' * (ranks != 1)}, {cores}, {crowd}; "
+            f"{host.processor}, {host.features[-1] if host.features else 'no SIMD'}, {host.kernel}"
+        )
+    lines.append(f"python {facts.python}, numpy {facts.numpy}, ml_dtypes {facts.ml_dtypes}")
+    for name, versions in peers.items():
+        lines.append(f"{name}: {', '.join(f'{package} {version}' for package, version in versions.items()) or 'none'}")
+    took = f"{plan.iterations} iterations" if plan.iterations else f"as many iterations as fit into {plan.budget:g} s"
+    turns = f" in {plan.rounds} rounds" if plan.rounds > 1 else ""
+    lines.append(f"time: median over {took}{turns} of the slowest rank's, barrier not included; warm-up {plan.warmup}")
+    return lines

@@ -1,0 +1,138 @@
+"""Inputs whose exact result is known, and the comparison with it.
+
+Invariant: whatever the order of reduction, no intermediate result is rounded, in no dtype: integers are small enough
+for bfloat16's eight bits (averages: for up to 128 ranks). Every rank's values differ, and differ again for another
+`salt`. All elements are compared. Imports nothing but NumPy: the workers of peers use it with a Python of their own.
+
+An array repeats a table of `PERIOD` random values. The period is a prime, so data that ended up in the wrong place
+does not fit by accident; and filling and comparing run at the speed of memory, with no second array of that size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+PERIOD: Final = 65521
+_EXACT: Final = 256  # integers up to this are exact in bfloat16
+_DOUBLING: Final = 6  # ranks that may bring a factor of 2 to a product: 2**6 fits into an int8
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The data of one check: `op` is what combines it, "none" where nothing does; `length` elements matter."""
+
+    dtype: np.dtype[Any]
+    op: str
+    ranks: int
+    salt: int
+    length: int
+
+    def table(self, rank: int) -> Array:
+        """What that rank's input repeats."""
+        if self.op == "avg" and rank == self.ranks - 1:
+            return self._completing()
+        return self._random(rank)
+
+    def total(self) -> Array:
+        """What the reduction of all ranks' inputs repeats."""
+        if self.op == "avg":
+            whole = self.table(0).astype(np.complex128)
+            for rank in range(1, self.ranks):
+                whole += self.table(rank)
+            whole = np.round(whole / self.ranks)
+            return whole.astype(self.dtype) if self.dtype.kind == "c" else whole.real.astype(self.dtype)
+        result = self.table(0)
+        if self.op in _LOGICAL:
+            result = result.astype(bool)
+        for rank in range(1, self.ranks):
+            result = _COMBINE[self.op](result, self.table(rank)).astype(result.dtype)
+        return result.astype(self.dtype)
+
+    def _random(self, rank: int) -> Array:
+        random = np.random.default_rng([self.salt, rank])
+        n = min(self.length, PERIOD)
+        kind = self.dtype.kind
+        if kind == "b":
+            return random.integers(0, 2, n).astype(bool)
+        if self.op == "prod":
+            units = np.array({"c": [1, -1, 1j, -1j], "u": [1]}.get(kind, [1, -1]))
+            factor = 2 if rank < _DOUBLING else 1
+            return (random.choice(units, n) * random.integers(1, factor + 1, n)).astype(self.dtype)
+        if kind in "iu" and self.op not in ("sum", "avg"):
+            return random.integers(0, 128, n).astype(self.dtype)
+        if rank >= _EXACT - 1 and self.op in ("sum", "avg"):
+            return np.zeros(n, self.dtype)
+        most = max(1, (_EXACT - self.ranks) // self.ranks) if self.op in ("sum", "avg") else _EXACT
+        real = random.integers(0, most + 1, n)
+        return (real + 1j * random.integers(0, most + 1, n) if kind == "c" else real).astype(self.dtype)
+
+    def _completing(self) -> Array:
+        """What the last rank brings so that every sum can be divided by the number of ranks."""
+        whole = np.zeros(min(self.length, PERIOD), np.complex128)
+        for rank in range(self.ranks - 1):
+            whole += self._random(rank)
+        missing = np.mod(-whole.real, self.ranks) + 1j * np.mod(-whole.imag, self.ranks)
+        return missing.astype(self.dtype) if self.dtype.kind == "c" else missing.real.astype(self.dtype)
+
+
+def fill(array: Array, table: Array, phase: int = 0) -> None:
+    """Overwrite `array` with the table, again and again, from its element `phase` on."""
+    for part, values in _parts(array, table, phase):
+        part[...] = values
+
+
+def spoil(array: Array, table: Array, phase: int = 0) -> None:
+    """Overwrite `array` with what differs everywhere from what `fill` would write."""
+    opposite = ~table if table.dtype == bool else (~table.view(np.uint8)).view(table.dtype)
+    fill(array, opposite, phase)
+
+
+def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int:
+    """How many elements differ from what `fill` would write, by more than the fraction `slack`; NaN always does."""
+    bad = 0
+    with np.errstate(all="ignore"):  # whatever a wrong value is
+        for part, values in _parts(array, table, phase):
+            good = part == values if slack == 0.0 else np.abs(part - values) <= slack * np.abs(values)
+            bad += part.size - int(np.count_nonzero(good))
+    return bad
+
+
+def slack(dtype: np.dtype[Any], op: str, ranks: int) -> float:
+    """What an exact reduction may still be off by: multiplying by 1/n, as an average may do, rounds once or twice."""
+    if op != "avg" or ranks & (ranks - 1) == 0:
+        return 0.0
+    return 2.0 ** {2: -7, 4: -22, 8: -51}[dtype.itemsize // (2 if dtype.kind == "c" else 1)]
+
+
+def _parts(array: Array, table: Array, phase: int) -> Iterator[tuple[Array, Array]]:
+    """Pairs of a part of `array` and the equally long part of the repeated table that belongs there."""
+    flat = array.reshape(-1)
+    phase %= PERIOD
+    if len(table) < PERIOD:  # the array is no longer than one period, and its table was cut to what it needs
+        yield flat, table[phase : phase + flat.size]
+        return
+    start = 0
+    while start < flat.size:
+        stop = min(flat.size, start + PERIOD - phase)
+        yield flat[start:stop], table[phase : phase + stop - start]
+        start, phase = stop, 0
+
+
+_LOGICAL: Final = {"land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor}
+_COMBINE: Final[dict[str, Any]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+    **_LOGICAL,
+}

@@ -1,0 +1,74 @@
+"""What memory is said to cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import memory
+from bench.memory import MIB, Probe, measure, probes
+from bench.plan import Plan
+from bench.probes import CannotReset, Peak
+from bench.report import Screen
+
+PLAN = Plan(("allreduce",), (4 * MIB,))
+
+
+def probe(name: str) -> Probe:
+    return next(p for p in probes(PLAN, 2) if p.name == name)
+
+
+def test_bars() -> None:
+    assert {p.name: p.bar for p in probes(PLAN, 2)} == {
+        "allreduce": 96 * MIB,
+        "communicator": 16 * MIB,
+        "link": 256 * 1024,
+        "threads": 1024 * MIB,
+    }
+
+
+def test_memory_that_is_there_for_a_moment_counts() -> None:
+    try:
+        peak = Peak()
+    except CannotReset as reason:
+        pytest.skip(str(reason))
+    np.ones(50 * MIB, np.uint8).sum()
+    assert 45 * MIB < peak.rise() < 60 * MIB
+    assert Peak().rise() < 10 * MIB
+
+
+def test_an_allreduce_in_place() -> None:
+    figure = measure(probe("allreduce"))
+    assert figure is not None and len(figure.ranks) == 2 and figure.wrong == 0
+    assert figure.value == max(figure.ranks) <= figure.bar
+
+
+def test_ranks_as_threads() -> None:
+    figure = measure(replace(probe("threads"), options={"ranks": 5, "timeout": 30.0}))
+    assert figure is not None and len(figure.ranks) == 1 and figure.wrong == 0
+    assert 10 * MIB < figure.value <= figure.bar
+
+
+def test_links() -> None:
+    figure = measure(replace(probe("link"), ranks=8))
+    assert figure is not None and len(figure.ranks) == 8 and figure.wrong == 0
+    assert figure.value <= figure.bar
+
+
+def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    few = [
+        replace(probe("allreduce"), bar=1),
+        replace(probe("communicator"), ranks=3),
+        replace(probe("threads"), options={"oops": 1}),
+    ]
+    monkeypatch.setattr(memory, "probes", lambda _plan, _ranks: few)
+    path = tmp_path / "memory.json"
+    assert memory.report(replace(PLAN, json=str(path)), 2, Screen()) == 3
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+    assert [line[4 if line[0] != "N/A" else 3] for line in lines] == ["OVER", "ok", "N/A"]
+    told = json.loads(path.read_text())
+    assert not told["complete"] and len(told["memory"]) == 2 and told["memory"][1]["bar"] == 16 * MIB

@@ -1,0 +1,157 @@
+"""Other systems beside ours: with a stand-in for PyTorch in the place of the real one, and everything else real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.cases import Case
+from bench.gate import Gate
+from bench.peers import NAMES, gloo, peer
+from bench.peers.crew import Crew, PeerCannot, PeerFailed
+from bench.peers.environment import NUMPY, CannotInstall, cache_folder, python_for
+from bench.plan import PeerPlan
+from collectives import Communicator
+from tests.bench.running import bench, environment, table
+from tests.collectives.groups import ranks
+
+CASE = Case("allreduce", "float32", 4, "sum", -1, "auto", 2, 1000)
+VERSION = f"py{sys.version_info.major}.{sys.version_info.minor}"
+QUICK = ("-w", "1", "--iters", "3", "--rounds", "2", "-e", "8")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with Gloo's environment in it, complete."""
+    base = tmp_path_factory.mktemp("cache")
+    folder = base / "pycollectives" / "peers" / f"gloo-{VERSION}"
+    venv.create(folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    shutil.copytree(Path(__file__).parent / "stand_in" / "torch", packages / "torch")
+    (packages / "torch-9.dist-info").mkdir()
+    (packages / "torch-9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9\n")
+    (packages / "numpy.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+    (folder / ".complete").write_text("\n".join([*gloo.REQUIREMENTS, *gloo.BARE, NUMPY]))
+    return base
+
+
+@pytest.fixture
+def plan(cache: Path) -> PeerPlan:
+    return PeerPlan("gloo", str(cache / "pycollectives" / "peers" / f"gloo-{VERSION}" / "bin" / "python"))
+
+
+def test_side_by_side(cache: Path, tmp_path: Path) -> None:
+    env = environment(XDG_CACHE_HOME=str(cache))
+    done = bench("-n", "3", *QUICK, "--peers", "gloo", "--json", "both.json", folder=tmp_path, env=env)
+    (line,) = table(done.stdout)
+    assert len(line) == 16 and float(line[14]) > 0 and float(line[15]) > 0
+    assert "# gloo: numpy" in done.stdout and "torch 9" in done.stdout and "ours/gloo" in done.stdout
+    told = json.loads((tmp_path / "both.json").read_text())
+    assert told["peers"]["gloo"] == {"numpy": np.__version__, "torch": "9"}
+    found = told["results"][0]["measurements"]["gloo"]
+    assert found["wrong"] == 0 and [len(r) for r in found["rounds"]] == [3, 3] and len(found["rank_medians"]) == 3
+    assert found["ours_over_this"] == pytest.approx(float(line[15]), abs=6e-4)
+
+
+def test_what_it_does_not_have(cache: Path) -> None:
+    env = environment(XDG_CACHE_HOME=str(cache))
+    done = bench(*QUICK, "-d", "float32,bfloat16", "-o", "sum,max,avg", "--peers", "gloo", env=env)
+    told = {(line[2], line[3]): line[14] != "N/A" for line in table(done.stdout)}
+    assert told == {
+        (d, o): (d, o) == ("float32", "sum") for d in ("float32", "bfloat16") for o in ("sum", "max", "avg")
+    }
+    assert "# gloo: RuntimeError: the stand-in only adds" in done.stdout
+    assert "# gloo: Gloo has no avg" in done.stdout
+    assert "# gloo: NumPy alone has no bfloat16" in done.stdout
+
+
+def test_its_mistakes_are_not_ours(cache: Path) -> None:
+    done = bench(*QUICK, "--peers", "gloo", env=environment(XDG_CACHE_HOME=str(cache), STAND_IN="wrong"))
+    (line,) = table(done.stdout)
+    assert line[9] == "0" and line[14].endswith("!")
+
+
+def test_its_end_is_not_ours(cache: Path) -> None:
+    env = environment(XDG_CACHE_HOME=str(cache), STAND_IN="dies")
+    done = bench("-w", "10", "--iters", "10", "-b", "8", "-e", "32", "--peers", "gloo", env=env)
+    lines = table(done.stdout)
+    assert [line[9] for line in lines] == ["0"] * 3 and [line[14] for line in lines] == ["N/A"] * 3
+    assert done.stdout.count("# gloo: ") == 4  # its versions, and a reason for each size
+
+
+def test_commands(plan: PeerPlan, tmp_path: Path) -> None:
+    crew = Crew(plan, 2, str(tmp_path))
+    try:
+        crew.prepare(CASE, 1)
+        assert crew.wrong(salt=1) == 0
+        assert crew.elapsed(3) > 0
+        times = crew.turn(4, 1)
+        assert [t.shape for t in times] == [(4,), (4,)] and all((t > 0).all() for t in times)
+        crew.finish()
+        with pytest.raises(PeerCannot, match="the stand-in only adds"):
+            crew.prepare(Case("allreduce", "float32", 4, "max", -1, "auto", 2, 10), 1)
+        crew.prepare(CASE, 1)  # it goes on
+    finally:
+        crew.close()
+    with pytest.raises(PeerFailed, match="has been ended"):
+        crew.turn(1, 0)
+
+
+def test_a_python_without_it(tmp_path: Path) -> None:
+    """The reason is what the process said last."""
+    bare = tmp_path / "bare"
+    venv.create(bare)
+    with pytest.raises(PeerFailed, match=r"gloo did not start: .*No module named"):
+        Crew(PeerPlan("gloo", str(bare / "bin" / "python")), 2, str(tmp_path))
+
+
+def test_our_own_ranks_sleep_meanwhile() -> None:
+    def body(comm: Communicator) -> tuple[str, float]:
+        with Gate(comm) as gate:
+            before = time.thread_time()
+            said = gate.while_asleep(lambda: f"{_busy(0.3):.0f} passed")
+            return said, time.thread_time() - before
+
+    (first, worked), (second, slept) = ranks(2, body)
+    assert first == second == "0 passed"
+    assert worked > 0.05 and slept < 0.05
+
+
+def _busy(seconds: float) -> float:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        pass
+    return abs(left)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_peer_has_to_offer(name: str, tmp_path: Path) -> None:
+    system = peer(name)
+    assert all("==" in requirement for requirement in (*system.REQUIREMENTS, *system.BARE))
+    commands = system.commands(Path("/env/bin/python"), ["-I", "x"], 3)
+    assert all(command[0].startswith("/env/bin/") for command in commands)
+    assert len(commands) in (1, 3) and isinstance(system.environment(str(tmp_path)), dict)
+
+
+def test_a_complete_environment_is_used_as_it_is(cache: Path, plan: PeerPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    said: list[str] = []
+    assert python_for("gloo", said.append, show=False) == plan.python
+    assert said == []
+
+
+def test_an_installation_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("XDG_CACHE_HOME", str(tmp_path)), ("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    said: list[str] = []
+    with pytest.raises(CannotInstall, match=r"mpich==5.0.2(.|\n)*failed with code 1(.|\n)*No matching distribution"):
+        python_for("mpich", said.append, show=False)
+    assert len(said) == 1 and "installing mpich==" in said[0]
+    assert not (cache_folder() / f"mpich-{VERSION}" / ".complete").exists()
