@@ -205,13 +205,18 @@ class Desk:
         if door.state != "closed":
             self._sign_off(door, value)
             self.fail(door.verdict)
-        if self.me.rank >= len(roster) or roster[self.me.rank][0] != self.me.nonce:
+        if not self.is_member(door):
             raise ConfigMismatch(
                 f"{self.who()}: another process is rank {self.me.rank} of the group that has formed; "
                 "this one was started twice, or two jobs use one name: give them different names or run ids"
             )
         self._sign_off(door, value)
         return Formed(session, tuple(nonce for nonce, _ in roster), tuple(record for _, record in roster))
+
+    def is_member(self, door: Door) -> bool:
+        """Whether this call of `form`, and not another process with our rank, is on the roster."""
+        nonces = [nonce for nonce, _ in door.roster]
+        return door.state == "closed" and nonces[self.me.rank : self.me.rank + 1] == [self.me.nonce]
 
     def _sign_off(self, door: Door, value: bytes) -> None:
         """Say that this rank needs the session's keys no more; the last member removes them."""

@@ -57,6 +57,10 @@ class Guest:
         door, authentic = self._desk.read_door(found)
         if door is not None and door.state == "open":
             return self._join(found, door, authentic)
+        if door is not None and authentic and self._desk.is_member(door):
+            # we gave that host up for dead just when it let us in
+            self._announce(door.session, found)
+            return self._desk.outcome(door.session, found)
         return self._watch(found, door, authentic)
 
     def _watch(self, found: bytes, door: Door | None, authentic: bool) -> Formed | None:

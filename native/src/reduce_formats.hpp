@@ -57,7 +57,7 @@ COLLECTIVES_INLINE bool any_nan(V a, V b) {
 
 template <class V>
 COLLECTIVES_INLINE bool any_nan(const Pair<V> (&v)[2]) {
-    return any_nan(v[0].first, v[0].second) | any_nan(v[1].first, v[1].second);
+    return any_nan(v[0].first, v[0].second) || any_nan(v[1].first, v[1].second);
 }
 
 template <class V>
@@ -67,7 +67,7 @@ COLLECTIVES_INLINE bool any_nan(const V (&v)[2]) {
 
 template <class V>
 COLLECTIVES_INLINE bool any_nan(const V (&v)[4]) {
-    return any_nan(v[0], v[1]) | any_nan(v[2], v[3]);
+    return any_nan(v[0], v[1]) || any_nan(v[2], v[3]);
 }
 
 // Loads and unpacks B bytes.
@@ -127,17 +127,18 @@ struct Bfloat16 {
         return {as<Vec<float, B>>(words << 16), as<Vec<float, B>>(words & 0xffff0000u)};
     }
 
+    // Adding half of the last place rounds to nearest with ties away from zero. Of a tie nothing is left
+    // below, and clearing the last bit makes it even. This way all 16-bit halves are looked at together.
     template <int B>
     static COLLECTIVES_INLINE Raw<B> pack(Pair<Vec<float, B>> v) {
-        return as<Raw<B>>((rounded<B>(v.first) >> 16) | (rounded<B>(v.second) & 0xffff0000u));
-    }
-
-  private:
-    // The rounded value in the upper half; the lower half is of no meaning.
-    template <int B>
-    static COLLECTIVES_INLINE Vec<std::uint32_t, B> rounded(Vec<float, B> v) {
-        const auto bits = as<Vec<std::uint32_t, B>>(v);
-        return bits + 0x7fffu + ((bits >> 16) & 1u);
+        using Halves = Vec<std::uint16_t, B>;
+        const typename CountLanes<B / 2>::type lanes;
+        const auto first = as<Vec<std::uint32_t, B>>(v.first) + 0x8000u;
+        const auto second = as<Vec<std::uint32_t, B>>(v.second) + 0x8000u;
+        const Halves above = alternating(as<Halves>(first >> 16), as<Halves>(second), lanes);
+        const Halves below = alternating(as<Halves>(first), as<Halves>(second << 16), lanes);
+        const Halves tie = as<Halves>(below == Halves{}) & (Halves{} + std::uint16_t{1});
+        return as<Raw<B>>(above & ~tie);
     }
 };
 

@@ -29,14 +29,14 @@ struct Prod {
 struct Min {
     template <class V>
     static COLLECTIVES_INLINE V apply(V a, V b) {
-        return (b < a) | (b != b) ? b : a;
+        return ((b < a) | (b != b)) ? b : a;
     }
 };
 
 struct Max {
     template <class V>
     static COLLECTIVES_INLINE V apply(V a, V b) {
-        return (b > a) | (b != b) ? b : a;
+        return ((b > a) | (b != b)) ? b : a;
     }
 };
 

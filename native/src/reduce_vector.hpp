@@ -171,6 +171,7 @@ struct CountLanes<0, Lane...> {
     using type = Lanes<Lane...>;
 };
 
+// Lanes of `v`; `lane` is an expression over the pack Lane.
 #if defined(__clang__)
 #define COLLECTIVES_SHUFFLE(v, lane) __builtin_shufflevector(v, v, static_cast<int>(lane)...)
 #else
@@ -191,6 +192,13 @@ COLLECTIVES_INLINE V evens(V v, Lanes<Lane...>) {
 template <class V, std::size_t... Lane>
 COLLECTIVES_INLINE V odds(V v, Lanes<Lane...>) {
     return COLLECTIVES_SHUFFLE(v, (Lane | 1));
+}
+
+// (a0, b1, a2, b3, ...)
+template <class V, std::size_t... Lane>
+COLLECTIVES_INLINE V alternating(V a, V b, Lanes<Lane...>) {
+    constexpr decltype(a == b) from_a{(Lane % 2 == 0 ? -1 : 0)...};
+    return from_a ? a : b;
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ constexpr Case cases[] = {
     {DType::complex64, Op::prod}, {DType::boolean, Op::sum},
 };
 
-constexpr std::size_t sizes[] = {64, 1 << 10, 8 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
+constexpr std::size_t sizes[] = {8, 64, 1 << 10, 8 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
 
 void print_bytes(std::size_t bytes) {
     if (bytes >= 1 << 20)

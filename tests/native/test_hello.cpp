@@ -1,4 +1,6 @@
 // The handshake against peers that lie, mumble or say nothing.
+#include <poll.h>
+
 #include <random>
 
 #include "groups.hpp"
@@ -13,7 +15,9 @@ UniqueFd call(const std::string& address) {
     int error = 0;
     UniqueFd fd = connect_tcp(address, error);
     REQUIRE(error == 0);
-    for (int i = 0; i < 1000 && connect_result(fd.get()) != 0; ++i) std::this_thread::yield();
+    pollfd connected{fd.get(), POLLOUT, 0};
+    REQUIRE(::poll(&connected, 1, 10'000) == 1);
+    REQUIRE(connect_result(fd.get()) == 0);
     return fd;
 }
 
