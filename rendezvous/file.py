@@ -16,7 +16,8 @@ directory holds exactly one entry, the token, whose random name is used once in 
               token has come meanwhile, as it should
 
 Because tokens never come twice, "`<old>` is still there" means "nothing has changed", which makes replace and
-remove exact compare-and-swaps with no lock. A crash leaves at most one `v.` file or `t.` directory (a token
+remove exact compare-and-swaps with no lock. (A directory with one entry is listed in one step, so a reader
+finds the old token or the new one, never none.) A crash leaves at most one `v.` file or `t.` directory (a token
 being prepared) that nobody refers to; opening the store removes those that are a day old, by the clock of the
 file system that dated them.
 

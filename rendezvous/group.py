@@ -32,8 +32,8 @@ others carry the random name of a *session*, so nobody can mistake them for anot
 5. A guest whose host has not beaten for 1.5 s and 6 looks (or whose process is known to be gone), or a rank that
    finds a door closed for 3 s or failed without a beat, replaces it: compare_set(door, what it read -> open(its
    own session)), deletes the old session's keys and is the host of the new one; should it die in between, its
-   door says which session's keys are still to be deleted. Guests of the old session
-   see the beat stop, look at the door and start over at step 1 with the same nonce.
+   door says which session's keys are still to be deleted. Guests of the old session see the beat stop, look at
+   the door and start over at step 1 with the same nonce.
 6. A guest whose deadline passes sets the flag; so all ranks give up together, with one list of the missing.
 
 Why stale data and interleavings do no harm:
@@ -48,7 +48,7 @@ Why stale data and interleavings do no harm:
   beat, and starts over as a guest. So "taken for dead" may be wrong without doing harm.
 - Conversely, once the door is closed, only the last member that has read the roster, or someone after 3 s,
   removes it; a host that dies right after closing has formed the group: guests that miss the `go` find the
-  closed door when the beat stops.
+  closed door when the beat stops. So does a guest that gives its host up just then: its nonce is on the roster.
 - All decisions on one session are compare_sets of one key, so exactly one of: closed, failed, replaced.
 - Roster and verdicts concern this rank only if they bear a session name that it read from the open door itself,
   and a membership only if the roster shows the nonce it drew in this call.
@@ -83,7 +83,7 @@ from ._checks import Deadline, check_timeout
 from ._desk import Desk, session_keys
 from ._guest import Guest
 from ._records import MAX_RECORD, MAX_SIZE, Scope, dumps, parse_door
-from .store import DEFAULT_TIMEOUT, Store
+from .store import DEFAULT_TIMEOUT, Store, check_store
 
 MAX_NAME = 128  # bytes
 MAX_FINGERPRINT = 1024  # bytes
@@ -133,6 +133,7 @@ def form(
     protocol; AuthError where they do not share the secret. StoreError where the store fails; ValueError and
     TypeError for wrong arguments, before anything is sent.
     """
+    check_store(store)
     rank, size = check_rank(rank, size)
     scope = Scope(_text("name", name, MAX_NAME), run_id, _integer("epoch", epoch), secret)
     if run_id is not None:

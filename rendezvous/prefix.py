@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from native.errors import OpTimeout, StoreError
 
 from ._checks import DEFAULT_TIMEOUT, Deadline, check_key, check_keys, missing
-from .store import Store
+from .store import Store, check_store
 
 
 class PrefixStore:
     """`store` as seen under `prefix`; errors show the full keys."""
 
     def __init__(self, store: Store, prefix: str) -> None:
-        if not isinstance(store, Store):
-            raise TypeError(f"cannot wrap {type(store).__name__}: it has not the methods of Store")
-        self._store = store
+        self._store = check_store(store)
         self._prefix = check_key(prefix)
         self._closed = False
 

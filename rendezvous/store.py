@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ._checks import DEFAULT_TIMEOUT, GRACE, MAX_KEY, MAX_VALUE, check_timeout
 
-__all__ = ["DEFAULT_TIMEOUT", "GRACE", "MAX_KEY", "MAX_VALUE", "SCHEMES", "Store", "open_store"]
+__all__ = ["DEFAULT_TIMEOUT", "GRACE", "MAX_KEY", "MAX_VALUE", "SCHEMES", "Store", "check_store", "open_store"]
 
 SCHEMES = ("memory", "file", "redis", "rediss", "tcp", "mpi")
 
@@ -105,9 +105,7 @@ def open_store(
     """
     check_timeout(timeout)
     if not isinstance(url, str):
-        if isinstance(url, Store):
-            return url
-        raise TypeError(f"a store is a URL or has the methods of Store; {type(url).__name__} does not")
+        return check_store(url)
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in SCHEMES:
         raise ValueError(f"unknown store {_redact(url)!r}: known are " + ", ".join(f"{name}://" for name in SCHEMES))
@@ -163,6 +161,14 @@ def open_store(
         key_file=query.get("key"),
         timeout=timeout,
     )
+
+
+def check_store(store: Store) -> Store:
+    """`store` if it has what others need of one; else TypeError. Closing it is its owner's affair."""
+    for name in ("set", "get", "wait", "add", "compare_set", "delete"):
+        if not callable(getattr(store, name, None)):
+            raise TypeError(f"a store is a URL or has the methods of Store; {type(store).__name__} has no {name}()")
+    return store
 
 
 def _redact(url: str) -> str:

@@ -19,8 +19,8 @@ constexpr auto yield_for = 500us;    // then sleep: beyond this a wake-up's cost
 constexpr auto slow_yield = 300us;   // a yield this long has given a time slice to a stranger
 constexpr auto crowded_for = 100ms;  // how long to remember that
 constexpr int fewest_spins = 32;
-constexpr int most_yields =
-    100;                       // a rank that uses up its time slice by looking has to wait for the next one
+// A rank that uses up its time slice by looking has to wait for the next one.
+constexpr int most_yields = 100;
 constexpr double never = 1e9;  // seconds
 }  // namespace
 

@@ -10,6 +10,7 @@ import pytest
 from native.errors import StoreError, TransportUnavailable
 from rendezvous import PrefixStore, Store, open_store
 from rendezvous.file import FileStore
+from rendezvous.group import form
 from rendezvous.memory import MemoryStore
 from rendezvous.tcp import TcpStore
 
@@ -65,13 +66,38 @@ def test_a_store_is_passed_through() -> None:
     store.close()
 
 
+def test_six_methods_make_a_store() -> None:
+    """Somebody's own store, even one that answers for another by attribute."""
+
+    class Proxy:
+        def __init__(self, store: Store) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "close":
+                raise AttributeError(name)
+            return getattr(self._store, name)
+
+    inner = MemoryStore("proxied")
+    proxy: Any = Proxy(inner)
+    assert open_store(proxy) is proxy
+    view = PrefixStore(proxy, "p:")
+    member = form(view, rank=0, size=1, name="n", record={"a": 1}, fingerprint="f")
+    assert member.records == ({"a": 1},)
+    view.close()
+    assert len(inner._space.table) == 0
+    inner.close()
+
+
 def test_what_is_no_store_is_a_type_error() -> None:
     wrong: Any
     for wrong in (None, 5, b"memory://a", Path("/tmp"), object()):
         with pytest.raises(TypeError):
             open_store(wrong)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"no set\(\)"):
         PrefixStore(object(), "p")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"no set\(\)"):
+        form(object(), rank=0, size=1, name="n", record={}, fingerprint="f")  # type: ignore[arg-type]
 
 
 def test_bad_timeouts_come_first() -> None:
