@@ -29,17 +29,11 @@ def test_ranks_meet_and_agree(plain_backend: Backend, secret: bytes | None, run_
         assert plain_backend.leftovers() == 0
 
 
-def test_64_ranks_meet_in_under_two_seconds(plain_backend: Backend) -> None:
-    best = math.inf
-    for _ in range(3):  # the machine may have been busy with something else
-        ranks = job(64)
-        outcomes = meet(plain_backend.open, ranks)
-        check_formed(outcomes, ranks)
-        assert plain_backend.leftovers() == 0
-        best = min(best, max(outcome.seconds for outcome in outcomes))
-        if best < 2:
-            break
-    assert best < 2
+def test_64_ranks_meet(plain_backend: Backend) -> None:
+    ranks = job(64)
+    outcomes = meet(plain_backend.open, ranks)
+    check_formed(outcomes, ranks)
+    assert plain_backend.leftovers() == 0
 
 
 def test_ranks_may_come_one_by_one_in_any_order(plain_backend: Backend) -> None:
