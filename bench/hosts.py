@@ -10,7 +10,6 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import numpy as np
 from bench.calls import transports_of
 from collectives import Communicator, __version__
 from native import _engine
-from transports.host import HostIdentity, oversubscribed, usable_cores
+from transports.host import HostIdentity, oversubscribed, ranges, usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +101,6 @@ def gather(comm: Communicator) -> Group:
 def agree(comm: Communicator, number: int) -> bool:
     """Whether all ranks bring the same number. Collective."""
     return len(set(comm.allgather(np.array(number, np.int64)).tolist())) == 1
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as the kernel writes them: 0-3,8."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def memory(name: str) -> int:

@@ -115,6 +115,17 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
     return bool(quotas) and len(here) > max(1, math.floor(min(quotas)))
 
 
+def ranges(numbers: Sequence[int], separator: str = ",") -> str:
+    """Ascending numbers as the kernel writes lists of cores: 0-3,8."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return separator.join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
 def usable_cores() -> int:
     """How many cores this thread may keep busy: its affinity, cut by the cgroup's quota; at least 1."""
     cores = len(os.sched_getaffinity(0))

@@ -26,7 +26,7 @@ from native.errors import AuthError, CollectiveError
 from rendezvous import secret as job_secret
 from rendezvous.bootstrap import Launch, bootstrap
 from transports.addresses import choose, interface_addresses
-from transports.host import cpu_quota, usable_cores
+from transports.host import cpu_quota, ranges, usable_cores
 
 VARIABLES: Final = (
     *("STORE", "RANK", "SIZE", "NAME", "TRANSPORT", "SECRET_FILE", "TIMEOUT"),
@@ -72,7 +72,7 @@ def processor(ranks: int) -> Section:
     usable, quota = usable_cores(), cpu_quota()
     facts: dict[str, Any] = {
         "online": os.cpu_count(),
-        "allowed": _runs(sorted(os.sched_getaffinity(0))),
+        "allowed": ranges(sorted(os.sched_getaffinity(0)), ", "),
         "cgroup quota": f"{quota:g} cores" if quota else "none",
         "usable": usable,
     }
@@ -252,14 +252,3 @@ def _limit(value: int) -> str:
 
 def _bytes(count: int) -> str:
     return f"{count / (1 << 30):.1f} GiB"
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] as "0-2, 5"."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

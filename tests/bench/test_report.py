@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from bench.cases import IN_PLACE, OUT_OF_PLACE, Case
-from bench.hosts import Facts, Group, ranges
+from bench.hosts import Facts, Group
 from bench.measure import Measurement, Row
 from bench.plan import PeerPlan, Plan
 from bench.report import Screen, Table, microseconds
 from tests.bench.running import table
+from transports.host import ranges
 
 CASE = Case("allreduce", "float32", 4, "sum", -1, "auto", 2, 1 << 20)
 PLAN = Plan(("allreduce",), (4 << 20,), rounds=2, limits=True, peers=(PeerPlan("gloo", ""), PeerPlan("mpich", "")))
