@@ -7,6 +7,8 @@ the run is cut short, which `complete` then tells. No secrets: stores are not na
      "arguments": the plan, "command": [...], "group": {"ranks": [facts of each], "pairs": {transport: number},
      "outnumbered": bool}, "peers": {name: {package: version}},
      "results": [{"collective", "bytes", "count", "dtype", "op", "root", "asked", "algorithm",
+       "pings": [[before, after] of each round: {"flag": s one way or null, "link": s}],
+       "set_aside": [rounds, from 0, that ratios leave out],
        "measurements": {"out-of-place" | "in-place" | "copy" | a peer's name:
          {"unsupported": reason} or
          {"wrong": elements or null, "iterations": n, "seconds": {"median", "mean", "min", "max", "p99"},
@@ -27,9 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench.cases import Case
 from bench.hosts import Group
-from bench.loop import ratio
 from bench.measure import Measurement, Row
 from bench.plan import Plan
 
@@ -93,14 +93,16 @@ def _result(row: Row) -> dict[str, Any]:
         "root": case.root,
         "asked": case.algorithm,
         "algorithm": row.algorithm,
-        "measurements": {name: _measurement(case, m, row.ours) for name, m in row.measurements.items()},
+        "pings": [[asdict(reading) for reading in pair] for pair in row.pings],
+        "set_aside": row.set_aside,
+        "measurements": {name: _measurement(row, m) for name, m in row.measurements.items()},
     }
 
 
-def _measurement(case: Case, found: Measurement, ours: Measurement) -> dict[str, Any]:
+def _measurement(row: Row, found: Measurement) -> dict[str, Any]:
     if found.unsupported:
         return {"unsupported": found.unsupported}
-    times = found.times
+    times, case = found.times, row.case
     told = {
         "wrong": found.wrong,
         "iterations": int(found.samples.size),
@@ -111,5 +113,5 @@ def _measurement(case: Case, found: Measurement, ours: Measurement) -> dict[str,
         "rounds": [[round(s, 9) for s in samples.tolist()] for samples in found.rounds],
     }
     if not found.is_ours:
-        told["ours_over_this"] = ratio(ours.rounds, found.rounds)
+        told["ours_over_this"] = row.ratio(found)
     return told

@@ -93,11 +93,12 @@ class Times:
         )
 
 
-def ratio(ours: Sequence[Samples], theirs: Sequence[Samples]) -> float:
-    """Our time over theirs: the median over rounds of the quotient of the rounds' medians.
+def ratio(ours: Sequence[Samples], theirs: Sequence[Samples], rounds: Sequence[int] | None = None) -> float:
+    """Our time over theirs: the median over `rounds` (all) of the quotient of the rounds' medians.
 
     What is compared was measured within the same second or so: a machine that changes its speed between rounds
     changes both.
     """
-    quotients = [float(np.median(a) / np.median(b)) for a, b in zip(ours, theirs, strict=True)]
-    return float(np.median(quotients))
+    pairs = list(zip(ours, theirs, strict=True))
+    chosen = pairs if rounds is None else [pairs[i] for i in rounds]
+    return float(np.median([float(np.median(a) / np.median(b)) for a, b in chosen]))

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from bench.calls import Arrays, Bound, algorithm_of, bind
 from bench.cases import OUT_OF_PLACE, Case
-from bench.loop import Pace, Samples, Times, elapsed, sample
+from bench.loop import Pace, Samples, Times, elapsed, ratio, sample
+from bench.ping import Ping, Reading, alike
 from bench.plan import Plan, places
 from collectives import Communicator
 
@@ -78,11 +80,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: the algorithm that ran, and everybody's figures, ours first."""
+    """One line of the table: the algorithm that ran, and everybody's figures, ours first.
+
+    `pings`: for each round, before and after it.
+    """
 
     case: Case
     algorithm: str
     measurements: dict[str, Measurement]
+    pings: tuple[tuple[Reading, Reading], ...] = ()
 
     @property
     def ours(self) -> Measurement:
@@ -92,6 +98,15 @@ class Row:
     @property
     def others(self) -> list[Measurement]:
         return [m for m in self.measurements.values() if not m.is_ours]
+
+    @property
+    def set_aside(self) -> list[int]:
+        """Rounds that are left out of ratios: the machine was in another mode."""
+        return sorted(set(range(len(self.pings))) - set(alike(self.pings)))
+
+    def ratio(self, theirs: Measurement) -> float:
+        """Our time over theirs, over rounds of one mode."""
+        return ratio(self.ours.rounds, theirs.rounds, alike(self.pings) if self.pings else None)
 
     @property
     def wrong(self) -> int:
@@ -172,7 +187,7 @@ Note = Callable[[Case, str], None]  # what is being done, for those who watch
 
 
 def measure(
-    comm: Communicator, plan: Plan, contestants: Sequence[Contestant], case: Case, number: int, note: Note
+    comm: Communicator, plan: Plan, contestants: Sequence[Contestant], ping: Ping, case: Case, number: int, note: Note
 ) -> Row:
     """The row of that case, the run's `number`th. Only rank 0's tells about contestants that are not ours."""
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
@@ -190,10 +205,12 @@ def measure(
         iterations[contestant.name] = plan.iterations or contestant.iterations(Pace.of(plan.budget, plan.rounds))
     takers = [c for c in contestants if c.name in iterations]
     ranks: dict[str, list[tuple[Samples, ...]]] = {c.name: [] for c in takers}
+    pings = [ping.read()]
     for turn in range(plan.rounds):
         for contestant in takers:
             note(case, contestant.name + (f", round {turn + 1} of {plan.rounds}" if plan.rounds > 1 else ""))
             ranks[contestant.name].append(contestant.turn(iterations[contestant.name]))
+        pings.append(ping.read())
     for contestant in takers:
         mine = found[contestant.name]
         if mine.wrong is not None:
@@ -203,4 +220,4 @@ def measure(
         if len(mine.rounds) < plan.rounds:
             mine.unsupported = "ended during this case"
         mine.ranks = [float(np.median(np.concatenate(one))) for one in zip(*ranks[contestant.name], strict=True)]
-    return Row(case, algorithm_of(comm, case), found)
+    return Row(case, algorithm_of(comm, case), found, tuple(pairwise(pings)))

@@ -23,6 +23,7 @@ from bench.hosts import Group, agree, gather
 from bench.limits import Copy
 from bench.measure import Contestant, Memory, Ours, Row, measure
 from bench.peers.side import Side
+from bench.ping import Ping
 from bench.plan import Plan, cases, load
 from bench.report import Screen, Table
 
@@ -42,6 +43,7 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
         group = gather(comm)
         with ExitStack() as stack:
             contestants = _contestants(comm, plan, folder, stack)
+            ping = Ping(comm)
             peers = {side.name: side.versions for side in contestants if isinstance(side, Side)}
             session = _Session(plan, group, peers, Table(plan, screen, todo)) if comm.rank == 0 else None
             if session is not None:
@@ -50,7 +52,7 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
                 if session is not None:
                     session.expect(case)
                 note = _nobody if session is None else session.table.note
-                row = measure(comm, plan, contestants, case, number, note)
+                row = measure(comm, plan, contestants, ping, case, number, note)
                 if session is not None:
                     session.take(row)
             return 0 if session is None else session.finish()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median
 from typing import Final
 
 from rich.console import Console
@@ -20,8 +21,8 @@ from rich.text import Text
 from bench import sizes
 from bench.cases import IN_PLACE, OUT_OF_PLACE, Case
 from bench.hosts import Group
-from bench.loop import ratio
 from bench.measure import Measurement, Row
+from bench.ping import Reading, mode
 from bench.plan import Plan
 
 ABSENT: Final = "N/A"
@@ -58,6 +59,8 @@ class Table:
         self._busbws: list[float] = []
         self._wrong = 0
         self._begun = False
+        self._pings: list[tuple[Reading, Reading]] = []
+        self._set_aside = 0
         self._ratios: dict[str, list[tuple[float, int]]] = {}  # by contestant: ours over theirs, and the size
 
     def head(self, collective: str, group: Group, peers: Versions, started: datetime) -> None:
@@ -75,6 +78,8 @@ class Table:
 
     def row(self, row: Row) -> None:
         self._progress.clear()
+        self._pings += row.pings
+        self._set_aside += len(row.set_aside)
         text = Text("  ")
         for column, (value, style) in zip(self._columns, self._fields(row), strict=True):
             text.append(f"{value:>{column.width}} ", style)
@@ -94,6 +99,8 @@ class Table:
             )
         mean = sum(self._busbws) / len(self._busbws) if self._busbws else 0.0
         self._print(Text(f"# Average bus bandwidth: {mean:.3f} GB/s"))
+        for line in self._modes():
+            self._print(Text(f"# {line}"))
         for name, ratios in self._ratios.items():
             worst, size = max(ratios)
             typical = math.exp(sum(math.log(quotient) for quotient, _ in ratios) / len(ratios))
@@ -107,6 +114,22 @@ class Table:
 
     def close(self) -> None:
         self._progress.clear()
+
+    def _modes(self) -> list[str]:
+        """What the pings between ranks 0 and 1 say about the machine."""
+        readings = [reading for pair in self._pings for reading in pair]
+        told = []
+        for name in ("flag", "link"):
+            times = [t for t in (getattr(reading, name) for reading in readings) if t is not None]
+            if times:
+                what = f"by {name}" + (f", {mode(self._pings)}" if name == "flag" else "")
+                low, middle, high = (microseconds(t) for t in (min(times), median(times), max(times)))
+                told.append(f"{'Ping, ' + what:21}: {middle} us one way ({low} to {high})")
+        if self._ratios:
+            told.append(
+                f"Rounds set aside     : {self._set_aside} of {len(self._pings)}, in another mode than their neighbours"
+            )
+        return told
 
     def _groups(self) -> str:
         """The line above the columns' names."""
@@ -131,7 +154,7 @@ class Table:
         for place in (OUT_OF_PLACE, IN_PLACE):
             fields += self._ours(case, row.measurements.get(place))
         for theirs in row.others:
-            fields += self._theirs(case, row.ours, theirs)
+            fields += self._theirs(row, theirs)
         return fields
 
     def _ours(self, case: Case, found: Measurement | None) -> list[tuple[str, str]]:
@@ -148,11 +171,11 @@ class Table:
             wrong,
         ]
 
-    def _theirs(self, case: Case, ours: Measurement, theirs: Measurement) -> list[tuple[str, str]]:
+    def _theirs(self, row: Row, theirs: Measurement) -> list[tuple[str, str]]:
         if theirs.unsupported:
             return [(ABSENT, "dim")] * 2
-        quotient = ratio(ours.rounds, theirs.rounds)
-        self._ratios.setdefault(theirs.contestant, []).append((quotient, case.nbytes))
+        quotient = row.ratio(theirs)
+        self._ratios.setdefault(theirs.contestant, []).append((quotient, row.case.nbytes))
         style = "dim" if theirs.contestant == "copy" else "green" if quotient <= 1 else "red"
         marked = "!" if theirs.wrong else ""  # their results are wrong: the comparison means nothing
         return [(microseconds(theirs.times.median) + marked, ""), (f"{quotient:.3f}", style)]

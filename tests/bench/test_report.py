@@ -10,6 +10,7 @@ import pytest
 from bench.cases import IN_PLACE, OUT_OF_PLACE, Case
 from bench.hosts import Facts, Group
 from bench.measure import Measurement, Row
+from bench.ping import Reading
 from bench.plan import PeerPlan, Plan
 from bench.report import Screen, Table, microseconds
 from tests.bench.running import table
@@ -26,13 +27,14 @@ def taken(contestant: str, *seconds: float, ours: bool = False, wrong: int = 0) 
 
 def row(wrong: int = 0) -> Row:
     found = [
-        taken(OUT_OF_PLACE, 0.001, 0.002, ours=True, wrong=wrong),
-        taken(IN_PLACE, 0.001, 0.001, ours=True),
-        taken("copy", 0.0005, 0.001),
-        taken("gloo", 0.004, 0.016),
+        taken(OUT_OF_PLACE, 0.001, 0.001, 0.002, 0.002, ours=True, wrong=wrong),
+        taken(IN_PLACE, 0.001, 0.001, 0.001, 0.001, ours=True),
+        taken("copy", 0.0005, 0.0005, 0.001, 0.001),
+        taken("gloo", 0.004, 0.004, 0.016, 0.016),
         Measurement("mpich", False, unsupported="it is\nnot here"),
     ]
-    return Row(CASE, "ring", {m.contestant: m for m in found})
+    near, far = Reading(100e-9, 2e-6), Reading(300e-9, 2e-6)
+    return Row(CASE, "ring", {m.contestant: m for m in found}, ((near, near), (near, near), (far, far), (near, near)))
 
 
 def printed(capsys: pytest.CaptureFixture[str], screen: Screen, wrong: int = 0) -> str:
@@ -50,12 +52,14 @@ def test_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert fields[:6] == ["4194304", "1048576", "float32", "sum", "-1", "ring"]
     assert fields[6:10] == ["1500.0", "2.80", "2.80", "0"]
     assert fields[10:14] == ["1000.0", "4.19", "4.19", "0"]
-    assert fields[14:] == ["750.0", "2.000", "10000", "0.188", "N/A", "N/A"]
+    assert fields[14:] == ["750.0", "2.000", "10000", "0.250", "N/A", "N/A"]
     assert "# mpich: it is not here" in output
     assert "# gloo: torch 2" in output
     assert "ranks 2, transport shm (1 pair)" in output and "ranks outnumber cores" in output
     assert "Wrong values         : 0 OK" in output
-    assert "ours/gloo            : geometric mean 0.188, at most 0.188 (at 4M)" in output
+    assert "Ping, by flag, near  : 0.10 us one way (0.10 to 0.30)" in output
+    assert "Rounds set aside     : 1 of 4" in output
+    assert "ours/gloo            : geometric mean 0.250, at most 0.250 (at 4M)" in output
 
 
 def test_names_stand_over_their_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,134 @@
+"""How long a small message takes between ranks 0 and 1 just now: what tells one mood of a machine from another.
+
+Invariant: cheap enough to be taken before and after every round; a rank that has no part in it sleeps or waits in a
+barrier meanwhile. Python is in every figure, so pings are compared with one another and are no floors.
+
+Virtual machines move between places: the same two processes are near each other (one cache between them) at one
+time and far the next, and all that goes through memory becomes two or three times as slow. A figure from one mode
+and a figure from the other cannot be compared.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from bench.shared import shared
+from collectives import Communicator
+
+FACTOR: Final = 1.5  # between pings of one mode
+FEWEST: Final = 3  # rounds that have to be left for a comparison
+NEAR: Final = 200e-9  # seconds: a flag that is seen sooner, by a loop in Python, comes through a common cache
+FLAGS: Final = 400  # round trips of a ping
+MESSAGES: Final = 60
+_PATIENCE: Final = 10.0  # seconds without an answer
+_SPINS: Final = 300  # looks at a flag, some ten microseconds, before the core is offered to others
+_LINES: Final = (0, 16)  # where ranks 0 and 1 write, in words: not on one cache line, nor on neighbouring ones
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One-way times in seconds. `flag`: 8 bytes in memory that both map, None where there is none.
+    `link`: a message of 8 bytes over the group's own link."""
+
+    flag: float | None
+    link: float | None
+
+    @property
+    def figure(self) -> float | None:
+        """What modes are told apart by."""
+        return self.flag if self.flag is not None else self.link
+
+
+class Ping:
+    """Between ranks 0 and 1 of a communicator. Every method is collective."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm: Final = comm
+        memory = shared(comm, 4096) if comm.size > 1 else None
+        self._flags: Final = None if memory is None else memoryview(memory).cast("Q")
+        self._message: Final = np.zeros(1, np.int64)
+        self._count = 0
+
+    def read(self) -> Reading:
+        """What counts is rank 0's. Raises CollectiveError, TimeoutError."""
+        comm = self._comm
+        if comm.size == 1:
+            return Reading(None, None)
+        comm.barrier()
+        hops = self._hops(FLAGS)
+        links = [self._message_trip() for _ in range(MESSAGES)] if comm.rank < 2 else []
+        comm.barrier()
+        return Reading(median(hops) if hops else None, median(links) if links else None)
+
+    def flags(self, trips: int) -> list[float]:
+        """So many one-way times of a flag, each half of a round trip; none where there is no common memory, and
+        on ranks that have no part in it."""
+        self._comm.barrier()
+        found = self._hops(trips)
+        return found if self._comm.rank == 0 else []
+
+    def _hops(self, trips: int) -> list[float]:
+        flags, rank = self._flags, self._comm.rank
+        if flags is None or rank > 1:
+            return []
+        mine, theirs = _LINES[rank], _LINES[1 - rank]
+        clock = time.perf_counter_ns
+        first, count = rank == 0, self._count
+        times: list[float] = []
+        end = time.monotonic() + _PATIENCE
+        for _ in range(trips):
+            count += 1
+            start = clock()
+            if first:
+                flags[mine] = count
+            spins = 0
+            while flags[theirs] != count:
+                spins += 1
+                if spins == _SPINS:
+                    spins = 0
+                    os.sched_yield()
+                    if time.monotonic() > end:
+                        raise TimeoutError(f"rank {1 - rank} has not answered a ping for {_PATIENCE:g} s")
+            if not first:
+                flags[mine] = count
+            times.append((clock() - start) / 2e9)
+        self._count = count
+        return times
+
+    def _message_trip(self) -> float:
+        comm, x = self._comm, self._message
+        start = time.perf_counter_ns()
+        if comm.rank == 0:
+            comm.send(x, 1)
+            comm.recv(x, 1)
+        else:
+            comm.recv(x, 0)
+            comm.send(x, 0)
+        return (time.perf_counter_ns() - start) / 2e9
+
+
+def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
+    """The rounds that can be compared with the others, by the pings before and after each.
+
+    Those whose pings are within `FACTOR` of the median round's; all, where too few would be left or nothing is known.
+    """
+    rounds = range(len(pings))
+    figures = [[r.figure for r in pair if r.figure is not None] for pair in pings]
+    if not all(len(pair) == 2 for pair in figures):
+        return list(rounds)
+    typical = median((a * b) ** 0.5 for a, b in figures)
+    kept = [i for i in rounds if all(typical / FACTOR <= f <= typical * FACTOR for f in figures[i])]
+    return kept if len(kept) >= min(FEWEST, len(pings)) else list(rounds)
+
+
+def mode(pings: Sequence[tuple[Reading, Reading]]) -> str:
+    """ "near" or "far", by the flags; "" where there are none."""
+    flags = [r.flag for pair in pings for r in pair if r.flag is not None]
+    return "" if not flags else "near" if median(flags) < NEAR else "far"

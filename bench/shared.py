@@ -1,0 +1,71 @@
+"""Memory that all ranks of a communicator map, where they are on one machine: for measuring the machine itself.
+
+Invariant: nothing of the library is on the way of what is read and written here, and nothing is left behind: the
+memory has no name, and goes with the last process that maps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from bench.values import Array
+from collectives import Communicator
+
+
+def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
+    """So many bytes, zero, the same ones on every rank; None on all where one cannot map them. Collective.
+
+    They are unmapped with the last reference.
+    """
+    with contextlib.ExitStack() as stack:
+        descriptor = -1
+        place = np.full(2, -1, np.int64)  # process and descriptor
+        if comm.rank == 0:
+            with contextlib.suppress(OSError):
+                descriptor = stack.enter_context(_closing(os.memfd_create("bench", os.MFD_CLOEXEC)))
+                os.ftruncate(descriptor, nbytes)
+                place[:] = os.getpid(), descriptor
+        comm.broadcast(place)
+        found: mmap.mmap | None = None
+        # Another machine may have a process of that number with a descriptor of that number: the token tells.
+        token = np.frombuffer(os.urandom(8), np.int64).copy()
+        comm.broadcast(token)
+        with contextlib.suppress(OSError, ValueError):
+            if comm.rank:
+                path = f"/proc/{place[0]}/fd/{place[1]}"
+                if os.readlink(path).startswith("/memfd:bench"):
+                    descriptor = stack.enter_context(_closing(os.open(path, os.O_RDWR | os.O_CLOEXEC)))
+            if descriptor >= 0 and os.fstat(descriptor).st_size == nbytes:
+                found = mmap.mmap(descriptor, nbytes)
+        if comm.rank == 0 and found is not None:
+            found[:8] = token.tobytes()
+        comm.barrier()
+        mine = found is not None and found[:8] == token.tobytes()
+        everyone = bool(comm.allreduce(np.array(mine, np.int64), "min"))
+        if found is not None and not everyone:
+            found.close()
+        if not everyone:
+            return None
+        comm.barrier()
+        if comm.rank == 0 and found is not None:
+            found[:8] = bytes(8)
+        comm.barrier()
+        return found
+
+
+def array(memory: mmap.mmap, dtype: str, offset: int, elements: int) -> Array:
+    """A part of it, `offset` bytes from the beginning; keeps it mapped."""
+    return np.frombuffer(memory, dtype, elements, offset)
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
