@@ -14,7 +14,8 @@ from collectives.prepare import Preparer, Shape
 from collectives.schedule.algorithm import schedule_of
 from collectives.schedule.conditions import collective as contract
 from collectives.schedule.explain import explain as listing
-from collectives.schedule.select import ANY_SIZE, TABLE
+from collectives.schedule.select import ladder
+from collectives.schedule.table import ANY_SIZE, Row
 
 
 def explain(prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: int, dtype: Dtype) -> str:
@@ -24,24 +25,30 @@ def explain(prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: in
     if size < 0:
         raise ValueError(f"nbytes is {size}")
     elements = size // dtype.itemsize
-    chosen, reason = prepare.choose(Shape(collective, dtype, elements, elements, elements), "auto")
+    chosen, reason, row = prepare.choose(Shape(collective, dtype, elements, elements, elements), "auto")
     situation = prepare.situation
     peers = Counter(kind for kind in kinds if kind != "self")
     links = ", ".join(f"{n} over {kind}" for kind, n in peers.items()) or "none"
-    others = [a.name for a in registry.algorithms(collective, prepare.size) if a is not chosen]
+    usable = [a.name for a in registry.algorithms(collective, prepare.size)]
+    others = [name for name in usable if name != chosen.name]
     lines = [
         f"{collective} of {size} bytes ({elements} {NAMES[dtype]}) among {situation.size} ranks",
         f"  algorithm   {chosen.name}: {reason}",
+        *row_lines(row, 12),
         f"  peers       {links}",
         f"  crowded     {'yes: ranks outnumber cores somewhere' if situation.crowded else 'no'}",
         f"  others      {', '.join(others) or 'none'}",
         "",
         f"choices for {collective} in this group, the first that fits",
     ]
-    for row in TABLE:
-        if row.collective == collective and row.fits(situation):
-            upto = f"up to {row.bytes} bytes" if row.bytes < ANY_SIZE else "any size"
-            lines.append(f"  {upto:22} {row.algorithm:20} {row.reason}")
-            if row.bytes == ANY_SIZE:
-                break
+    for row in ladder(collective, situation, usable.__contains__, prepare.table):
+        upto = f"up to {row.bytes} bytes" if row.bytes < ANY_SIZE else "any size"
+        lines.append(f"  {upto:22} {row.algorithm:20} {row.reason}")
     return "\n".join([*lines, "", listing(schedule_of(chosen, prepare.rank, prepare.size))])
+
+
+def row_lines(row: Row | None, width: int) -> list[str]:
+    """The row that decided and where it is from; nothing where an algorithm was asked for."""
+    if row is None:
+        return []
+    return [f"  {'row':{width}}{row}", f"  {'from':{width}}{row.source or 'unknown'}"]

@@ -7,13 +7,14 @@ from a peer and is checked before it is used.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from collectives.calls import Deadline
-from collectives.schedule.select import Situation
+from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
 from transports import registry
@@ -156,12 +157,17 @@ def link(
     return Linked(
         group=group,
         doors=doors,
-        situation=Situation(len(members), slowest(kinds), crowded),
+        situation=Situation(len(members), slowest(kinds), crowded, most_on_a_host(identities)),
         kinds=kinds,
         hosts=tuple(identity.host for identity in identities),
         local_rank=local.index(rank),
         local_size=len(local),
     )
+
+
+def most_on_a_host(identities: Sequence[HostIdentity]) -> int:
+    """Ranks on the host that has most."""
+    return max(Counter((i.boot, i.netns) for i in identities).values())
 
 
 def decode(rank: int, record: Any) -> Member:

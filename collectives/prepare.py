@@ -16,7 +16,9 @@ from collectives.algorithms import registry
 from collectives.arrays import NAMES, Dtype
 from collectives.schedule.algorithm import Algorithm, schedule_of
 from collectives.schedule.compile import RECV, SEND, program
-from collectives.schedule.select import Choice, Situation, select
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.select import select
+from collectives.schedule.table import Row, Situation, Table
 from native import _engine
 
 Parts: TypeAlias = "int | tuple[int, ...]"  # elements in equal shares, or the elements of each rank's part
@@ -67,6 +69,7 @@ class Preparer:
         self.rank: Final = rank
         self.size: Final = situation.size
         self.situation: Final = situation
+        self.table: Table = DEFAULTS
         self._kept: dict[tuple[Shape, str], Prepared] = {}
         self._messages: dict[tuple[int, int, Dtype, int], _engine.Operation] = {}
 
@@ -77,7 +80,7 @@ class Preparer:
             return self._kept[key]
         except (KeyError, TypeError):  # not hashable: refused below, with better words
             pass
-        chosen, _ = self.choose(shape, algorithm)
+        chosen, _, _ = self.choose(shape, algorithm)
         dtype, op = _codes(shape.dtype, shape.op)
         code = _engine.COLLECTIVES[shape.collective]
         grid = schedule_of(chosen, self.rank, self.size, shape.root).grid
@@ -118,14 +121,19 @@ class Preparer:
         self._messages[key] = operation
         return operation
 
-    def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str]:
-        """The algorithm asked for, or the one that suits; and why. Raises TypeError, ValueError."""
+    def use(self, table: Table) -> None:
+        """Choose by this table from now on: before the first call that leaves the choice to us, the same everywhere."""
+        self.table = table
+        self._kept.clear()
+
+    def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
+        """The algorithm asked for, or the one that suits; why; and the row that decided. TypeError, ValueError."""
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         usable = {a.name: a for a in registry.algorithms(shape.collective, self.size, uneven=shape.uneven)}
         if algorithm == "auto":
-            choice: Choice = select(shape.collective, shape.nbytes, self.situation, usable.__contains__)
-            return usable[choice.algorithm], choice.reason
+            choice = select(shape.collective, shape.nbytes, self.situation, usable.__contains__, self.table)
+            return usable[choice.algorithm], choice.reason, choice.row
         known = registry.get(shape.collective, algorithm)
         if known.name not in usable:
             what = " with unequal parts" if shape.uneven else ""
@@ -133,7 +141,7 @@ class Preparer:
             raise ValueError(
                 f"{shape.collective} {known.name} does not work for {self.size} ranks{what}; those that do: {there_are}"
             )
-        return known, "asked for"
+        return known, "asked for", None
 
 
 def _codes(dtype: Dtype, op: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from collectives.calls import Call, Calls
 from collectives.gate import Gate
 from collectives.prepare import Preparer
-from collectives.schedule.select import Situation
+from collectives.schedule.table import Situation
 from collectives.work import Waiter, Work
 from native._engine import Group, Operation
 

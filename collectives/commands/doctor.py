@@ -13,11 +13,13 @@ from typing import Any
 
 import click
 
+from collectives.algorithms import algorithms
 from collectives.commands import checks, trials
 from collectives.commands.checks import Section
-from collectives.commands.explain import ladder, row_text
+from collectives.commands.explain import row_text
 from collectives.schedule.conditions import COLLECTIVES
-from collectives.schedule.select import Situation
+from collectives.schedule.select import ladder
+from collectives.schedule.table import Situation
 from transports.host import usable_cores
 
 _COLOURS = {"broken": "red", "hint": "yellow"}  # worst first
@@ -75,9 +77,11 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
 def _choices(ranks: int, kind: str) -> Section:
     """What auto would run on this host."""
     situation = Situation(ranks, kind if ranks > 1 else "self", crowded=ranks > usable_cores())
-    facts = {
-        name: "; ".join(f"{row_text(row)}: {row.algorithm}" for row in ladder(name, situation)) for name in COLLECTIVES
-    }
+    facts = {}
+    for name in COLLECTIVES:
+        usable = {known.name for known in algorithms(name, ranks)}
+        steps = ladder(name, situation, usable.__contains__)
+        facts[name] = "; ".join(f"{row_text(row)}: {row.algorithm}" for row in steps)
     return Section(f"choices for {ranks} rank{'s' * (ranks > 1)} over {situation.kind}", facts)
 
 

@@ -19,6 +19,7 @@ import click
 
 from collectives.algorithms import registry
 from collectives.arrays import NAMES
+from collectives.explaining import row_lines
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.draw import draw
@@ -26,7 +27,8 @@ from collectives.schedule.explain import explain, explain_group
 from collectives.schedule.form import Schedule
 from collectives.schedule.group import Group
 from collectives.schedule.play import Play
-from collectives.schedule.select import ANY_SIZE, TABLE, Row, Situation, select
+from collectives.schedule.select import ladder, select
+from collectives.schedule.table import ANY_SIZE, Row, Situation
 from collectives.schedule.verify import cost
 from transports.host import usable_cores
 
@@ -124,13 +126,13 @@ def command(
     elements = 1 if collective == "barrier" else nbytes // _ITEMSIZES[dtype]
     kind = transport if ranks > 1 else "self"
     situation = Situation(ranks, kind, crowded=kind in ("shm", "inproc") and ranks > usable_cores())
-    chosen, reason = _choose(collective, algorithm, elements * _ITEMSIZES[dtype], situation)
+    chosen, reason, row = _choose(collective, algorithm, elements * _ITEMSIZES[dtype], situation)
     shown = range(ranks) if ranks <= MOST_COUNTED else (rank or 0,)
     try:
         schedules = [chosen(r, ranks, root) for r in shown]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    lines = [*_head(collective, elements, dtype, chosen, reason, situation, schedules), ""]
+    lines = [*_head(collective, elements, dtype, chosen, reason, row, situation, schedules), ""]
     if rank is None and 1 < ranks <= SIDE_BY_SIDE:
         lines.append(explain_group(schedules, max(60, shutil.get_terminal_size((120, 24)).columns)))
     else:
@@ -138,17 +140,6 @@ def command(
     click.echo("\n".join(lines))
     if file is not None:
         _draw(schedules, file)
-
-
-def ladder(collective: str, situation: Situation) -> list[Row]:
-    """What auto chooses for such a group, by size: the rows that can be the first to fit."""
-    usable = {a.name for a in registry.algorithms(collective, situation.size)}
-    rows: list[Row] = []
-    for row in TABLE:
-        fits = row.collective == collective and row.fits(situation) and row.algorithm in usable
-        if fits and (not rows or row.bytes > rows[-1].bytes):
-            rows.append(row)
-    return rows
 
 
 def row_text(row: Row) -> str:
@@ -163,15 +154,15 @@ def _import(module: str) -> None:
         raise click.ClickException(f"cannot import {module}: {type(error).__name__}: {error}") from error
 
 
-def _choose(collective: str, algorithm: str, nbytes: int, situation: Situation) -> tuple[Algorithm, str]:
+def _choose(collective: str, algorithm: str, nbytes: int, situation: Situation) -> tuple[Algorithm, str, Row | None]:
     if algorithm != "auto":
         try:
-            return registry.get(collective, algorithm), "asked for"
+            return registry.get(collective, algorithm), "asked for", None
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="'--algorithm'") from None
     usable = {a.name: a for a in registry.algorithms(collective, situation.size)}
     choice = select(collective, nbytes, situation, usable.__contains__)
-    return usable[choice.algorithm], choice.reason
+    return usable[choice.algorithm], choice.reason, choice.row
 
 
 def _head(
@@ -180,6 +171,7 @@ def _head(
     dtype: str,
     chosen: Algorithm,
     reason: str,
+    row: Row | None,
     situation: Situation,
     schedules: Sequence[Schedule],
 ) -> Iterator[str]:
@@ -190,15 +182,17 @@ def _head(
     yield f"{what}, {size} rank{'s' * (size > 1)}, {links}"
     yield ""
     yield f"  algorithm  {chosen.name}: {reason}"
+    yield from row_lines(row, 11)
     if len(schedules) == size:
         yield f"  cost       {_cost(schedules, nbytes)}"
     for number, line in enumerate((inspect.getdoc(chosen.function) or "").splitlines()):
         yield f"  {'' if number else 'how':9}  {line}".rstrip()
-    others = [a.name for a in registry.algorithms(collective, size) if a is not chosen]
-    yield f"  others     {', '.join(others) or 'none'}"
+    usable = [a.name for a in registry.algorithms(collective, size)]
+    yield f"  others     {', '.join(name for name in usable if name != chosen.name) or 'none'}"
     yield ""
     yield f"  auto chooses for {collective} in such a group"
-    yield from (f"    {row_text(row):16} {row.algorithm:20} {row.reason}" for row in ladder(collective, situation))
+    steps = ladder(collective, situation, usable.__contains__)
+    yield from (f"    {row_text(step):16} {step.algorithm:20} {step.reason}" for step in steps)
 
 
 def _cost(schedules: Sequence[Schedule], nbytes: int) -> str:

@@ -81,7 +81,8 @@ def test_for_people_problems_come_first() -> None:
 
 def test_what_auto_would_choose_is_what_select_says() -> None:
     _, report = run("-n", "3")
-    from collectives.schedule.select import Situation, select
+    from collectives.schedule.select import select
+    from collectives.schedule.table import Situation
 
     said = report["sections"]["choices for 3 ranks over shm"]
     choice = select("allreduce", 1 << 40, Situation(3, "shm"), lambda name: True)

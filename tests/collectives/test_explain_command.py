@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from collectives.algorithms import algorithms, schedule
-from collectives.commands.explain import ladder
 from collectives.commands.main import main
 from collectives.schedule import explain as one_rank
 from collectives.schedule.conditions import COLLECTIVES
-from collectives.schedule.select import ANY_SIZE, Situation, select
+from collectives.schedule.select import ladder, select
+from collectives.schedule.table import ANY_SIZE, Situation
 from tests.collectives.groups import ranks
 
 OWN = """
@@ -58,7 +58,7 @@ def test_says_what_a_communicator_would_do(collective: str, size: int) -> None:
 def test_the_ladder_is_what_select_climbs(collective: str, size: int, kind: str) -> None:
     situation = Situation(size, kind)
     usable = {a.name for a in algorithms(collective, size)}
-    rows = ladder(collective, situation)
+    rows = ladder(collective, situation, usable.__contains__)
     assert rows[-1].bytes == ANY_SIZE
     for previous, row in zip([None, *rows], rows, strict=False):
         first = 0 if previous is None else previous.bytes + 1

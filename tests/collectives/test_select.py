@@ -8,7 +8,9 @@ import pytest
 
 from collectives import algorithms
 from collectives.schedule.conditions import COLLECTIVES
-from collectives.schedule.select import TABLE, Situation, select
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.select import ladder, select
+from collectives.schedule.table import Row, Situation, join, parse
 
 SIZES = [*range(1, 20), 32, 33, 64, 65, 100, 1000]
 BYTES = [0, 1, 8, 1 << 10, 16 << 10, (16 << 10) + 1, 64 << 10, 256 << 10, 1 << 20, 1 << 30, 1 << 40]
@@ -27,16 +29,14 @@ def test_there_is_a_choice_for_everything(collective: str, uneven: bool) -> None
         assert choice.reason
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.collective}-{row.algorithm}-{row.bytes}")
-def test_every_row_names_an_algorithm_and_is_reached(row: object) -> None:
-    assert row in TABLE
-    found = [r for r in TABLE if r is row]
-    (mine,) = found
-    assert mine.algorithm in {a.name for a in algorithms.algorithms(mine.collective)}
-    kind = mine.kinds[-1] if mine.kinds else "tcp"
-    size = min(mine.ranks[1], max(mine.ranks[0], 64))
-    choice = select(mine.collective, mine.bytes, Situation(size, kind), lambda name: True)
-    assert (choice.algorithm, choice.reason) == (mine.algorithm, mine.reason)
+@pytest.mark.parametrize("row", DEFAULTS.rows, ids=lambda row: f"{row.collective}-{row.algorithm}-{row.bytes}")
+def test_every_row_names_an_algorithm_and_is_reached(row: Row) -> None:
+    assert row.algorithm in {a.name for a in algorithms.algorithms(row.collective)}
+    kind = row.kinds[-1] if row.kinds else "tcp"
+    size = min(row.ranks[1], max(row.ranks[0], 64))
+    choice = select(row.collective, row.bytes, Situation(size, kind), lambda name: True)
+    assert choice.row is row
+    assert (choice.algorithm, choice.reason, row.source) == (row.algorithm, row.reason, "built in")
 
 
 def test_an_algorithm_that_does_not_work_here_is_passed_over() -> None:
@@ -44,3 +44,44 @@ def test_an_algorithm_that_does_not_work_here_is_passed_over() -> None:
     assert select("alltoall", 8, Situation(8, "tcp"), lambda name: name != "bruck").algorithm == "pairwise"
     with pytest.raises(LookupError, match="allreduce of 8 bytes among 2 ranks"):
         select("allreduce", 8, Situation(2, "shm"), lambda name: False)
+
+
+OWN = parse(
+    """
+    allreduce  tcp  4-8  1K   tree   per-host=2-4 crowded=no : of our own
+    allreduce  tcp  4-8  any  star   per-host=2-
+    """,
+    "own",
+)
+
+
+@pytest.mark.parametrize(
+    ("situation", "nbytes", "chosen"),
+    [
+        (Situation(4, "tcp", per_host=2), 1024, "tree"),
+        (Situation(4, "tcp", per_host=2), 1025, "star"),
+        (Situation(8, "tcp", per_host=4), 8, "tree"),
+        (Situation(8, "tcp", per_host=5), 8, "star"),
+        (Situation(4, "tcp", crowded=True, per_host=2), 8, "star"),
+        (Situation(4, "tcp", per_host=1), 8, "recursive_doubling"),
+        (Situation(4, "tcp"), 8, "recursive_doubling"),
+        (Situation(4, "shm", per_host=4), 8, "one_shot"),
+        (Situation(3, "tcp", per_host=2), 8, "recursive_doubling"),
+        (Situation(9, "tcp", per_host=2), 8, "recursive_doubling"),
+    ],
+)
+def test_rows_on_top_decide_where_all_their_conditions_hold(situation: Situation, nbytes: int, chosen: str) -> None:
+    choice = select("allreduce", nbytes, situation, lambda name: True, join([OWN, DEFAULTS]))
+    assert choice.algorithm == chosen
+    assert choice.row.source.startswith("own, line " if chosen in ("tree", "star") else "built in")
+
+
+def test_a_row_without_a_reason_says_so() -> None:
+    choice = select("allreduce", 8, Situation(4, "tcp", True, 2), lambda name: True, OWN)
+    assert choice.reason == "no reason given"
+
+
+def test_a_ladder_ends_with_the_first_row_for_any_size() -> None:
+    table = join([OWN, DEFAULTS])
+    steps = ladder("allreduce", Situation(4, "tcp", per_host=2), lambda name: True, table)
+    assert [(row.bytes, row.algorithm) for row in steps] == [(1024, "tree"), (1 << 62, "star")]

@@ -1,0 +1,46 @@
+"""The table that the library comes with, for groups that nobody has calibrated.
+
+Invariant: its last rows for each collective fit any group, so that there is a choice for every call.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from collectives.schedule.table import Table, parse
+
+DEFAULTS: Final[Table] = parse(
+    """
+allreduce       self,inproc,shm  1-2   64K   one_shot             : one synchronisation; both read all of a small array
+allreduce       self,inproc,shm  3-4   32K   one_shot             : one synchronisation; reading all copies is cheap
+allreduce       self,inproc,shm  5-16  8K    one_shot             : one synchronisation; reading all copies is cheap
+allreduce       self,inproc,shm  17-   2K    recursive_doubling   : log2(ranks) rounds of a small array
+allreduce       self,inproc,shm  1-64  any   two_shot             : every rank reduces its own part once
+allreduce       self,inproc,shm  65-   any   ring                 : few links a rank where ranks are many
+allreduce       any              1-2   64K   one_shot             : one exchange
+allreduce       any              1-2   any   two_shot             : each reduces a half: half the bytes
+allreduce       any              3-    16K   recursive_doubling   : log2(ranks) rounds: least latency
+allreduce       any              3-    256K  halving_doubling     : few rounds and few bytes
+allreduce       any              3-    any   ring                 : fewest bytes, between neighbours only
+reduce_scatter  self,inproc,shm  1-64  any   direct               : one round: every rank reads its own part of all
+reduce_scatter  any              any   256K  circulant            : log2(ranks) rounds and fewest bytes
+reduce_scatter  any              any   any   ring                 : fewest bytes, between neighbours only
+allgather       self,inproc,shm  1-64  any   direct               : one round: published once, read by all
+allgather       any              any   256K  circulant            : log2(ranks) rounds and fewest bytes
+allgather       any              any   any   ring                 : fewest bytes, between neighbours only
+broadcast       self,inproc,shm  1-64  any   direct               : one round: published once, read by all
+broadcast       any              any   64K   binomial             : log2(ranks) rounds
+broadcast       any              any   any   scatter_allgather    : the root sends the array about once
+reduce          self,inproc,shm  1-64  64K   direct               : one round: the root reads all
+reduce          any              any   any   binomial             : log2(ranks) rounds
+gather          any              9-    16K   binomial             : log2(ranks) messages at the root
+gather          any              any   any   linear               : every byte crosses one link only
+scatter         any              9-    16K   binomial             : log2(ranks) messages at the root
+scatter         any              any   any   linear               : every byte crosses one link only
+alltoall        self,inproc,shm  1-64  any   direct               : one round
+alltoall        any              5-    4K    bruck                : log2(ranks) messages instead of one a peer
+alltoall        any              any   any   pairwise             : every byte crosses one link only
+barrier         any              any   any   dissemination        : log2(ranks) rounds
+""",
+    source="built in",
+)

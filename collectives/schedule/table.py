@@ -1,0 +1,235 @@
+"""The decision table: which algorithm runs for which call, as a value and as text.
+
+Invariant: `parse` and `text` are inverse to each other, sources aside. The first row that fits decides.
+
+    # collective   kinds            ranks  up to  algorithm   conditions             why
+    allreduce      shm,inproc       3-4    32K    one_shot                           : reading all copies is cheap
+    allreduce      any              2-     any    ring        per-host=1 crowded=no  : fewest bytes
+
+One row a line; what follows a "#" is a comment. A row's fields:
+
+- collective: allreduce, reduce, broadcast, ...
+- kinds: the slowest transport between any two ranks, several joined by commas, or any
+- ranks: of the group: 4, 3-16, 17- (and more), or any
+- up to: bytes of the larger of a rank's two buffers, which K, M and G (1024s) may follow, or any
+- algorithm: its name
+- conditions, which may be left out: per-host=RANKS, ranks on the host that has most; crowded=yes or no, whether ranks
+  outnumber cores somewhere
+- after a ":", the reason; it may be left out
+
+A line NAME = VALUE is a fact about the table: when it was made, where, what was measured. Facts decide nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from collectives.schedule.conditions import COLLECTIVES
+
+ANY_SIZE: Final = 1 << 62
+ANY_RANKS: Final = (1, ANY_SIZE)
+LONGEST: Final = 1 << 18  # characters of a table
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_KIND: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_FACT: Final = re.compile(r"([a-z][a-z0-9._-]*)\s+=\s+(.*)")
+_RANGE: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
+_WHAT: Final = "COLLECTIVE KINDS RANKS BYTES ALGORITHM [per-host=RANKS] [crowded=yes|no] [: REASON]"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a group is like. `kind` is the slowest transport between any two of its ranks ("self" alone).
+
+    `per_host`: ranks on the host that has most, 0 where that is not known. `crowded`: on some machine ranks
+    outnumber cores.
+    """
+
+    size: int
+    kind: str
+    crowded: bool = False
+    per_host: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Use `algorithm` for groups of `ranks` (first to last) over one of `kinds` (none: any), up to `bytes`.
+
+    `per_host` and `crowded` None: however that is. `source`: where the row is from, for people.
+    """
+
+    collective: str
+    kinds: tuple[str, ...]
+    ranks: tuple[int, int]
+    bytes: int
+    algorithm: str
+    reason: str = ""
+    per_host: tuple[int, int] | None = None
+    crowded: bool | None = None
+    source: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            raise ValueError(f"there is no collective {self.collective!r}; there are {', '.join(COLLECTIVES)}")
+        for kind in self.kinds:
+            if not _KIND.fullmatch(kind):
+                raise ValueError(f"{kind!r} is no name of a transport")
+        if not _NAME.fullmatch(self.algorithm):
+            raise ValueError(f"{self.algorithm!r} is no name of an algorithm")
+        for first, last in (self.ranks, self.per_host or ANY_RANKS):
+            if not 1 <= first <= last:
+                raise ValueError(f"{first}-{last} is no range of ranks")
+        if not 0 <= self.bytes <= ANY_SIZE:
+            raise ValueError(f"{self.bytes} is no number of bytes")
+        if self.reason != " ".join(self.reason.split()) or "#" in self.reason:
+            raise ValueError(f"a reason is one line without '#': {self.reason!r}")
+
+    def fits(self, situation: Situation) -> bool:
+        """Whether it is meant for such a group; the bytes aside."""
+        return (
+            (not self.kinds or situation.kind in self.kinds)
+            and self.ranks[0] <= situation.size <= self.ranks[1]
+            and (self.per_host is None or self.per_host[0] <= situation.per_host <= self.per_host[1])
+            and self.crowded in (None, situation.crowded)
+        )
+
+    def __str__(self) -> str:
+        return f"{' '.join(_fields(self))}{' : ' if self.reason else ''}{self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows, of which the first that fits decides, and facts about them."""
+
+    rows: tuple[Row, ...]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def for_group(self, situation: Situation) -> Table:
+        """The rows that are meant for such a group."""
+        return Table(tuple(row for row in self.rows if row.fits(situation)))
+
+    def from_source(self, source: str) -> Table:
+        """The same with every row's source so named."""
+        return replace(self, rows=tuple(replace(row, source=source) for row in self.rows))
+
+
+def join(tables: Iterable[Table]) -> Table:
+    """All rows, the first table's first, without facts."""
+    return Table(tuple(row for table in tables for row in table.rows))
+
+
+def parse(text: str, name: str = "table", source: str | None = None) -> Table:
+    """The table that is written there. `source` is its rows', by default `name` and the line.
+
+    ValueError, beginning with `name` and the line, for what is no table.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"{name}: {len(text)} characters, more than the {LONGEST} that a table may have")
+    rows, facts = [], {}
+    for number, line in enumerate(text.splitlines(), 1):
+        what = line.partition("#")[0].strip()
+        if not what:
+            continue
+        try:
+            fact = _FACT.fullmatch(what)
+            if fact is not None:
+                facts[fact[1]] = fact[2]
+            else:
+                rows.append(_row(what, f"{name}, line {number}" if source is None else source))
+        except ValueError as error:
+            raise ValueError(f"{name}, line {number}: {error}") from None
+    return Table(tuple(rows), facts)
+
+
+def text(table: Table) -> str:
+    """The table as `parse` reads it, in columns; ends with a newline unless it is empty."""
+    lines = [f"{name} = {value}" for name, value in table.facts.items()]
+    cells = [_fields(row) for row in table.rows]
+    cells = [[*cell[:5], " ".join(cell[5:])] for cell in cells]
+    widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(6)]
+    for row, cell in zip(table.rows, cells, strict=True):
+        line = "  ".join(f"{part:{width}}" for part, width in zip(cell, widths, strict=True) if width).rstrip()
+        lines.append(f"{line}  : {row.reason}" if row.reason else line)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def bytes_text(nbytes: int) -> str:
+    """As in a table: 65536 is 64K, ANY_SIZE any."""
+    if nbytes == ANY_SIZE:
+        return "any"
+    unit = next(u for u, factor in reversed(_UNITS.items()) if (nbytes and nbytes % factor == 0) or not u)
+    return f"{nbytes // _UNITS[unit]}{unit}"
+
+
+def _row(what: str, source: str) -> Row:
+    fields, _, reason = what.partition(":")
+    words = fields.split()
+    if len(words) < 5:
+        raise ValueError(f"{what[:200]!r} is no row: {_WHAT}")
+    collective, kinds, ranks, nbytes, algorithm, *conditions = words
+    found: dict[str, str] = {}
+    for condition in conditions:
+        name, _, value = condition.partition("=")
+        if name not in ("per-host", "crowded") or name in found:
+            raise ValueError(f"{condition!r} is no condition: per-host=RANKS, crowded=yes or crowded=no, once each")
+        found[name] = value
+    if found.get("crowded", "yes") not in ("yes", "no"):
+        raise ValueError(f"crowded={found['crowded']} is neither crowded=yes nor crowded=no")
+    return Row(
+        collective=collective,
+        kinds=() if kinds == "any" else tuple(kinds.split(",")),
+        ranks=_range(ranks),
+        bytes=_bytes(nbytes),
+        algorithm=algorithm.replace("-", "_"),
+        reason=" ".join(reason.split()),
+        per_host=_range(found["per-host"]) if "per-host" in found else None,
+        crowded=found["crowded"] == "yes" if "crowded" in found else None,
+        source=source,
+    )
+
+
+def _fields(row: Row) -> list[str]:
+    return [
+        row.collective,
+        ",".join(row.kinds) or "any",
+        _range_text(row.ranks),
+        bytes_text(row.bytes),
+        row.algorithm,
+        *_conditions(row),
+    ]
+
+
+def _conditions(row: Row) -> Iterator[str]:
+    if row.per_host is not None:
+        yield f"per-host={_range_text(row.per_host)}"
+    if row.crowded is not None:
+        yield f"crowded={'yes' if row.crowded else 'no'}"
+
+
+def _range(word: str) -> tuple[int, int]:
+    if word == "any":
+        return ANY_RANKS
+    found = _RANGE.fullmatch(word)
+    if found is None:
+        raise ValueError(f"{word!r} is no number of ranks: 4, 3-16, 17- or any")
+    first = int(found[1])
+    return first, int(found[3]) if found[3] else ANY_SIZE if found[2] else first
+
+
+def _range_text(ranks: tuple[int, int]) -> str:
+    first, last = ranks
+    if ranks == ANY_RANKS:
+        return "any"
+    return str(first) if first == last else f"{first}-{'' if last == ANY_SIZE else last}"
+
+
+def _bytes(word: str) -> int:
+    if word == "any":
+        return ANY_SIZE
+    found = re.fullmatch(r"(\d{1,15})([KMG]?)(?:i?B)?", word, re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"{word!r} is no number of bytes: 4096, 64K, 4M, 1G or any")
+    return int(found[1]) * _UNITS[found[2].upper()]
