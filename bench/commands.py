@@ -1,312 +1,47 @@
-"""`collectives bench`: measure collectives, in a job that is running or with ranks of its own.
+"""`collectives bench`: finds the subcommand that is named, and measures where none is.
 
-Invariant: everything that can be wrong with the command line is said before anything is started or installed.
+Invariant: a command's file is imported when it is used.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from urllib.parse import urlsplit
+import importlib
+from typing import Any, Final
 
 import click
 
-from bench import memory, sizes
-from bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
-from bench.hosts import memory as machine_memory
-from bench.peers import NAMES as PEERS
-from bench.peers import peer
-from bench.peers.environment import CannotInstall, python_for
-from bench.plan import ALIASES, PeerPlan, Plan, cases, load, memory_needed
-from bench.rank import guarded
-from bench.report import Screen
-from bench.start import start
-from collectives.commands.output import colourful
-from collectives.commands.run import STORES
-from collectives.commands.supervise import StartError
-from native.errors import CollectiveError
-from rendezvous.bootstrap import bootstrap
-from rendezvous.store import SCHEMES
-from transports import registry
+from bench.subcommands import measure
 
-RANKS = 2
-ROUNDS = 5  # where others are measured too
-BUDGET, BESIDE = 0.2, 0.5  # seconds; they share the rounds
+OTHERS: Final = {
+    "standing": "This machine's figures beside the best MPI's and Gloo's, and the bars.",
+}
 
 
-def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    try:
-        return None if value is None else sizes.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+class _Bench(click.Command):
+    """The measuring command, unless the first word is the name of another."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in OTHERS:
+            name = args[0]
+            other: click.Command = importlib.import_module(f"bench.subcommands.{name}").command
+            return other.make_context(f"{info_name} {name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Other commands"):
+            formatter.write_dl([(f"{ctx.command_path} {name}", summary) for name, summary in OTHERS.items()])
 
 
-def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Commas separate; an option may also be repeated."""
-    return tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
-
-
-def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 < value < math.inf:
-        raise click.BadParameter(f"{value:g} is not a positive, finite number of seconds")
-    return value
-
-
-def _store(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value and urlsplit(value).scheme not in SCHEMES:
-        raise click.BadParameter(f"{value!r}: the ranks can meet at {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
-    return value or None
-
-
-def _peers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    names = _names(ctx, param, values)
-    for name in names:
-        try:
-            peer(name)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-    return names
-
-
-def _writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is not None:
-        path = Path(value).absolute()
-        if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-            raise click.BadParameter(f"{value} cannot be written")
-        return str(path)
-    return None
-
-
-@click.command("bench")
-@click.argument("collective", default="allreduce", type=click.Choice([*KINDS, "all"]), metavar="[COLLECTIVE]")
-@click.option(
-    "-n", "--ranks", type=click.IntRange(min=1), metavar="N", help=f"Ranks to start here.  [default: {RANKS}]"
+_measure: Final = measure.command
+command: Final = _Bench(
+    "bench",
+    params=_measure.params,
+    callback=_measure.callback,
+    help=_measure.help,
+    context_settings=_measure.context_settings,
 )
-@click.option("-b", "--minbytes", callback=_size, metavar="SIZE", help="Smallest size.  [default: 8]")
-@click.option("-e", "--maxbytes", callback=_size, metavar="SIZE", help="Largest size.  [default: 64M]")
-@click.option("-f", "--stepfactor", type=float, metavar="FACTOR", help="Between sizes.  [default: 2]")
-@click.option("-i", "--stepbytes", callback=_size, metavar="SIZE", help="Between sizes, instead of a factor.")
-@click.option(
-    "-d", "--datatype", multiple=True, callback=_names, metavar="NAMES", help="float32, bfloat16, ..., or all."
-)
-@click.option(
-    "-o", "--op", multiple=True, callback=_names, metavar="NAMES", help="sum, max, ..., or all that there are."
-)
-@click.option(
-    "-r", "--root", type=click.IntRange(min=0), default=0, show_default=True, metavar="RANK", help="Of rooted ones."
-)
-@click.option(
-    "-w",
-    "--warmup",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="Calls before the clock.",
-)
-@click.option(
-    "--iters", type=click.IntRange(min=1), metavar="N", help="Iterations.  [default: as many as --budget allows]"
-)
-@click.option(
-    "--budget",
-    type=float,
-    callback=_positive,
-    metavar="SECONDS",
-    help=f"Time for each figure.  [default: {BUDGET}, beside others {BESIDE}]",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"Turns that systems take.  [default: {ROUNDS} beside others, else 1]",
-)
-@click.option(
-    "-c", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="Verify every element."
-)
-@click.option("--in-place/--out-of-place", "in_place", default=None, help="Only that way of calling.  [default: both]")
-@click.option(
-    "--buffers",
-    type=click.Choice(["plain", "shared"]),
-    default="plain",
-    show_default=True,
-    help="Ordinary arrays, or comm.empty's.",
-)
-@click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="auto, all, or one of them.")
-@click.option(
-    "--import",
-    "modules",
-    multiple=True,
-    callback=_names,
-    metavar="MODULES",
-    help="Register your algorithms: modules to import.",
-)
-@click.option("--transport", envvar="COLLECTIVES_TRANSPORT", metavar="NAME", help="auto, shm, tcp, ...")
-@click.option(
-    "--store",
-    envvar="COLLECTIVES_STORE",
-    callback=_store,
-    metavar="URL",
-    help="Where the ranks meet.  [default: a private directory]",
-)
-@click.option("--bind", is_flag=True, help="Give each rank that is started here cores of its own.")
-@click.option(
-    "--timeout",
-    type=float,
-    callback=_positive,
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="For one operation.",
-)
-@click.option("--json", metavar="FILE", callback=_writable, help="Write everything, raw samples included.")
-@click.option("--peers", multiple=True, callback=_peers, metavar="NAMES", help=f"Run beside: {', '.join(PEERS)}.")
-@click.option("--limits", is_flag=True, help="Also what this machine can do: all ranks copying at once.")
-@click.option("--memory", "in_memory", is_flag=True, help="Measure memory instead of time.")
-def command(
-    collective: str,
-    ranks: int | None,
-    minbytes: int | None,
-    maxbytes: int | None,
-    stepfactor: float | None,
-    stepbytes: int | None,
-    datatype: tuple[str, ...],
-    op: tuple[str, ...],
-    root: int,
-    warmup: int,
-    iters: int | None,
-    budget: float | None,
-    rounds: int | None,
-    check: str,
-    in_place: bool | None,
-    buffers: str,
-    algorithm: str,
-    modules: tuple[str, ...],
-    transport: str | None,
-    store: str | None,
-    bind: bool,
-    timeout: float,
-    json: str | None,
-    peers: tuple[str, ...],
-    limits: bool,
-    in_memory: bool,
-) -> None:
-    """Measure COLLECTIVE (allreduce, unless another is named, or all) and check its results.
-
-    Started by hand it runs N ranks on this machine; under a launcher (collectives run, torchrun, mpirun, srun)
-    the processes are the ranks. The columns are those of nccl-tests:
-
-    \b
-      size   bytes of the array that a rank passes and gets; where ranks have
-             parts (allgather, reduce_scatter, alltoall, gather, scatter), of
-             all parts together
-      count  elements of the array, or of one part
-      time   microseconds: of the slowest rank in each iteration, the median
-             over the iterations; the barrier between them is not included
-      algbw  size / time
-      busbw  algbw x 2(n-1)/n for allreduce, x (n-1)/n for those with parts,
-             x 1 for broadcast and reduce
-      #wrong elements that are not what they have to be, on all ranks
-
-    The exit code is 1 if any value is wrong, 2 for a wrong command line, 3 if the run failed.
-
-    \b
-      collectives bench -b 8 -e 64M -f 8
-      collectives bench allgather -n 4 --transport tcp -d bfloat16
-      collectives bench --algorithm all -b 1M -e 1M
-      collectives bench --peers gloo --limits --json result.json
-      collectives bench --memory -b 1G -n 4
-    """
-    try:
-        launch = bootstrap(store=store)
-    except (ValueError, CollectiveError) as error:
-        raise click.UsageError(str(error)) from error
-    own = launch.launcher == "none"
-    if not own and ranks not in (None, launch.size):
-        raise click.UsageError(f"-n {ranks}, but this job ({launch.launcher}) has {launch.size} ranks")
-    size = launch.size if not own else ranks or (memory.RANKS if in_memory else RANKS)
-    if not own and (peers or in_memory or bind):
-        raise click.UsageError("--peers, --memory and --bind start ranks of their own: not inside a running job")
-    if own and store and urlsplit(store).scheme not in STORES:
-        raise click.UsageError(f"--store {store!r}: processes that are started here cannot meet there")
-    if in_memory:
-        if collective != "allreduce" or peers or limits:
-            raise click.UsageError("--memory is about allreduce and the library itself: it goes with no other figures")
-        in_place = True
-        minbytes = memory.SIZE if minbytes is maxbytes is None else minbytes
-    alone = not peers and not limits
-    plan = Plan(
-        collectives=tuple(KINDS) if collective == "all" else (collective,),
-        sizes=_series(minbytes, maxbytes, stepfactor, stepbytes),
-        dtypes=tuple(ALIASES.get(name, name) for name in datatype) or ("float32",),
-        ops=op or ("sum",),
-        root=root,
-        algorithm=algorithm,
-        places=(OUT_OF_PLACE, IN_PLACE) if in_place is None else (IN_PLACE,) if in_place else (OUT_OF_PLACE,),
-        buffers=buffers,
-        warmup=warmup,
-        iterations=iters,
-        budget=budget or (BUDGET if alone else BESIDE),
-        rounds=rounds or (1 if alone else ROUNDS),
-        check=check == "1",
-        timeout=timeout,
-        transport=transport,
-        modules=modules,
-        limits=limits,
-        json=json,
-    )
-    _check(plan, size, own, bind)
-    screen = Screen(colourful(1), sys.stderr.isatty())
-    if not own:
-        sys.exit(guarded(plan, screen, store))
-    try:
-        if in_memory:
-            sys.exit(memory.report(plan, size, screen))
-        sys.exit(start(_with_peers(plan, peers, screen), screen, size, store or "", bind))
-    except (StartError, OSError) as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _series(first: int | None, last: int | None, factor: float | None, step: int | None) -> tuple[int, ...]:
-    if factor is not None and step is not None:
-        raise click.UsageError("-f and -i: sizes grow by a factor or by a step, not by both")
-    low = first if first is not None else min(8, last if last is not None else 8)
-    high = last if last is not None else max(64 << 20, low)
-    try:
-        return tuple(sizes.series(low, high, factor, step))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
-    """Refuse what cannot work."""
-    try:
-        load(plan.modules, os.getcwd())
-        cases(plan, ranks)
-        if plan.transport not in (None, "auto"):
-            registry.transport(plan.transport)
-    except (ValueError, CollectiveError) as error:
-        raise click.UsageError(str(error)) from error
-    if bind and ranks > (cores := len(os.sched_getaffinity(0))):
-        raise click.UsageError(f"--bind: {ranks} ranks cannot have cores of their own, there are {cores}")
-    needed, free = memory_needed(plan, ranks), machine_memory("MemAvailable")
-    if own and free and needed > free:
-        raise click.UsageError(
-            f"{ranks} ranks need {needed / 2**30:.1f} GiB for their arrays, and {free / 2**30:.1f} are available: "
-            "give a smaller size with -e, fewer ranks with -n, or one way of calling (--in-place)"
-        )
-
-
-def _with_peers(plan: Plan, names: Sequence[str], screen: Screen) -> Plan:
-    """The plan, once what the peers need has been installed."""
-
-    def say(text: str) -> None:
-        click.echo(f"collectives bench: {text}", err=True)
-
-    try:
-        return replace(plan, peers=tuple(PeerPlan(name, python_for(name, say, screen.progress)) for name in names))
-    except CannotInstall as error:
-        raise click.ClickException(str(error)) from error

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import platform
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from bench.calls import transports_of
 from collectives import Communicator, __version__
 from native import _engine
-from transports.host import HostIdentity, oversubscribed, ranges, usable_cores
+from transports.host import HostIdentity, oversubscribed, processor, ranges, usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def gather(comm: Communicator) -> Group:
         affinity=ranges(sorted(os.sched_getaffinity(0))),
         quota=mine.quota,
         outnumbered=oversubscribed(mine, identities),
-        processor=_processor(),
+        processor=processor(),
         features=tuple(_engine.cpu_features()),
         kernel=f"{platform.system()} {platform.release()}",
         memory=memory("MemTotal"),
@@ -103,6 +104,23 @@ def agree(comm: Communicator, number: int) -> bool:
     return len(set(comm.allgather(np.array(number, np.int64)).tolist())) == 1
 
 
+def busy(seconds: float) -> float:
+    """How many cores of this machine are kept busy, while this process sleeps for so long; 0.0 where unknown."""
+    before = _cpu_times()
+    time.sleep(seconds)
+    spent = [b - a for a, b in zip(before, _cpu_times(), strict=False)]
+    whole = sum(spent)
+    idle = sum(spent[3:5])  # idle, and waiting for a disk
+    return (os.cpu_count() or 1) * (whole - idle) / whole if whole else 0.0
+
+
+def _cpu_times() -> list[int]:
+    """user, nice, system, idle, iowait, irq, softirq, steal; since the machine's start."""
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return []
+
+
 def memory(name: str) -> int:
     """A line of /proc/meminfo in bytes; 0 where there is none."""
     return _kilobytes("/proc/meminfo", name)
@@ -119,14 +137,6 @@ def _kilobytes(path: str, name: str) -> int:
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     return 0
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _exchange(comm: Communicator, text: str) -> list[str]:

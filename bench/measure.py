@@ -127,8 +127,9 @@ class Ours:
         self._bound: Bound | None = None
 
     def prepare(self, case: Case) -> None:
-        if self.name not in case.kind.places:
-            raise Unsupported(f"{case.collective} is called {case.kind.places[0]}")
+        wanted = places(self._plan, case.kind)
+        if self.name not in wanted:
+            raise Unsupported(f"{case.collective} is called {wanted[0]}")
         self._bound = bind(self._comm, case, self.name, self._memory.arrays(case))
         self._repeat(self._plan.warmup)
 

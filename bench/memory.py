@@ -15,7 +15,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
 from rich.text import Text
 
 from bench import sizes
@@ -106,9 +105,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
 
 def report(plan: Plan, ranks: int, screen: Screen) -> int:
     """Measure all and print the table; the exit code is 1 if a result was wrong, 3 if something failed."""
-    console = Console(
-        force_terminal=screen.colour, no_color=not screen.colour, width=1000, highlight=False, soft_wrap=True
-    )
+    console = screen.console()
     started = datetime.now(timezone.utc).astimezone()
     console.print(Text(f"# {'figure':>12} {'bar':>12}  {'':4}  what", style="bold"))
     figures, failed = [], False

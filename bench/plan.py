@@ -36,7 +36,8 @@ class PeerPlan:
 class Plan:
     """What to measure. "all" among the dtypes, ops and algorithms stands for those that fit.
 
-    `places`: the wanted ones, of which a collective may lack some. `iterations` None: as many as fit into `budget`
+    `places`: the wanted ones, of which a collective may lack some; `usual`: only the first that it has of them.
+    `iterations` None: as many as fit into `budget`
     seconds for each line and place. `rounds`: how often the contestants take turns.
     """
 
@@ -47,6 +48,7 @@ class Plan:
     root: int = 0
     algorithm: str = "auto"
     places: tuple[str, ...] = KINDS["allreduce"].places
+    usual: bool = False
     buffers: str = "plain"
     warmup: int = 5
     iterations: int | None = None
@@ -158,7 +160,8 @@ def _algorithms(plan: Plan, collective: str, ranks: int) -> tuple[str, ...]:
 
 def places(plan: Plan, kind: Kind) -> tuple[str, ...]:
     """How calls of that collective are measured."""
-    return tuple(place for place in kind.places if place in plan.places)
+    found = tuple(place for place in kind.places if place in plan.places)
+    return found[:1] if plan.usual else found
 
 
 def memory_needed(plan: Plan, ranks: int) -> int:

@@ -32,10 +32,20 @@ Versions = Mapping[str, Mapping[str, str]]  # of each peer's packages
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the standard streams lead to, as the process that the user started sees them."""
+    """What the standard streams lead to, as the process that the user started sees them.
+
+    `table`: whether a line for each case is wanted.
+    """
 
     colour: bool = False
     progress: bool = False
+    table: bool = True
+
+    def console(self) -> Console:
+        """The standard output, where lines are as long as they are."""
+        return Console(
+            force_terminal=self.colour, no_color=not self.colour, width=1000, highlight=False, soft_wrap=True
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +61,7 @@ class Table:
 
     def __init__(self, plan: Plan, screen: Screen, todo: Sequence[Case]) -> None:
         self._plan: Final = plan
-        self._console: Final = Console(
-            force_terminal=screen.colour, no_color=not screen.colour, width=1000, highlight=False, soft_wrap=True
-        )
+        self._console: Final = screen.console() if screen.table else None
         self._progress: Final = Progress(screen.progress)
         self._columns: Final = _columns(plan, max(18, *(len(case.algorithm) for case in todo)))
         self._busbws: list[float] = []
@@ -181,6 +189,8 @@ class Table:
         return [(microseconds(theirs.times.median) + marked, ""), (f"{quotient:.3f}", style)]
 
     def _print(self, line: Text) -> None:
+        if self._console is None:
+            return
         line.rstrip()
         self._console.print(line)
         sys.stdout.flush()

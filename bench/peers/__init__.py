@@ -5,6 +5,7 @@ load for how to call. Such a file imports nothing of ours but what needs only Nu
 
 A peer's module has
 
+    ENVIRONMENT                             the environment's name: peers of one name share what is installed there
     REQUIREMENTS                            what to install, pinned, besides NumPy
     BARE                                    what to install without the packages that it says it depends on
     commands(python, worker, ranks)         the processes to start; `worker` are the arguments for `python`
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-NAMES: Final = ("gloo", "openmpi", "mpich", "impi")
+NAMES: Final = ("gloo", "openmpi", "openmpi-tcp", "mpich", "impi")
 
 
 class Member(Protocol):
@@ -42,6 +43,7 @@ class Member(Protocol):
 class Peer(Protocol):
     """What a peer's module has to offer."""
 
+    ENVIRONMENT: str
     REQUIREMENTS: tuple[str, ...]
     BARE: tuple[str, ...]
 
@@ -54,4 +56,9 @@ def peer(name: str) -> Peer:
     """The module of that peer; ValueError lists those there are."""
     if name not in NAMES:
         raise ValueError(f"there is no peer {name!r}; there are {', '.join(NAMES)}")
-    return cast(Peer, importlib.import_module(f"bench.peers.{name}"))
+    return cast(Peer, importlib.import_module(module(name)))
+
+
+def module(name: str) -> str:
+    """Where that peer's file is imported from."""
+    return f"bench.peers.{name.replace('-', '_')}"

@@ -44,7 +44,7 @@ def python_for(name: str, say: Callable[[str], None], show: bool) -> str:
     system = peer(name)
     requirements = (*system.REQUIREMENTS, *system.BARE, NUMPY)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = cache_folder() / f"{name}-py{version}"
+    folder = cache_folder() / f"{system.ENVIRONMENT}-py{version}"
     python = folder / "bin" / "python"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

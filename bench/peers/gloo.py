@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.cases import Case
 
+ENVIRONMENT = "gloo"
 REQUIREMENTS = ("torch==2.13.0",)
 BARE: tuple[str, ...] = ()
 

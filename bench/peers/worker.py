@@ -23,6 +23,7 @@ from bench.cases import Case
 from bench.channel import connect
 from bench.data import Data
 from bench.loop import elapsed, sample
+from bench.peers import module
 
 if TYPE_CHECKING:
     from bench.peers import Member
@@ -101,9 +102,7 @@ def _nothing() -> None: ...
 
 def main() -> None:
     name, address, private, ranks, *rest = sys.argv[1:]
-    member: Member = importlib.import_module(f"bench.peers.{name}").connect(
-        private, int(ranks), int(rest[0]) if rest else None
-    )
+    member: Member = importlib.import_module(module(name)).connect(private, int(ranks), int(rest[0]) if rest else None)
     channel = connect(address, member.rank, JOIN)
     worker = Worker(member)
     while True:

@@ -1,0 +1,79 @@
+"""What the library is held to beside other systems: our time over theirs, by where, how many ranks, and size.
+
+Invariant: bars are data; nothing here measures or judges. They were set by what a prototype had reached on a machine
+with two cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MPI: Final = ("openmpi", "mpich", "impi")
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A range of sizes in bytes, both ends included, and those of it that are measured."""
+
+    first: int
+    last: int
+    sizes: tuple[int, ...]
+
+
+_K: Final = 1 << 10
+_M: Final = 1 << 20
+BANDS: Final = (
+    Band(8, 4 * _K, (8, 512, 4 * _K)),
+    Band(16 * _K, _M, (16 * _K, 64 * _K, 256 * _K, _M)),
+    Band(4 * _M, 64 * _M, (4 * _M, 16 * _M, 64 * _M)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table: the ratio to the best of `against` is to be at most `bars`, one for each band.
+
+    `near`: bars instead of those where the cores are near each other (see `ping`). `buffers`: as in a plan.
+    """
+
+    transport: str
+    buffers: str
+    ranks: int
+    collective: str
+    against: tuple[str, ...]
+    bars: tuple[float, float, float]
+    near: tuple[float, float, float] | None = None
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.transport, self.buffers, self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What can be measured in one run."""
+
+    transport: str
+    buffers: str
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"{self.transport}, {self.buffers} buffers, {self.ranks} ranks"
+
+
+LINES: Final = (
+    Line("shm", "plain", 2, "allreduce", MPI, (0.6, 1.0, 0.7), near=(0.6, 0.85, 0.7)),
+    Line("shm", "shared", 2, "allreduce", MPI, (0.6, 0.6, 0.4)),
+    Line("shm", "plain", 4, "allreduce", MPI, (0.65, 0.8, 0.75)),
+    Line("shm", "plain", 8, "allreduce", MPI, (0.5, 0.65, 0.6)),
+    Line("tcp", "plain", 2, "allreduce", ("openmpi-tcp",), (0.8, 1.0, 0.95)),
+    Line("tcp", "plain", 4, "allreduce", ("openmpi-tcp",), (0.8, 0.8, 0.8)),
+    Line("tcp", "plain", 2, "allreduce", ("gloo",), (0.1, 0.6, 0.7)),
+    Line("tcp", "plain", 4, "allreduce", ("gloo",), (0.1, 0.6, 0.7)),
+    *(
+        Line("shm", "plain", ranks, collective, MPI, (1.0, 1.0, 1.0))
+        for collective in ("reduce_scatter", "allgather", "broadcast", "alltoall")
+        for ranks in (2, 4)
+    ),
+)

@@ -1,0 +1,22 @@
+"""Open MPI restricted to TCP over loopback: what it does between hosts, as far as one machine can show.
+
+Invariant: the same installation and launcher as `openmpi`; all messages, those of collectives included, go through
+sockets.
+"""
+
+from __future__ import annotations
+
+from bench.peers import openmpi
+from bench.peers.mpi import connect
+from bench.peers.openmpi import BARE, ENVIRONMENT, REQUIREMENTS, commands
+
+__all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
+
+
+def environment(folder: str) -> dict[str, str]:
+    return {
+        **openmpi.environment(folder),
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "tcp,self",
+        "OMPI_MCA_btl_tcp_if_include": "lo",
+    }

@@ -1,0 +1,47 @@
+"""What the options of several commands have in common.
+
+Invariant: a value that is refused is named, with what would do.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from bench.report import Screen
+from collectives.commands.output import colourful
+
+
+def names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Commas separate; an option may also be repeated."""
+    return tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
+
+
+def positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise click.BadParameter(f"{value:g} is not a positive, finite number of seconds")
+    return value
+
+
+def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """As an absolute path."""
+    if value is not None:
+        path = Path(value).absolute()
+        if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+            raise click.BadParameter(f"{value} cannot be written")
+        return str(path)
+    return None
+
+
+def screen() -> Screen:
+    """The standard streams, as the process that the user started sees them."""
+    return Screen(colourful(1), sys.stderr.isatty())
+
+
+def say(text: str) -> None:
+    """A line about what takes long, on the standard error."""
+    click.echo(f"collectives bench: {text}", err=True)

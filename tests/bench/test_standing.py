@@ -1,0 +1,119 @@
+"""The table of bars: which runs it needs, and how cells are judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bench.bars import BANDS, LINES, Line, Setting
+from bench.cases import KINDS
+from bench.commands import command
+from bench.hosts import busy
+from bench.peers import NAMES
+from bench.plan import Plan, cases
+from bench.standing import LONGEST, SHORTEST, Session, cells, figures
+
+LINE = Line("shm", "plain", 2, "allreduce", ("openmpi", "impi"), (0.5, 1.0, 0.7), near=(0.5, 0.8, 0.7))
+NEAR, FAR = {"flag": 1e-7, "link": 2e-6}, {"flag": 3e-7, "link": 2e-6}
+
+
+def result(nbytes: int, openmpi: float | None, impi: float | None, ping: Any = FAR, **more: Any) -> dict[str, Any]:
+    ratios = {"openmpi": openmpi, "impi": impi}
+    theirs = {n: {"unsupported": "no"} if r is None else {"wrong": 0, "ours_over_this": r} for n, r in ratios.items()}
+    return {
+        "collective": "allreduce",
+        "bytes": nbytes,
+        "pings": [[ping, ping]] * 3,
+        "set_aside": [],
+        "measurements": theirs,
+        **more,
+    }
+
+
+def judged(*results: dict[str, Any], line: Line = LINE) -> list[str]:
+    return [cell.verdict for cell in cells(line, {"results": list(results)})]
+
+
+def test_the_worst_size_decides() -> None:
+    first, second, third = cells(LINE, {"results": [result(8, 0.3, 0.4), result(4096, 0.6, 0.1), result(16384, 1, 1)]})
+    assert (first.verdict, first.worst.nbytes, first.worst.best, first.median) == ("FAIL", 4096, "openmpi", 0.5)
+    assert (second.verdict, second.worst.ratio, second.worst.bar) == ("pass", 1, 1.0)
+    assert (third.verdict, third.sizes) == ("N/A", ())
+
+
+def test_the_best_of_the_others_counts() -> None:
+    assert judged(result(8, 0.4, 0.6))[0] == "FAIL"
+    assert judged(result(8, 0.4, None))[0] == "pass"
+    assert judged(result(8, None, None))[0] == "N/A"
+    assert judged(result(8, 0.6, 0.6, collective="alltoall"))[0] == "N/A"
+
+
+def test_what_is_wrong_is_no_competition() -> None:
+    broken = result(8, 0.4, 0.6)
+    broken["measurements"]["impi"]["wrong"] = 3
+    assert judged(broken)[0] == "pass"
+
+
+def test_the_mode_chooses_the_bar() -> None:
+    assert judged(result(65536, 0.9, 0.9))[1] == "pass"
+    assert judged(result(65536, 0.9, 0.9, NEAR))[1] == "FAIL"
+    assert judged(result(65536, 0.9, 0.9, NEAR), line=replace(LINE, ranks=4))[1] == "pass"
+    mixed = result(65536, 0.9, 0.9, pings=[[NEAR, NEAR], [FAR, FAR], [NEAR, NEAR]], set_aside=[0, 2])
+    assert judged(mixed)[1] == "pass"
+
+
+def session(lines: tuple[Line, ...], budget: float, runs: list[tuple[Plan, int]], missing: str = "") -> Session:
+    def run(plan: Plan, ranks: int) -> dict[str, Any] | None:
+        runs.append((plan, ranks))
+        return None if plan.transport == missing else {"results": []}
+
+    return Session(lines, budget, 5, dict.fromkeys(NAMES, "/bin/python"), run, lambda _text: None)
+
+
+def test_a_run_for_each_setting() -> None:
+    runs: list[tuple[Plan, int]] = []
+    found = session(LINES, 600.0, runs).documents()
+    told = {(plan.transport, plan.buffers, ranks): plan for plan, ranks in runs}
+    assert len(runs) == len(found) == 6
+    assert set(told) == {(line.transport, line.buffers, line.ranks) for line in LINES}
+    four = told["shm", "plain", 4]
+    assert four.collectives == ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+    assert [p.name for p in four.peers] == ["openmpi", "mpich", "impi"] and four.rounds == 5
+    assert [p.name for p in told["tcp", "plain", 2].peers] == ["openmpi-tcp", "gloo"]
+    assert all(SHORTEST <= plan.budget <= LONGEST for plan, _ in runs)
+    assert figures(four) == 5 * 4 * len(cases(replace(four, collectives=("alltoall",)), 4))
+
+
+def test_what_failed_is_left_out() -> None:
+    runs: list[tuple[Plan, int]] = []
+    found = session(LINES, 1.0, runs, missing="tcp").documents()
+    assert {setting.transport for setting in found} == {"shm"} and len(runs) == 6
+    assert {plan.budget for plan, _ in runs} == {SHORTEST}
+
+
+def test_the_data_fits_together() -> None:
+    for band, following in zip(BANDS, (*BANDS[1:], None), strict=True):
+        assert band.sizes[0] == band.first and band.sizes[-1] == band.last
+        assert list(band.sizes) == sorted(set(band.sizes))
+        assert following is None or band.last < following.first
+    for line in LINES:
+        assert line.collective in KINDS and set(line.against) <= set(NAMES)
+        assert line.setting == Setting(line.transport, line.buffers, line.ranks)
+        assert len(line.bars) == len(BANDS) and all(0 < bar <= 1 for bar in line.bars)
+
+
+def test_no_line_for_that() -> None:
+    done = CliRunner().invoke(command, ["standing", "-n", "3"])
+    assert done.exit_code == 2 and "no line of the table is for that" in done.output
+
+
+@pytest.mark.parametrize("name", ["standing"])
+def test_help_names_the_other_commands(name: str) -> None:
+    assert f" {name} " in CliRunner().invoke(command, ["--help"]).output
+
+
+def test_how_busy_a_machine_is() -> None:
+    assert busy(0.05) >= 0.0
