@@ -55,7 +55,7 @@ class Communicator:
         self._linked: Final = linked
         self._origin: Final = origin
         self._children = 0
-        self._runner: Final = Runner(linked.group, rank, linked.situation, name, timeout)
+        self._runner: Final = Runner(linked.group, rank, linked.situation, linked.layout, name, timeout)
         self._calls: Final = self._runner.calls
         self._byte: Final = _bytes()
         self._shut: Final = weakref.finalize(self, _shut, linked, closing, os.getpid())

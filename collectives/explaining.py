@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from collectives.algorithms import registry
 from collectives.arrays import NAMES, Dtype, check_number
 from collectives.prepare import Preparer, Shape
-from collectives.schedule.algorithm import schedule_of
 from collectives.schedule.conditions import collective as contract
 from collectives.schedule.explain import explain as listing
+from collectives.schedule.layout import Layout
 from collectives.schedule.select import ladder
 from collectives.schedule.table import ANY_SIZE, Row
 
@@ -36,6 +36,7 @@ def explain(prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: in
         f"  algorithm   {chosen.name}: {reason}",
         *row_lines(row, 12),
         f"  peers       {links}",
+        f"  hosts       {_hosts(prepare.layout)}",
         f"  crowded     {'yes: ranks outnumber cores somewhere' if situation.crowded else 'no'}",
         f"  others      {', '.join(others) or 'none'}",
         "",
@@ -43,8 +44,8 @@ def explain(prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: in
     ]
     for row in ladder(collective, situation, usable.__contains__, prepare.table):
         upto = f"up to {row.bytes} bytes" if row.bytes < ANY_SIZE else "any size"
-        lines.append(f"  {upto:22} {row.algorithm:20} {row.reason}")
-    return "\n".join([*lines, "", listing(schedule_of(chosen, prepare.rank, prepare.size))])
+        lines.append(f"  {upto:22} {row.algorithm:22} {row.reason}")
+    return "\n".join([*lines, "", listing(prepare.schedule(chosen))])
 
 
 def row_lines(row: Row | None, width: int) -> list[str]:
@@ -52,3 +53,10 @@ def row_lines(row: Row | None, width: int) -> list[str]:
     if row is None:
         return []
     return [f"  {'row':{width}}{row}", f"  {'from':{width}}{row.source or 'unknown'}"]
+
+
+def _hosts(layout: Layout) -> str:
+    counts = Counter(map(len, layout.members))
+    return ", ".join(
+        f"{hosts} with {ranks} rank{'s' * (ranks > 1)}" for ranks, hosts in sorted(counts.items(), reverse=True)
+    )

@@ -7,13 +7,13 @@ from a peer and is checked before it is used.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from collectives.calls import Deadline
+from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
@@ -112,6 +112,7 @@ class Linked:
     group: Group
     doors: Doors
     situation: Situation
+    layout: Layout
     kinds: tuple[str, ...]  # by rank: the transport to it, "self" for this one
     hosts: tuple[str, ...]
     local_rank: int
@@ -141,7 +142,7 @@ def link(
     )
     identities = [m.identity for m in members]
     mine = identities[rank]
-    local = [peer for peer, identity in enumerate(identities) if identity.same_network(mine)]
+    layout = Layout.of((identity.boot, identity.netns) for identity in identities)
     crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
     group = Group(rank, len(members), name, epoch, policy.secret, 0, oversubscribed(mine, identities))
     try:
@@ -157,17 +158,15 @@ def link(
     return Linked(
         group=group,
         doors=doors,
-        situation=Situation(len(members), slowest(kinds), crowded, most_on_a_host(identities)),
+        situation=Situation(
+            len(members), slowest(kinds), crowded, per_host=max(map(len, layout.members)), hosts=len(layout.members)
+        ),
+        layout=layout,
         kinds=kinds,
         hosts=tuple(identity.host for identity in identities),
-        local_rank=local.index(rank),
-        local_size=len(local),
+        local_rank=layout.local_rank(rank),
+        local_size=len(layout.members[layout.hosts[rank]]),
     )
-
-
-def most_on_a_host(identities: Sequence[HostIdentity]) -> int:
-    """Ranks on the host that has most."""
-    return max(Counter((i.boot, i.netns) for i in identities).values())
 
 
 def decode(rank: int, record: Any) -> Member:

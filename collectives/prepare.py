@@ -17,6 +17,8 @@ from collectives.arrays import NAMES, Dtype
 from collectives.schedule.algorithm import Algorithm, schedule_of
 from collectives.schedule.compile import RECV, SEND, program
 from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.form import Schedule
+from collectives.schedule.layout import Layout
 from collectives.schedule.select import select
 from collectives.schedule.table import Row, Situation, Table
 from native import _engine
@@ -65,10 +67,11 @@ class Prepared(NamedTuple):
 class Preparer:
     """Makes and keeps the operations of one communicator."""
 
-    def __init__(self, rank: int, situation: Situation) -> None:
+    def __init__(self, rank: int, situation: Situation, layout: Layout) -> None:
         self.rank: Final = rank
         self.size: Final = situation.size
         self.situation: Final = situation
+        self.layout: Final = layout
         self.table: Table = DEFAULTS
         self._kept: dict[tuple[Shape, str], Prepared] = {}
         self._messages: dict[tuple[int, int, Dtype, int], _engine.Operation] = {}
@@ -83,8 +86,9 @@ class Preparer:
         chosen, _, _ = self.choose(shape, algorithm)
         dtype, op = _codes(shape.dtype, shape.op)
         code = _engine.COLLECTIVES[shape.collective]
-        grid = schedule_of(chosen, self.rank, self.size, shape.root).grid
-        compiled = program(chosen, self.rank, self.size, shape.root, shape.in_place and chosen.in_place)
+        grid = self.schedule(chosen, shape.root).grid
+        aliased = shape.in_place and chosen.in_place
+        compiled = program(chosen, self.rank, self.size, shape.root, aliased, self.layout)
         operation = _engine.Operation(
             compiled,
             dtype,
@@ -125,6 +129,10 @@ class Preparer:
         """Choose by this table from now on: before the first call that leaves the choice to us, the same everywhere."""
         self.table = table
         self._kept.clear()
+
+    def schedule(self, algorithm: Algorithm, root: int = 0) -> Schedule:
+        """This rank's part, remembered."""
+        return schedule_of(algorithm, self.rank, self.size, root, self.layout)
 
     def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
         """The algorithm asked for, or the one that suits; why; and the row that decided. TypeError, ValueError."""

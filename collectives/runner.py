@@ -14,6 +14,7 @@ import numpy as np
 from collectives.calls import Call, Calls
 from collectives.gate import Gate
 from collectives.prepare import Preparer
+from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from collectives.work import Waiter, Work
 from native._engine import Group, Operation
@@ -31,10 +32,12 @@ _READABLE, _WRITABLE, _OWNER = 0x101, 0x501, 0x4
 class Runner:
     """Owns nothing: the group is closed by who made it."""
 
-    def __init__(self, group: Group, rank: int, situation: Situation, name: str, timeout: float) -> None:
+    def __init__(
+        self, group: Group, rank: int, situation: Situation, layout: Layout, name: str, timeout: float
+    ) -> None:
         self.timeout: Final = timeout
         self.gate: Final = Gate(name)
-        self.calls: Final = Calls(group, Preparer(rank, situation), timeout)
+        self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
         self._group: Final = group
         self._execute: Final = group.run
         self._waiter: Final = Waiter()

@@ -20,7 +20,9 @@ import collectives
 from collectives.algorithms import algorithms
 from collectives.commands import checks
 from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.form import Send
 from collectives.schedule.group import Group
+from collectives.schedule.layout import apart, even
 from collectives.schedule.play import Play
 from collectives.schedule.verify import cost
 from native import errors
@@ -150,12 +152,15 @@ def test_figures_in_the_performance_log_are_those_in_the_code() -> None:
 # --- algorithms.md
 
 
-def test_every_algorithm_is_in_the_table_with_its_claims() -> None:
+@pytest.mark.parametrize("hosts", [False, True])
+def test_every_algorithm_is_in_its_table_with_its_claims(hosts: bool) -> None:
     yes = {True: "yes", False: ""}
-    told = [[row[0], row[1], row[5], row[6]] for row in rows("algorithms.md", "## Those there are")]
-    built_in = [a for c in COLLECTIVES for a in algorithms(c) if a.function.__module__.startswith("collectives.")]
+    table = rows("algorithms.md", "## Over several hosts" if hosts else "## Those there are")
+    told = [[row[0], row[1], row[5], row[6]] for row in table]
+    every = [a for c in COLLECTIVES for a in algorithms(c) if a.function.__module__.startswith("collectives.")]
+    built_in = [a for a in every if a.hosts == hosts]
     assert told == [[a.collective, a.name, yes[a.in_place], yes[a.uneven]] for a in built_in]
-    for row, known in zip(rows("algorithms.md", "## Those there are"), built_in, strict=True):
+    for row, known in zip(table, built_in, strict=True):
         assert row[4] in " ".join((inspect.getdoc(known.function) or "").split()), known
 
 
@@ -181,6 +186,27 @@ def test_rounds_and_bytes_are_bounds_that_are_reached(row: list[str]) -> None:
         for i, (is_, bound) in enumerate([(found.rounds, _value(row[2], p)), (sent, _value(row[3], p))]):
             assert is_ <= bound + 1e-9, f"{p} ranks: {is_}, not {bound}"
             reached[i] |= is_ >= bound - 1e-9
+    assert reached == [True, True]
+
+
+@pytest.mark.parametrize("row", rows("algorithms.md", "## Over several hosts"), ids=lambda row: "-".join(row[:2]))
+def test_rounds_and_bytes_between_hosts_are_bounds_that_are_reached(row: list[str]) -> None:
+    (known,) = [a for a in algorithms(row[0]) if a.name == row[1]]
+    reached = [False, False]
+    for hosts in (2, 3, 4, 5, 8):
+        bounds = [_value(cell.replace("h", "p").replace("H", "P"), hosts) for cell in (row[2], row[3])]
+        for layout in (apart(hosts), even(2 * hosts, 2), even(3 * hosts, 3)):
+            schedules = [known(rank, layout.size, 0, layout) for rank in range(layout.size)]
+            leaving = [0] * hosts
+            for s in schedules:
+                for step in s.steps:
+                    if isinstance(step, Send):
+                        abroad = [p for p in step.peers if layout.hosts[p] != layout.hosts[s.rank]]
+                        leaving[layout.hosts[s.rank]] += len(abroad) * step.chunk.count
+            found = (cost(Play(Group(schedules))).rounds, max(leaving) / max(schedules[0].grid))
+            for i, (is_, bound) in enumerate(zip(found, bounds, strict=True)):
+                assert is_ <= bound + 1e-9, f"{layout}: {is_}, not {bound}"
+                reached[i] |= is_ >= bound - 1e-9
     assert reached == [True, True]
 
 

@@ -9,6 +9,7 @@ from collectives.algorithms import circulant as _circulant
 from collectives.algorithms import direct as _direct
 from collectives.algorithms import dissemination as _dissemination
 from collectives.algorithms import halving_doubling as _halving_doubling
+from collectives.algorithms import hierarchical as _hierarchical
 from collectives.algorithms import pairwise as _pairwise
 from collectives.algorithms import recursive_doubling as _recursive_doubling
 from collectives.algorithms import ring as _ring

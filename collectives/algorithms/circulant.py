@@ -10,11 +10,16 @@ Blocks keep their places in IN and OUT, so positions that wrap round the end mak
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 from collectives.algorithms.registry import algorithm
-from collectives.schedule.form import IN, Builder, Schedule
+from collectives.schedule.form import IN, Builder, Chunk, Schedule
+
+Blocks: TypeAlias = "Callable[[int, int], Chunk]"  # (first, count): where those blocks of a team's data lie
 
 
-def _halvings(size: int) -> list[tuple[int, int]]:
+def halvings(size: int) -> list[tuple[int, int]]:
     """(s, s') for every round: positions before it and after it."""
     rounds = []
     while size > 1:
@@ -38,18 +43,24 @@ def circulant(rank: int, size: int) -> Schedule:
     2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
     b = Builder("allreduce", "circulant", rank, size, grid=(size, size))
-    if size % 2:  # the position in the middle is neither sent nor added to in the first round
-        middle = (rank + size // 2) % size
-        b.copy(b.out(middle), b.inp(middle))
-    mine = b.inp
-    for s, half in _halvings(size):
-        for first, count in _runs(rank + half, s - half, size):
-            b.send((rank + half) % size, mine(first, count))
-        for first, count in _runs(rank, s - half, size):
-            b.reduce(b.out(first, count), mine(first, count), (rank - half) % size, final=half == 1)
-        mine = b.out
-    _spread(b, rank, size)
+    within(b, range(size), rank, b.inp, b.out)
     return b.build()
+
+
+def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Blocks) -> None:
+    """Allreduce among the ranks of `team`, of which this is number `at`; `given` may be `total`."""
+    size = len(team)
+    if size % 2:  # the position in the middle is neither sent nor added to in the first round
+        middle = (at + size // 2) % size
+        b.copy(total(middle, 1), given(middle, 1))
+    mine = given
+    for s, half in halvings(size):
+        for first, count in _runs(at + half, s - half, size):
+            b.send(team[(at + half) % size], mine(first, count))
+        for first, count in _runs(at, s - half, size):
+            b.reduce(total(first, count), mine(first, count), team[(at - half) % size], final=half == 1)
+        mine = total
+    _spread(b, team, at, total)
 
 
 @algorithm("reduce_scatter", name="circulant", uneven=True)
@@ -59,7 +70,7 @@ def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
     Rounds ceil(log2 p); a rank sends n(p-1)/p; any size. ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "circulant", rank, size, grid=(size, 1))
-    rounds = _halvings(size)
+    rounds = halvings(size)
     slot = b.out()
     if size > 2:
         slot = b.scratch((IN, (rank + i) % size) for i in range((size + 1) // 2))
@@ -89,14 +100,15 @@ def circulant_allgather(rank: int, size: int) -> Schedule:
     """
     b = Builder("allgather", "circulant", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())
-    _spread(b, rank, size)
+    _spread(b, range(size), rank, b.out)
     return b.build()
 
 
-def _spread(b: Builder, rank: int, size: int) -> None:
-    """Allgather in OUT, of which every rank has its own block."""
-    for s, half in reversed(_halvings(size)):
-        for first, count in _runs(rank, s - half, size):
-            b.send((rank - half) % size, b.out(first, count))
-        for first, count in _runs(rank + half, s - half, size):
-            b.recv((rank + half) % size, b.out(first, count))
+def _spread(b: Builder, team: Sequence[int], at: int, total: Blocks) -> None:
+    """Allgather among the ranks of `team`, each of which has its own block."""
+    size = len(team)
+    for s, half in reversed(halvings(size)):
+        for first, count in _runs(at, s - half, size):
+            b.send(team[(at - half) % size], total(first, count))
+        for first, count in _runs(at + half, s - half, size):
+            b.recv(team[(at + half) % size], total(first, count))

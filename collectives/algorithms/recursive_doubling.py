@@ -7,6 +7,7 @@ R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle
 
 from collectives.algorithms.fold import fold
@@ -25,28 +26,35 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
     send would wait for the peer's reduction, which waits for the peer's send, and so on round to itself.
     """
     b = Builder("allreduce", "recursive_doubling", rank, size, grid=(1, 1))
-    place = fold(rank, size)
     if size == 1:
         b.copy(b.out(), b.inp())
+    else:
+        within(b, range(size), rank, b.inp())
+    return b.build()
+
+
+def within(b: Builder, team: Sequence[int], at: int, mine: Chunk) -> None:
+    """Allreduce of `mine` into OUT among the ranks, two or more, of `team`, of which this is number `at`."""
+    place = fold(at, len(team))
     if place.into is not None:
-        b.send(place.into, b.inp())
-        b.recv(place.into, b.out())
-        return b.build()
+        b.send(team[place.into], mine)
+        b.recv(team[place.into], b.out())
+        return
     spare = cycle(b.like(b.inp()) for _ in range(2))
-    mine = b.inp()
     if place.guest is not None:
-        mine = next(spare)
-        b.reduce(mine, b.inp(), place.guest)
+        folded = next(spare)
+        b.reduce(folded, mine, team[place.guest])
+        mine = folded
     for k in range(place.rounds):
-        peer, last = place.peer(1 << k), k == place.rounds - 1
+        number, last = place.peer(1 << k), k == place.rounds - 1
+        peer = team[number]
         b.send(peer, mine)
         theirs: int | Chunk = peer
         if last and mine == b.inp():  # in place, OUT is what is being sent
             theirs = next(spare)
             b.recv(peer, theirs)
         result = b.out() if last else next(spare)
-        b.reduce(result, *place.ordered(peer, mine, theirs), final=last)
+        b.reduce(result, *place.ordered(number, mine, theirs), final=last)
         mine = result
     if place.guest is not None:
-        b.send(place.guest, mine)
-    return b.build()
+        b.send(team[place.guest], mine)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collectives.schedule.algorithm import Algorithm, Function, any_size, schedule_of
 from collectives.schedule.conditions import COLLECTIVES, collective
 from collectives.schedule.form import Schedule
+from collectives.schedule.layout import Layout
 
 _registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
 
@@ -21,17 +22,18 @@ def algorithm(
     sizes: Callable[[int], bool] = any_size,
     in_place: bool = False,
     uneven: bool = False,
+    hosts: bool = False,
 ) -> Callable[[Function], Algorithm]:
-    """Register the decorated function, which takes (rank, size) or, with a root, (rank, size, root).
+    """Register the decorated function, which takes (rank, size), root where there is one, and layout with `hosts`.
 
     It is known by the function's name unless `name` says otherwise. `sizes(size)`: whether it works for that many
     ranks. `in_place`: also where IN and OUT are the same memory (allreduce and reduce). `uneven`: also where
-    every block has a size of its own. These are claims that `verify` proves. ValueError for a collective
-    that is not there, a bad name or one that is taken.
+    every block has a size of its own. These are claims that `verify` proves. `hosts`: it looks at which ranks share
+    a host. ValueError for a collective that is not there, a bad name or one that is taken.
     """
 
     def register(function: Function) -> Algorithm:
-        return add(Algorithm(collective, name or function.__name__, function, sizes, in_place, uneven))
+        return add(Algorithm(collective, name or function.__name__, function, sizes, in_place, uneven, hosts))
 
     return register
 
@@ -61,6 +63,8 @@ def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = 
     return tuple(a for a in known if (size is None or a.sizes(size)) and (a.uneven or not uneven))
 
 
-def schedule(collective_name: str, name: str, rank: int, size: int, root: int = 0) -> Schedule:
-    """One rank's schedule, remembered. ValueError for a collective, algorithm, rank, size or root that cannot be."""
-    return schedule_of(get(collective_name, name), rank, size, root)
+def schedule(
+    collective_name: str, name: str, rank: int, size: int, root: int = 0, layout: Layout | None = None
+) -> Schedule:
+    """One rank's schedule, remembered. ValueError for a collective, algorithm or number that cannot be."""
+    return schedule_of(get(collective_name, name), rank, size, root, layout)

@@ -26,6 +26,7 @@ from collectives.schedule.draw import draw
 from collectives.schedule.explain import explain, explain_group
 from collectives.schedule.form import Schedule
 from collectives.schedule.group import Group
+from collectives.schedule.layout import even
 from collectives.schedule.play import Play
 from collectives.schedule.select import ladder, select
 from collectives.schedule.table import ANY_SIZE, Row, Situation
@@ -88,6 +89,12 @@ def _file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Pat
     show_default=True,
     help="The slowest that any two ranks use. inproc: threads.",
 )
+@click.option(
+    "--ranks-per-host",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Ranks on each host, numbered host by host. Default: one over tcp, else all.",
+)
 @click.option("--draw", "file", type=click.Path(path_type=Path), callback=_file, help="Draw it: .svg, .png or .pdf.")
 @click.option("--import", "module", metavar="MODULE", help="A module that registers algorithms of your own.")
 @click.option("--list", "listing", is_flag=True, help="Show the algorithms there are.")
@@ -100,6 +107,7 @@ def command(
     nbytes: int,
     dtype: str,
     transport: str,
+    ranks_per_host: int | None,
     file: Path | None,
     module: str | None,
     listing: bool,
@@ -109,6 +117,7 @@ def command(
     \b
       collectives explain allreduce --ranks 4 --bytes 64K
       collectives explain allreduce --ranks 6 --algorithm tree --rank 2
+      collectives explain allreduce --ranks 8 --ranks-per-host 4 --transport tcp
       collectives explain alltoall --ranks 4 --algorithm bruck --draw bruck.svg
       collectives explain --list
     """
@@ -119,17 +128,21 @@ def command(
         return
     if collective is None:
         raise click.UsageError(f"which COLLECTIVE? There are {', '.join(COLLECTIVES)}; --list shows their algorithms")
+    if transport != "tcp" and ranks_per_host is not None and ranks_per_host < ranks:
+        raise click.BadParameter(f"several hosts are not linked by {transport}", param_hint="'--ranks-per-host'")
     if rank is not None and rank >= ranks:
         raise click.BadParameter(f"{rank} is not one of {ranks} ranks, counted from 0", param_hint="'--rank'")
     if file is not None and ranks > MOST_COUNTED:
         raise click.BadParameter(f"a picture has room for {MOST_COUNTED} ranks", param_hint="'--draw'")
     elements = 1 if collective == "barrier" else nbytes // _ITEMSIZES[dtype]
     kind = transport if ranks > 1 else "self"
-    situation = Situation(ranks, kind, crowded=kind in ("shm", "inproc") and ranks > usable_cores())
+    layout = even(ranks, ranks_per_host or (1 if kind == "tcp" else ranks))
+    most = max(map(len, layout.members))
+    situation = Situation(ranks, kind, most > usable_cores(), per_host=most, hosts=len(layout.members))
     chosen, reason, row = _choose(collective, algorithm, elements * _ITEMSIZES[dtype], situation)
     shown = range(ranks) if ranks <= MOST_COUNTED else (rank or 0,)
     try:
-        schedules = [chosen(r, ranks, root) for r in shown]
+        schedules = [chosen(r, ranks, root, layout) for r in shown]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     lines = [*_head(collective, elements, dtype, chosen, reason, row, situation, schedules), ""]
@@ -192,7 +205,7 @@ def _head(
     yield ""
     yield f"  auto chooses for {collective} in such a group"
     steps = ladder(collective, situation, usable.__contains__)
-    yield from (f"    {row_text(step):16} {step.algorithm:20} {step.reason}" for step in steps)
+    yield from (f"    {row_text(step):16} {step.algorithm:22} {step.reason}" for step in steps)
 
 
 def _cost(schedules: Sequence[Schedule], nbytes: int) -> str:
@@ -215,7 +228,7 @@ def _list(collectives: Sequence[str]) -> Iterator[str]:
         for known in registry.algorithms(name):
             claims = [text for text, is_so in (("in place", known.in_place), ("v", known.uneven)) if is_so]
             summary = (inspect.getdoc(known.function) or "").partition("\n")[0]
-            yield f"  {known.name:20} {', '.join(claims):12} {summary}".rstrip()
+            yield f"  {known.name:22} {', '.join(claims):12} {summary}".rstrip()
     yield ""
     yield "in place: without a copy where x and out are one array; v: also for parts of different sizes"
 

@@ -20,5 +20,6 @@ from collectives.schedule.form import Reduce as Reduce
 from collectives.schedule.form import Schedule as Schedule
 from collectives.schedule.form import Send as Send
 from collectives.schedule.form import Step as Step
+from collectives.schedule.layout import Layout as Layout
 from collectives.schedule.verify import Report as Report
 from collectives.schedule.verify import verify as verify

@@ -14,8 +14,10 @@ from typing import TypeAlias
 
 from collectives.schedule.conditions import COLLECTIVES, Collective, collective
 from collectives.schedule.form import Schedule
+from collectives.schedule.layout import Layout, apart
 
-Function: TypeAlias = "Callable[..., Schedule]"  # (rank, size) or, for collectives with a root, (rank, size, root)
+# (rank, size), then root for collectives that have one, then layout for algorithms that look at hosts
+Function: TypeAlias = "Callable[..., Schedule]"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -29,7 +31,8 @@ class Algorithm:
     """One way to run one collective; calling it gives a rank's schedule.
 
     `sizes(size)`: whether it works for groups of that size. `in_place`: it is right also where IN and OUT are
-    the same memory. `uneven`: it is right also where every block has a size of its own (the v-variants).
+    the same memory. `uneven`: it is right also where every block has a size of its own (the v-variants). `hosts`:
+    its schedules depend on which ranks share a host.
     """
 
     collective: str
@@ -38,6 +41,7 @@ class Algorithm:
     sizes: Callable[[int], bool] = any_size
     in_place: bool = False
     uneven: bool = False
+    hosts: bool = False
 
     def __post_init__(self) -> None:
         contract = collective(self.collective)
@@ -54,22 +58,30 @@ class Algorithm:
     def contract(self) -> Collective:
         return collective(self.collective)
 
-    def __call__(self, rank: int, size: int, root: int = 0) -> Schedule:
-        """The schedule of one rank. ValueError for a rank, size or root that cannot be."""
+    def __call__(self, rank: int, size: int, root: int = 0, layout: Layout | None = None) -> Schedule:
+        """The schedule of one rank. ValueError for a rank, size, root or layout that cannot be.
+
+        `layout` may be given to any algorithm; without it, every rank counts as alone on its host.
+        """
         if size < 1 or not self.sizes(size):
             raise ValueError(f"{self} does not work for {size} ranks")
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} is not within 0 to {size - 1}")
-        if not self.contract.rooted:
-            if root != 0:
-                raise ValueError(f"{self.collective} has no root, yet root {root} was given")
-            return self.function(rank, size)
+        if not self.contract.rooted and root != 0:
+            raise ValueError(f"{self.collective} has no root, yet root {root} was given")
         if not 0 <= root < size:
             raise ValueError(f"root {root} is not within 0 to {size - 1}")
-        return self.function(rank, size, root)
+        if layout is not None and layout.size != size:
+            raise ValueError(f"a layout of {layout.size} ranks was given for {size} ranks")
+        arguments: list[int | Layout] = [rank, size]
+        if self.contract.rooted:
+            arguments.append(root)
+        if self.hosts:
+            arguments.append(layout or apart(size))
+        return self.function(*arguments)
 
 
 @lru_cache(maxsize=1024)
-def schedule_of(algorithm: Algorithm, rank: int, size: int, root: int = 0) -> Schedule:
+def schedule_of(algorithm: Algorithm, rank: int, size: int, root: int = 0, layout: Layout | None = None) -> Schedule:
     """The same as calling the algorithm, remembered."""
-    return algorithm(rank, size, root)
+    return algorithm(rank, size, root, layout)

@@ -13,6 +13,7 @@ from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.check import check
 from collectives.schedule.dependencies import Dependency, dependencies
 from collectives.schedule.form import Chunk, Copy, Recv, Schedule, Send, Step
+from collectives.schedule.layout import Layout
 
 if TYPE_CHECKING:
     from native._engine import Program
@@ -71,11 +72,13 @@ def _triple(chunk: Chunk) -> Triple:
 
 
 @lru_cache(maxsize=1024)
-def program(algorithm: Algorithm, rank: int, size: int, root: int = 0, in_place: bool = False) -> Program:
+def program(
+    algorithm: Algorithm, rank: int, size: int, root: int = 0, in_place: bool = False, layout: Layout | None = None
+) -> Program:
     """The rank's schedule in the engine's form, remembered. ValueError as from calling the algorithm."""
     from native import _engine
 
     if in_place and not algorithm.in_place:
         raise ValueError(f"{algorithm} does not work in place")
-    parts: tuple[Any, ...] = compiled(algorithm(rank, size, root), in_place)
+    parts: tuple[Any, ...] = compiled(algorithm(rank, size, root, layout), in_place)
     return _engine.Program(*parts)

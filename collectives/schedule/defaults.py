@@ -11,6 +11,16 @@ from collectives.schedule.table import Table, parse
 
 DEFAULTS: Final[Table] = parse(
     """
+allreduce       any  any  16K   hierarchical_doubling   hosts=2- per-host=2-  : log2(hosts) rounds, one rank a host
+allreduce       any  any  256K  hierarchical_circulant  hosts=2- per-host=2-  : few rounds, few bytes between hosts
+allreduce       any  any  any   hierarchical_ring       hosts=2- per-host=2-  : fewest bytes between hosts
+reduce_scatter  any  any  any   hierarchical_ring       hosts=2- per-host=2-  : fewest bytes between hosts
+allgather       any  any  64K   hierarchical_circulant  hosts=2- per-host=2-  : log2(hosts) rounds, one rank a host
+allgather       any  any  any   hierarchical_ring       hosts=2- per-host=2-  : fewest bytes between hosts
+broadcast       any  any  64K   hierarchical_binomial   hosts=2- per-host=2-  : log2(hosts) rounds, one rank a host
+broadcast       any  any  any   hierarchical_chain      hosts=2- per-host=2-  : each host gets and sends the array once
+reduce          any  any  any   hierarchical_binomial   hosts=2- per-host=2-  : each host sends the array once
+
 allreduce       self,inproc,shm  1-2   64K   one_shot             : one synchronisation; both read all of a small array
 allreduce       self,inproc,shm  3-4   32K   one_shot             : one synchronisation; reading all copies is cheap
 allreduce       self,inproc,shm  5-16  8K    one_shot             : one synchronisation; reading all copies is cheap

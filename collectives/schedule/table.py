@@ -13,8 +13,8 @@ One row a line; what follows a "#" is a comment. A row's fields:
 - ranks: of the group: 4, 3-16, 17- (and more), or any
 - up to: bytes of the larger of a rank's two buffers, which K, M and G (1024s) may follow, or any
 - algorithm: its name
-- conditions, which may be left out: per-host=RANKS, ranks on the host that has most; crowded=yes or no, whether ranks
-  outnumber cores somewhere
+- conditions, which may be left out: hosts=HOSTS, how many there are, written as ranks are; per-host=RANKS, ranks on the
+  host that has most; crowded=yes or no, whether ranks outnumber cores somewhere
 - after a ":", the reason; it may be left out
 
 A line NAME = VALUE is a fact about the table: when it was made, where, what was measured. Facts decide nothing.
@@ -37,28 +37,29 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _KIND: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _FACT: Final = re.compile(r"([a-z][a-z0-9._-]*)\s+=\s+(.*)")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
-_WHAT: Final = "COLLECTIVE KINDS RANKS BYTES ALGORITHM [per-host=RANKS] [crowded=yes|no] [: REASON]"
+_WHAT: Final = "COLLECTIVE KINDS RANKS BYTES ALGORITHM [hosts=HOSTS] [per-host=RANKS] [crowded=yes|no] [: REASON]"
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What a group is like. `kind` is the slowest transport between any two of its ranks ("self" alone).
 
-    `per_host`: ranks on the host that has most, 0 where that is not known. `crowded`: on some machine ranks
-    outnumber cores.
+    `hosts`: how many there are; `per_host`: ranks on the one that has most; 0 where that is not known. `crowded`: on
+    some machine ranks outnumber cores.
     """
 
     size: int
     kind: str
     crowded: bool = False
     per_host: int = 0
+    hosts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """Use `algorithm` for groups of `ranks` (first to last) over one of `kinds` (none: any), up to `bytes`.
 
-    `per_host` and `crowded` None: however that is. `source`: where the row is from, for people.
+    `per_host`, `crowded` and `hosts` None: however that is. `source`: where the row is from, for people.
     """
 
     collective: str
@@ -70,6 +71,7 @@ class Row:
     per_host: tuple[int, int] | None = None
     crowded: bool | None = None
     source: str = field(default="", compare=False)
+    hosts: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -79,9 +81,9 @@ class Row:
                 raise ValueError(f"{kind!r} is no name of a transport")
         if not _NAME.fullmatch(self.algorithm):
             raise ValueError(f"{self.algorithm!r} is no name of an algorithm")
-        for first, last in (self.ranks, self.per_host or ANY_RANKS):
-            if not 1 <= first <= last:
-                raise ValueError(f"{first}-{last} is no range of ranks")
+        for what, span in (("ranks", self.ranks), ("ranks", self.per_host), ("hosts", self.hosts)):
+            if span is not None and not 1 <= span[0] <= span[1]:
+                raise ValueError(f"{span[0]}-{span[1]} is no range of {what}")
         if not 0 <= self.bytes <= ANY_SIZE:
             raise ValueError(f"{self.bytes} is no number of bytes")
         if self.reason != " ".join(self.reason.split()) or "#" in self.reason:
@@ -92,6 +94,7 @@ class Row:
         return (
             (not self.kinds or situation.kind in self.kinds)
             and self.ranks[0] <= situation.size <= self.ranks[1]
+            and (self.hosts is None or self.hosts[0] <= situation.hosts <= self.hosts[1])
             and (self.per_host is None or self.per_host[0] <= situation.per_host <= self.per_host[1])
             and self.crowded in (None, situation.crowded)
         )
@@ -173,8 +176,9 @@ def _row(what: str, source: str) -> Row:
     found: dict[str, str] = {}
     for condition in conditions:
         name, _, value = condition.partition("=")
-        if name not in ("per-host", "crowded") or name in found:
-            raise ValueError(f"{condition!r} is no condition: per-host=RANKS, crowded=yes or crowded=no, once each")
+        if name not in ("hosts", "per-host", "crowded") or name in found:
+            there_are = "hosts=HOSTS, per-host=RANKS, crowded=yes or crowded=no"
+            raise ValueError(f"{condition!r} is no condition: {there_are}, once each")
         found[name] = value
     if found.get("crowded", "yes") not in ("yes", "no"):
         raise ValueError(f"crowded={found['crowded']} is neither crowded=yes nor crowded=no")
@@ -188,6 +192,7 @@ def _row(what: str, source: str) -> Row:
         per_host=_range(found["per-host"]) if "per-host" in found else None,
         crowded=found["crowded"] == "yes" if "crowded" in found else None,
         source=source,
+        hosts=_range(found["hosts"]) if "hosts" in found else None,
     )
 
 
@@ -203,6 +208,8 @@ def _fields(row: Row) -> list[str]:
 
 
 def _conditions(row: Row) -> Iterator[str]:
+    if row.hosts is not None:
+        yield f"hosts={_range_text(row.hosts)}"
     if row.per_host is not None:
         yield f"per-host={_range_text(row.per_host)}"
     if row.crowded is not None:

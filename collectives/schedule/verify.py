@@ -1,7 +1,7 @@
 """Proof, by running it on symbols, that an algorithm does what its collective promises.
 
 Invariant: what passes is right for every input, element type and count, on links that hold nothing and under
-any timing. For one size, root and aliasing it is shown that
+any timing. For one size, root, layout of hosts and aliasing it is shown that
 
 - no rank waits for ever, and every message meets a receiver of the same size, block by block;
 - nothing is read before it is written, nothing is overwritten or left in scratch before it is read;
@@ -16,8 +16,9 @@ Values are numbers: equal expressions have equal numbers, so comparing two of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from random import Random
 from typing import NoReturn
 
@@ -27,10 +28,12 @@ from collectives.schedule.conditions import Leaf, collective
 from collectives.schedule.dependencies import accesses
 from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send
 from collectives.schedule.group import Group
+from collectives.schedule.layout import Layout, apart, even
 from collectives.schedule.play import Play
 from collectives.schedule.text import chunk_text
 
 _EVERY_ROOT_UP_TO = 8
+_EVERY_LAYOUT_UP_TO = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One size that was verified, for `roots` roots; the cost is that of the first."""
+    """One size that was verified, for `roots` roots and `layouts` layouts; the cost is that of the first."""
 
     size: int
     roots: int
+    layouts: int
     grid: tuple[int, int]
     cost: Cost
 
@@ -70,10 +74,11 @@ class Report:
     def __str__(self) -> str:
         claims = ["in place too"] * self.in_place + ["blocks of any sizes"] * self.uneven
         head = f"{self.collective} {self.algorithm}: verified" + "".join(f", {claim}" for claim in claims)
-        names = ("ranks", "roots", "IN", "OUT", "rounds", "steps", "messages", "blocks", "scratch")
+        names = ("ranks", "roots", "layouts", "IN", "OUT", "rounds", "steps", "messages", "blocks", "scratch")
         rows = [
-            (n.size, n.roots, *n.grid, n.cost.rounds, n.cost.steps, n.cost.messages, n.cost.blocks, n.cost.scratch)
+            (n.size, n.roots, n.layouts, *n.grid, c.rounds, c.steps, c.messages, c.blocks, c.scratch)
             for n in self.lines
+            for c in (n.cost,)
         ]
         return "\n".join(
             [head, "  ".join(names)]
@@ -82,12 +87,19 @@ class Report:
 
 
 def verify(
-    algorithm: Algorithm, sizes: Iterable[int], *, roots: Iterable[int] | None = None, orders: int = 1, seed: int = 0
+    algorithm: Algorithm,
+    sizes: Iterable[int],
+    *,
+    roots: Iterable[int] | None = None,
+    layouts: Callable[[int], Iterable[Layout]] | None = None,
+    orders: int = 1,
+    seed: int = 0,
 ) -> Report:
     """Prove the algorithm right for these sizes, or raise VerificationError where it is wrong.
 
     Sizes that the algorithm does not claim are left out. `roots`: all of them up to 8 ranks and some of them above,
-    unless given (those not within the size are left out). `orders`: random orders to run in besides the first.
+    unless given (those not within the size are left out). `layouts(size)`: those to prove an algorithm for that
+    looks at hosts; `sample_layouts` unless given. `orders`: random orders to run in besides the first.
     """
     rooted = algorithm.contract.rooted
     given = None if roots is None else tuple(roots)
@@ -99,14 +111,37 @@ def verify(
         if rooted:
             some = range(size) if size <= _EVERY_ROOT_UP_TO else (0, 1, size // 2, size - 1)
             chosen = [r for r in (some if given is None else given) if r < size]
-        for root in chosen:
-            schedules = [algorithm(rank, size, root) for rank in range(size)]
-            _check_names(algorithm, schedules, size, root)
-            modes = (False, True) if algorithm.in_place else (False,)
-            plays = _prove(schedules, modes, algorithm.uneven, orders, seed)
-            if root == chosen[0]:
-                lines.append(Line(size, len(chosen), schedules[0].grid, cost(plays[0])))
+        placed = tuple((layouts or sample_layouts)(size)) if algorithm.hosts else (apart(size),)
+        for layout in placed:
+            for root in chosen:
+                play = _verify_one(algorithm, size, root, layout, orders, seed)
+                if root == chosen[0] and layout is placed[0]:
+                    lines.append(Line(size, len(chosen), len(placed), play.group.schedules[0].grid, cost(play)))
     return Report(algorithm.collective, algorithm.name, algorithm.in_place, algorithm.uneven, tuple(lines))
+
+
+def sample_layouts(size: int) -> tuple[Layout, ...]:
+    """Layouts of every sort: each rank alone, all together, equal and unequal hosts, one after the other and mixed."""
+    unequal = Layout.of(islice((host for host in count() for _ in range(1 + host % 3)), size))
+    mixed = Layout.of((rank * rank) % 5 for rank in range(size))
+    if size > _EVERY_LAYOUT_UP_TO:
+        found = [even(size, 4), unequal, mixed]
+    else:
+        in_turn = [Layout.of(rank % hosts for rank in range(size)) for hosts in (2, 3)]
+        found = [apart(size), even(size, size), even(size, 2), even(size, 3), unequal, mixed, *in_turn]
+    return tuple(dict.fromkeys(found))
+
+
+def _verify_one(algorithm: Algorithm, size: int, root: int, layout: Layout, orders: int, seed: int) -> Play:
+    schedules = [algorithm(rank, size, root, layout) for rank in range(size)]
+    _check_names(algorithm, schedules, size, root)
+    modes = (False, True) if algorithm.in_place else (False,)
+    try:
+        return _prove(schedules, modes, algorithm.uneven, orders, seed)[0]
+    except VerificationError as error:
+        if algorithm.hosts:
+            raise error.when(str(layout)) from None
+        raise
 
 
 def _check_names(algorithm: Algorithm, group: Sequence[Schedule], size: int, root: int) -> None:

@@ -14,18 +14,25 @@ from hypothesis import strategies as st
 from collectives.algorithms import algorithm, algorithms, get, registry, schedule
 from collectives.schedule import Algorithm, Builder, Schedule, VerificationError, verify
 from collectives.schedule.conditions import COLLECTIVES
-from collectives.schedule.verify import Cost
+from collectives.schedule.layout import Layout
+from collectives.schedule.verify import Cost, sample_layouts
 
 EVERY = [a for name in COLLECTIVES for a in algorithms(name)]
 # Where all ranks together send about p * p messages or blocks, larger groups take long to look at.
-MANY_MESSAGES = {"ring", "two_shot", "scatter_allgather", "bruck", "pairwise"}
-MANY_BLOCKS = {"circulant", "halving_doubling"}
+MANY_MESSAGES = {"ring", "hierarchical_ring", "two_shot", "scatter_allgather", "bruck", "pairwise"}
+MANY_BLOCKS = {"circulant", "hierarchical_circulant", "halving_doubling"}
 
 
 def large_sizes(a: Algorithm) -> tuple[int, ...]:
     if a.name in MANY_MESSAGES or (a.name == "direct" and not a.contract.rooted):
         return (100,)
     return (129, 256) if a.name in MANY_BLOCKS else (129, 255, 512)
+
+
+def one_layout(size: int) -> tuple[Layout]:
+    """One of those that stand for all, another one for every size."""
+    samples = sample_layouts(size)
+    return (samples[size % len(samples)],)
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +60,13 @@ def test_all_that_were_promised_are_there() -> None:
 @pytest.mark.parametrize("a", EVERY, ids=str)
 def test_right_for_every_size_up_to_64(a: Algorithm) -> None:
     assert len(verify(a, range(1, 21)).lines) == 20
-    assert len(verify(a, range(21, 65), roots=(0, 17), orders=0).lines) == 44
+    assert len(verify(a, range(21, 65), roots=(0, 17), layouts=one_layout, orders=0).lines) == 44
 
 
 @pytest.mark.parametrize("a", EVERY, ids=str)
 def test_right_for_large_sizes(a: Algorithm) -> None:
-    assert len(verify(a, large_sizes(a), roots=(70,), orders=0).lines) == len(large_sizes(a))
+    sizes = large_sizes(a)
+    assert len(verify(a, sizes, roots=(70,), layouts=one_layout, orders=0).lines) == len(sizes)
 
 
 def test_right_for_512_however_many_blocks() -> None:
@@ -68,7 +76,7 @@ def test_right_for_512_however_many_blocks() -> None:
 @settings(max_examples=25, derandomize=True, deadline=None)
 @given(st.sampled_from([a for a in EVERY if max(large_sizes(a)) > 100]), st.integers(65, 160), st.integers(0, 64))
 def test_right_for_sizes_in_between(a: Algorithm, size: int, root: int) -> None:
-    verify(a, [size], roots=(root,), seed=size)
+    verify(a, [size], roots=(root,), layouts=one_layout, seed=size)
 
 
 @pytest.mark.parametrize("a", EVERY, ids=str)

@@ -111,7 +111,7 @@ def test_the_list_names_every_algorithm_and_its_claims() -> None:
         shown = [line for line in lines[start + 1 :] if line][: len(algorithms(name))]
         assert [line.split()[0] for line in shown] == [a.name for a in algorithms(name)]
         for line, known in zip(shown, algorithms(name), strict=True):
-            claims = line[23:35]
+            claims = line[25:37]
             assert ("in place" in claims, "v" in claims) == (known.in_place, known.uneven)
     assert text("gather", "--list").splitlines()[0] == "gather"
     assert "allreduce" not in text("gather", "--list")

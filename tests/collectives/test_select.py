@@ -34,7 +34,8 @@ def test_every_row_names_an_algorithm_and_is_reached(row: Row) -> None:
     assert row.algorithm in {a.name for a in algorithms.algorithms(row.collective)}
     kind = row.kinds[-1] if row.kinds else "tcp"
     size = min(row.ranks[1], max(row.ranks[0], 64))
-    choice = select(row.collective, row.bytes, Situation(size, kind), lambda name: True)
+    situation = Situation(size, kind, per_host=4 if row.per_host else 0, hosts=16 if row.hosts else 0)
+    choice = select(row.collective, row.bytes, situation, lambda name: True)
     assert choice.row is row
     assert (choice.algorithm, choice.reason, row.source) == (row.algorithm, row.reason, "built in")
 
@@ -74,6 +75,15 @@ def test_rows_on_top_decide_where_all_their_conditions_hold(situation: Situation
     choice = select("allreduce", nbytes, situation, lambda name: True, join([OWN, DEFAULTS]))
     assert choice.algorithm == chosen
     assert choice.row.source.startswith("own, line " if chosen in ("tree", "star") else "built in")
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "allgather", "broadcast"])
+def test_hosts_with_several_ranks_get_algorithms_that_know_of_hosts(collective: str) -> None:
+    for hosts, per_host, expected in ((4, 2, True), (2, 8, True), (4, 1, False), (1, 4, False), (0, 0, False)):
+        situation = Situation(max(hosts * per_host, 4), "tcp", per_host=per_host, hosts=hosts)
+        for nbytes in (8, 1 << 20, 1 << 30):
+            name = select(collective, nbytes, situation, lambda name: True).algorithm
+            assert name.startswith("hierarchical") == algorithms.get(collective, name).hosts == expected
 
 
 def test_a_row_without_a_reason_says_so() -> None:

@@ -78,6 +78,7 @@ _WORDS = st.text(st.characters(codec="utf-8", exclude_characters="#"), max_size=
             reason=_WORDS,
             per_host=st.none() | _RANGES,
             crowded=st.none() | st.booleans(),
+            hosts=st.none() | _RANGES,
         ),
         max_size=5,
     )
@@ -103,6 +104,8 @@ def test_any_table_survives_being_written_and_read(rows: list[Row]) -> None:
         ("allreduce tcp 3 64K ring crowded=maybe", "crowded=maybe is neither crowded=yes nor crowded=no"),
         ("allreduce tcp 3 64K ring crowded=no crowded=no", "'crowded=no' is no condition"),
         ("allreduce tcp 3 64K ring per-host=x", "'x' is no number of ranks"),
+        ("allreduce tcp 3 64K ring hosts=2 hosts=3", "'hosts=3' is no condition"),
+        ("allreduce tcp 3 64K ring hosts=0", "0-0 is no range of hosts"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_line(line: str, problem: str) -> None:

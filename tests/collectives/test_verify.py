@@ -27,7 +27,7 @@ from collectives.schedule import (
     verify,
 )
 from collectives.schedule.conditions import Collective
-from collectives.schedule.verify import verify_group
+from collectives.schedule.verify import sample_layouts, verify_group
 
 
 def group(collective: str, name: str, size: int, root: int = 0) -> list[Schedule]:
@@ -381,13 +381,16 @@ def test_the_report_is_a_table() -> None:
     report = verify(get("reduce", "binomial"), range(1, 5))
     lines = str(report).splitlines()
     assert lines[0] == "reduce binomial: verified, in place too, blocks of any sizes"
-    assert lines[1].split() == ["ranks", "roots", "IN", "OUT", "rounds", "steps", "messages", "blocks", "scratch"]
-    assert [line.split()[:5] for line in lines[2:]] == [
-        ["1", "1", "1", "1", "0"],
-        ["2", "2", "1", "1", "1"],
-        ["3", "3", "1", "1", "1"],
-        ["4", "4", "1", "1", "2"],
+    names = ["ranks", "roots", "layouts", "IN", "OUT", "rounds", "steps", "messages", "blocks", "scratch"]
+    assert lines[1].split() == names
+    assert [line.split()[:6] for line in lines[2:]] == [
+        ["1", "1", "1", "1", "1", "0"],
+        ["2", "2", "1", "1", "1", "1"],
+        ["3", "3", "1", "1", "1", "1"],
+        ["4", "4", "1", "1", "1", "2"],
     ]
+    layouts = verify(get("reduce", "hierarchical_binomial"), [4]).lines[0].layouts
+    assert layouts == len(sample_layouts(4)) > 3
 
 
 def test_every_root_is_tried_in_small_groups() -> None:

@@ -1,0 +1,366 @@
+"""Between hosts and within them: each byte crosses the network as often as among one rank a host, and no more.
+
+Ranks of a host meet through its memory. Either all of them take part in what goes between hosts, each with a part of
+the data of its own, so that several drive the network at once; or one of them, the *leader*, speaks for all, so that
+there are few messages. Hosts may have different numbers of ranks, and these any numbers.
+A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv 1802.05799, 2018;
+K. Hasanov, A. Lastovetsky, "Hierarchical redesign of classic MPI reduction algorithms", J. Supercomputing 73(2), 2017.
+
+In formulas h is the number of hosts and l that of the ranks of the largest; alpha and beta are those of the network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from collectives.algorithms import circulant, recursive_doubling
+from collectives.algorithms.binomial import node
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Chunk, Operand, Schedule
+from collectives.schedule.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is, and who does what on which host."""
+
+    rank: int
+    layout: Layout
+
+    @property
+    def host(self) -> int:
+        return self.layout.hosts[self.rank]
+
+    @property
+    def hosts(self) -> int:
+        return len(self.layout.members)
+
+    @property
+    def beside(self) -> tuple[int, ...]:
+        """The other ranks of this host."""
+        return self.layout.beside(self.rank)
+
+    @property
+    def leaders(self) -> list[int]:
+        return [ranks[0] for ranks in self.layout.members]
+
+    def local(self, own: Chunk) -> list[Operand]:
+        """What the ranks of this host send here, in the order of ranks, with `own` in place of the own message."""
+        return [own if r == self.rank else r for r in self.layout.members[self.host]]
+
+    # --- the k-th of n equal parts of the data, and one rank of each host that is its keeper
+
+    @property
+    def lanes(self) -> int:
+        """So many parts that every rank of the largest host keeps one; on smaller hosts some keep several."""
+        return max(map(len, self.layout.members))
+
+    def keeper(self, host: int, part: int, parts: int) -> int:
+        ranks = self.layout.members[host % self.hosts]
+        return ranks[part * len(ranks) // parts]
+
+    def lanes_of(self, rank: int) -> list[int]:
+        ranks, at = len(self.layout.members[self.host]), self.layout.local_rank(rank)
+        return [*range(-(-at * self.lanes // ranks), -(-(at + 1) * self.lanes // ranks))]
+
+    # --- the blocks that belong to a rank each, and who keeps them on other hosts
+
+    def guardian(self, host: int, rank: int) -> int:
+        """The rank of `host` that has to do with the block of `rank`; that rank itself on its own host."""
+        return self.keeper(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
+
+    def wards(self, host: int, guardian: int) -> list[int]:
+        """The ranks of `host` with whose blocks `guardian`, a rank of this host, has to do."""
+        here, there = self.layout.members[self.host], self.layout.members[host % self.hosts]
+        at = self.layout.local_rank(guardian)
+        return [*there[-(-at * len(there) // len(here)) : -(-(at + 1) * len(there) // len(here))]]
+
+
+def _send_beside(b: Builder, place: Place, chunk: Chunk) -> None:
+    if place.beside:
+        b.send(place.beside, chunk)
+
+
+# --- every rank drives the network
+
+
+@algorithm("allreduce", hosts=True, in_place=True, uneven=True)
+def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
+    """Each rank of a host keeps a part of the data, which goes round all hosts twice: to grow, and complete.
+
+    At every host the part takes up what all its ranks send its keeper, and at last comes back to all of them.
+    Rounds 2h; a host sends 2n(h-1)/h, a rank sends 2n(h-1)/hl of it; any size. 2(h-1) alpha + 2n(h-1)/h beta.
+    """
+    place = Place(rank, layout)
+    lanes, hosts, host = place.lanes, place.hosts, place.host
+    b = Builder("allreduce", "hierarchical_ring", rank, size, grid=(lanes * hosts, lanes * hosts))
+    if size == 1:
+        b.copy(b.out(0, lanes), b.inp(0, lanes))
+    mine = place.lanes_of(rank)
+    for t in range(hosts):
+        for peer in place.beside:
+            for lane in place.lanes_of(peer):
+                b.send(peer, b.inp(lane * hosts + (host - t) % hosts))
+    for t in range(hosts):
+        for lane in mine:
+            block = lane * hosts + (host - t) % hosts
+            partial = b.inp(block)
+            operands = place.local(partial)
+            if t:
+                operands.insert(0, place.keeper(host - 1, lane, lanes))
+            if len(operands) > 1:
+                partial = b.out(block)
+                b.reduce(partial, *operands, final=t == hosts - 1)
+            if t < hosts - 1:
+                b.send(place.keeper(host + 1, lane, lanes), partial)
+    for t in range(hosts):
+        for lane in mine:
+            total = b.out(lane * hosts + (host + 1 - t) % hosts)
+            if t:
+                b.recv(place.keeper(host - 1, lane, lanes), total)
+            if t < hosts - 1:
+                b.send(place.keeper(host + 1, lane, lanes), total)
+            _send_beside(b, place, total)
+    for t in range(hosts):
+        for peer in reversed(place.beside):
+            for lane in place.lanes_of(peer):
+                b.recv(peer, b.out(lane * hosts + (host + 1 - t) % hosts))
+    return b.build()
+
+
+@algorithm("allreduce", hosts=True, in_place=True, uneven=True)
+def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
+    """Each rank of a host keeps a part of the data and does a circulant allreduce of it with the other hosts' keepers.
+
+    Rounds 2 ceil(log2 h) + 2; a host sends 2n(h-1)/h, a rank sends 2n(h-1)/hl of it; any size.
+    2 ceil(log2 h) alpha + 2n(h-1)/h beta.
+    """
+    place = Place(rank, layout)
+    lanes, hosts, host = place.lanes, place.hosts, place.host
+    b = Builder("allreduce", "hierarchical_circulant", rank, size, grid=(lanes * hosts, lanes * hosts))
+    if size == 1:
+        b.copy(b.out(0, lanes), b.inp(0, lanes))
+    for peer in place.beside:
+        for lane in place.lanes_of(peer):
+            b.send(peer, b.inp(lane * hosts, hosts))
+    for lane in place.lanes_of(rank):
+
+        def given(first: int, count: int, lane: int = lane) -> Chunk:
+            return b.inp(lane * hosts + first, count)
+
+        def total(first: int, count: int, lane: int = lane) -> Chunk:
+            return b.out(lane * hosts + first, count)
+
+        operands = place.local(given(0, hosts))
+        if len(operands) > 1:
+            b.reduce(total(0, hosts), *operands, final=hosts == 1)
+        if hosts > 1:
+            team = [place.keeper(h, lane, lanes) for h in range(hosts)]
+            circulant.within(b, team, host, total if len(operands) > 1 else given, total)
+        _send_beside(b, place, total(0, hosts))
+    for peer in reversed(place.beside):
+        for lane in place.lanes_of(peer):
+            b.recv(peer, b.out(lane * hosts, hosts))
+    return b.build()
+
+
+@algorithm("reduce_scatter", name="hierarchical_ring", hosts=True)
+def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Schedule:
+    """The block of each rank starts at the next host and comes to its own host, and to the rank, last.
+
+    On the way it takes up what all ranks of each host send the one that has to do with it. Rounds h; a host sends
+    n(h-1)/h, a rank sends n(h-1)/hl of it; any size. (h-1) alpha + n(h-1)/h beta. Partial results of one host's blocks
+    take turns with those of the next, so that some can grow while others leave.
+    """
+    place = Place(rank, layout)
+    hosts, host = place.hosts, place.host
+    b = Builder("reduce_scatter", "hierarchical_ring", rank, size, grid=(size, 1))
+    if size == 1:
+        b.copy(b.out(), b.inp())
+    for t in range(hosts):
+        for peer in place.beside:
+            for ward in place.wards(host - 1 - t, peer):
+                b.send(peer, b.inp(ward))
+    slots: dict[tuple[int, int], Chunk] = {}
+    for t in range(hosts):
+        last = t == hosts - 1
+        for number, ward in enumerate(place.wards(host - 1 - t, rank)):
+            partial = b.inp(ward)
+            operands = place.local(partial)
+            if t:
+                operands.insert(0, place.guardian(host - 1, ward))
+            if len(operands) > 1:
+                slot = (t % 2, number)
+                if not last and slot not in slots:
+                    slots[slot] = b.like(b.out())
+                partial = b.out() if last else slots[slot]
+                b.reduce(partial, *operands, final=last)
+            if not last:
+                b.send(place.guardian(host + 1, ward), partial)
+    return b.build()
+
+
+@algorithm("allgather", name="hierarchical_ring", hosts=True, uneven=True)
+def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedule:
+    """The block of each rank goes round all hosts; at each, the rank that gets it passes it to the others there.
+
+    Rounds h; a host sends n(h-1)/h, a rank sends n(h-1)/hl of the n gathered; any size.
+    (h-1) alpha + n(h-1)/h beta.
+    """
+    place = Place(rank, layout)
+    hosts, host = place.hosts, place.host
+    b = Builder("allgather", "hierarchical_ring", rank, size, grid=(1, size))
+    for t in range(hosts):
+        for ward in place.wards(host - t, rank):
+            block = b.out(ward) if t else b.inp()
+            if t:
+                b.recv(place.guardian(host - 1, ward), block)
+            if t < hosts - 1:
+                b.send(place.guardian(host + 1, ward), block)
+            _send_beside(b, place, block)
+    b.copy(b.out(rank), b.inp())
+    for t in range(hosts):
+        for peer in reversed(place.beside):
+            for ward in place.wards(host - t, peer):
+                b.recv(peer, b.out(ward))
+    return b.build()
+
+
+# --- leaders speak for their hosts
+
+
+@algorithm("allreduce", hosts=True, in_place=True, uneven=True)
+def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
+    """Recursive doubling among the leaders, each with the sum of its host.
+
+    With H the largest power of two up to h: rounds log2 H + 2, and 2 more if H < h; a host sends n log2 H, and n more
+    if it has a guest; any size; a rank sends n where it does not lead. ceil(log2 h) (alpha + n beta), and
+    alpha + n beta more if H < h.
+    """
+    b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
+    place = Place(rank, layout)
+    leader = layout.members[place.host][0]
+    if rank != leader:
+        b.send(leader, b.inp())
+        b.recv(leader, b.out())
+        return b.build()
+    mine = b.inp()
+    if size == 1:
+        b.copy(b.out(), mine)
+    if place.beside:
+        mine = b.like(b.inp()) if place.hosts > 1 else b.out()
+        b.reduce(mine, *place.local(b.inp()), final=place.hosts == 1)
+    if place.hosts > 1:
+        recursive_doubling.within(b, place.leaders, place.host, mine)
+    _send_beside(b, place, b.out())
+    return b.build()
+
+
+@algorithm("reduce", name="hierarchical_binomial", hosts=True, in_place=True, uneven=True)
+def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout) -> Schedule:
+    """A binomial tree of the leaders, the root being its host's; a leader reduces all it gets at once.
+
+    Rounds ceil(log2 h) + 1; a host sends n, a rank sends n; any size. ceil(log2 h) (alpha + n beta).
+    """
+    b = Builder("reduce", "hierarchical_binomial", rank, size, grid=(1, 1), root=root)
+    place = Place(rank, layout)
+    leaders = _leaders(place, root)
+    leader = leaders[place.host]
+    if rank != leader:
+        b.send(leader, b.inp())
+        return b.build()
+    within = node(place.host, place.hosts, layout.hosts[root])
+    mine = b.inp()
+    if size == 1:
+        b.copy(b.out(), mine)
+    operands = place.local(mine) + [leaders[child.rank] for child in within.children]
+    if len(operands) > 1:
+        mine = b.out() if rank == root else b.like(b.inp())
+        b.reduce(mine, *operands, final=rank == root)
+    if within.parent is not None:
+        b.send(leaders[within.parent], mine)
+    return b.build()
+
+
+@algorithm("broadcast", hosts=True, uneven=True)
+def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Schedule:
+    """A binomial tree of the leaders, the root being its host's; each passes it to the others of its host.
+
+    Rounds ceil(log2 h) + 1; the root sends n ceil(log2 h); any size. ceil(log2 h) (alpha + n beta).
+    """
+    b = Builder("broadcast", "hierarchical_binomial", rank, size, grid=(0, 1), root=root)
+    place = Place(rank, layout)
+    leaders = _leaders(place, root)
+    if rank != leaders[place.host]:
+        b.recv(leaders[place.host], b.out())
+        return b.build()
+    within = node(place.host, place.hosts, layout.hosts[root])
+    if within.parent is not None:
+        b.recv(leaders[within.parent], b.out())
+    for child in reversed(within.children):
+        b.send(leaders[child.rank], b.out())
+    _send_beside(b, place, b.out())
+    return b.build()
+
+
+@algorithm("broadcast", hosts=True, uneven=True)
+def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Schedule:
+    """The data goes from host to host, slice after slice; each leader passes it to the others of its host.
+
+    Rounds h; a host sends n, the root sends n; any size. (h-1) alpha + n beta where slices are small.
+    """
+    b = Builder("broadcast", "hierarchical_chain", rank, size, grid=(0, 1), root=root)
+    place = Place(rank, layout)
+    leaders = _leaders(place, root)
+    host, first = place.host, layout.hosts[root]
+    if rank != leaders[host]:
+        b.recv(leaders[host], b.out())
+        return b.build()
+    if host != first:
+        b.recv(leaders[host - 1], b.out())
+    if (host + 1) % place.hosts != first:
+        b.send(leaders[(host + 1) % place.hosts], b.out())
+    _send_beside(b, place, b.out())
+    return b.build()
+
+
+@algorithm("allgather", name="hierarchical_circulant", hosts=True, uneven=True)
+def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Schedule:
+    """Leaders collect the blocks of their hosts, get in every round about as much as they have, and pass on all.
+
+    Rounds ceil(log2 h) + 2; a host sends n(h-1)/h of the n gathered; any size, where a rank sends its block if it does
+    not lead. ceil(log2 h) alpha + n(h-1)/h beta. Blocks whose ranks do not follow one another make several messages.
+    """
+    b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
+    place = Place(rank, layout)
+    hosts, host, leaders = place.hosts, place.host, place.leaders
+    if rank != leaders[host]:
+        b.send(leaders[host], b.inp())
+        b.recv(leaders[host], b.out(0, size))
+        return b.build()
+    b.copy(b.out(rank), b.inp())
+    for peer in place.beside:
+        b.recv(peer, b.out(peer))
+    for s, half in reversed(circulant.halvings(hosts)):
+        for first, count in _runs(layout, host, s - half):
+            b.send(leaders[host - half], b.out(first, count))
+        for first, count in _runs(layout, host + half, s - half):
+            b.recv(leaders[(host + half) % hosts], b.out(first, count))
+    _send_beside(b, place, b.out(0, size))
+    return b.build()
+
+
+def _leaders(place: Place, root: int) -> list[int]:
+    """By host, the root being the leader of its own."""
+    leaders = place.leaders
+    leaders[place.layout.hosts[root]] = root
+    return leaders
+
+
+def _runs(layout: Layout, first: int, count: int) -> list[tuple[int, int]]:
+    """The ranks of `count` hosts from `first` on as runs (first, count) of ranks that follow one another."""
+    hosts = len(layout.members)
+    ranks = sorted(rank for h in range(first, first + count) for rank in layout.members[h % hosts])
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
+    return [(run[0], len(run)) for run in runs]

@@ -1,0 +1,79 @@
+"""Which ranks share a host, as a value.
+
+Invariant: it is the same on all ranks of a group. Hosts are numbered from 0 in the order of their first ranks, so
+layouts that put the same ranks together are equal, whatever their hosts are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`hosts[r]` is the host of rank r; `members[h]` are the ranks of host h, ascending."""
+
+    hosts: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...] = field(init=False, compare=False, repr=False)
+    _local: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        members: list[list[int]] = []
+        local = []
+        for rank, host in enumerate(self.hosts):
+            if not 0 <= host <= len(members):
+                raise ValueError(f"rank {rank} is on host {host}: hosts are numbered in the order of their first ranks")
+            if host == len(members):
+                members.append([])
+            local.append(len(members[host]))
+            members[host].append(rank)
+        object.__setattr__(self, "members", tuple(map(tuple, members)))
+        object.__setattr__(self, "_local", tuple(local))
+        object.__setattr__(self, "_hash", hash(self.hosts))
+
+    def __hash__(self) -> int:
+        """Reckoned once: caches ask for it at every call, and a layout may have thousands of ranks."""
+        return self._hash
+
+    def __str__(self) -> str:
+        return f"{len(self.members)} host{'s' * (len(self.members) != 1)} with ranks " + " | ".join(
+            ",".join(map(str, ranks)) for ranks in self.members
+        )
+
+    @staticmethod
+    def of(hosts: Iterable[Hashable]) -> Layout:
+        """From the host of each rank, given by anything that tells hosts apart."""
+        numbers: dict[Hashable, int] = {}
+        return Layout(tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
+
+    @property
+    def size(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def nested(self) -> bool:
+        """Whether there are several hosts, and several ranks on one of them."""
+        return 1 < len(self.members) < len(self.hosts)
+
+    def local_rank(self, rank: int) -> int:
+        """Its number among those of its host."""
+        return self._local[rank]
+
+    def beside(self, rank: int) -> tuple[int, ...]:
+        """The other ranks of its host, from the next one on."""
+        ranks, at = self.members[self.hosts[rank]], self._local[rank]
+        return ranks[at + 1 :] + ranks[:at]
+
+
+@lru_cache(maxsize=64)
+def even(size: int, ranks_per_host: int) -> Layout:
+    """Hosts filled one after the other; the last one with what is left."""
+    return Layout(tuple(rank // ranks_per_host for rank in range(size)))
+
+
+def apart(size: int) -> Layout:
+    """Every rank on a host of its own."""
+    return even(size, 1)
