@@ -9,7 +9,7 @@ the run is cut short, which `complete` then tells. No secrets: stores are not na
      "results": [{"collective", "bytes", "count", "dtype", "op", "root", "asked", "algorithm",
        "pings": [[before, after] of each round: {"flag": s one way or null, "link": s}],
        "set_aside": [rounds, from 0, that ratios leave out],
-       "measurements": {"out-of-place" | "in-place" | "copy" | a peer's name:
+       "measurements": {"out-of-place" | "in-place" | a floor's or a peer's name:
          {"unsupported": reason} or
          {"wrong": elements or null, "iterations": n, "seconds": {"median", "mean", "min", "max", "p99"},
           "algbw": GB/s, "busbw": GB/s, "rank_medians": [s of each rank], "ours_over_this": ratio (not for ours),

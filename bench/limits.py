@@ -1,36 +1,77 @@
 """The floors of this machine: what no collective can go below, measured beside it.
 
-Invariant: measured like everything else, by all ranks at the same time, in turns with the rest.
+Invariant: measured like everything else, by all ranks at the same time, in turns with the rest, and with nothing of
+the library on the way of the data but, for `push`, the function that adds arrays. What is not a whole floor here says
+so (docs/benchmark.md): `flag` has Python's polling in it, `push` has NumPy's stores.
+
+    flag     8 bytes through memory that two ranks map, one way
+    copy     every rank copies as many bytes as the size, from one ordinary array to another
+    push     an allreduce without waiting: each rank reduces its share of all inputs, in memory that all map, and
+             stores it into all outputs
+    oneway   as many bytes as the size from rank 0 to rank 1, through a plain socket over loopback
+    duplex   every rank sends the bytes that bus bandwidth counts to the next and receives as many, through plain
+             sockets over loopback
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final
+import contextlib
+import mmap
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
 
 import numpy as np
 
 from bench.cases import Case
 from bench.loop import Pace, Samples, elapsed, sample
-from bench.measure import AGAIN, Unsupported
+from bench.measure import AGAIN, Contestant, Unsupported
+from bench.ping import FLAGS, Ping
+from bench.shared import array, shared
+from bench.sockets import Ring
 from collectives import Communicator
+from collectives.arrays import dtype_of
+from native import _engine
+
+OF_MEMORY: Final = ("flag", "copy", "push")
+OF_SOCKETS: Final = ("oneway", "duplex")
+_BLOCK: Final = 128 << 10  # bytes that are reduced and then stored elsewhere while they are in the cache
+_ALIGNED: Final = 4096
+_WRITES: Final = (48 << 10, 1 << 40)  # bytes of one write at most: pieces, and the whole
+_TRIALS: Final = 3
+
+Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, on every rank alike
 
 
-class Copy:
-    """Every rank copies as many bytes as the case's size, from one ordinary array to another, at the same time."""
+def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStack) -> list[Contestant]:
+    """The named ones as contestants; what they need is closed with `stack`. Collective."""
+    ring: Ring | None = None
+    if set(names) & set(OF_SOCKETS) and 1 < comm.size == comm.local_size:
+        ring = stack.enter_context(contextlib.closing(Ring(comm)))
+    begin: dict[str, Begin] = {
+        "copy": _copy,
+        "push": lambda case: _push(comm, case),
+        "oneway": lambda case: _sockets(comm, ring, case, both=False),
+        "duplex": lambda case: _sockets(comm, ring, case, both=True),
+    }
+    return [Flag(ping) if name == "flag" else Floor(name, comm, begin[name]) for name in names]
 
-    name: Final = "copy"
+
+class Floor:
+    """Something that every rank does at the same time. `begin` gets the memory for a case, and gives the call."""
+
     is_ours: Final = False
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(self, name: str, comm: Communicator, begin: Begin) -> None:
+        self.name: Final = name
         self._comm: Final = comm
-        self._call: partial[Any] | None = None
+        self._begin: Final = begin
+        self._call: Callable[[], None] | None = None
 
     def prepare(self, case: Case) -> None:
         if not case.nbytes:
-            raise Unsupported("there is nothing to copy")
-        source, target = (np.full(case.nbytes, 1, np.uint8) for _ in range(2))
-        self._call = partial(np.copyto, target, source)
+            raise Unsupported("there is nothing to move")
+        self._call = self._begin(case)
         sample(self._call, self._comm.barrier, AGAIN)
 
     def wrong(self, case: Case, salt: int) -> int:
@@ -39,11 +80,7 @@ class Copy:
     def iterations(self, pace: Pace) -> int:
         assert self._call is not None
         call = self._call
-
-        def attempt(iterations: int) -> float:
-            return float(self._comm.allreduce(np.array(elapsed(call, self._comm.barrier, iterations)), "max"))
-
-        return pace.iterations(attempt)
+        return pace.iterations(lambda iterations: _slowest(self._comm, call, iterations))
 
     def turn(self, iterations: int) -> tuple[Samples, ...]:
         assert self._call is not None
@@ -52,3 +89,90 @@ class Copy:
 
     def finish(self) -> None:
         self._call = None
+
+
+class Flag:
+    """One-way times of a flag between ranks 0 and 1, whatever the size."""
+
+    name: Final = "flag"
+    is_ours: Final = False
+
+    def __init__(self, ping: Ping) -> None:
+        self._ping: Final = ping
+
+    def prepare(self, case: Case) -> None:
+        if not self._ping.has_flags:
+            raise Unsupported("there are no two ranks that map the same memory")
+
+    def wrong(self, case: Case, salt: int) -> int:
+        return 0
+
+    def iterations(self, pace: Pace) -> int:
+        return min(FLAGS, pace.most)
+
+    def turn(self, iterations: int) -> tuple[Samples, ...]:
+        times = self._ping.flags(iterations)
+        return (np.array(times),) if times else ()
+
+    def finish(self) -> None:
+        """There is nothing to let go of."""
+
+
+def _slowest(comm: Communicator, call: Callable[[], None], iterations: int) -> float:
+    return float(comm.allreduce(np.array(elapsed(call, comm.barrier, iterations)), "max"))
+
+
+def _copy(case: Case) -> Callable[[], None]:
+    source, target = (np.full(case.nbytes, 1, np.uint8) for _ in range(2))
+    return lambda: np.copyto(target, source)
+
+
+def _push(comm: Communicator, case: Case) -> Callable[[], None]:
+    if case.collective != "allreduce":
+        raise Unsupported("an allreduce is what pushes")
+    each = -(-case.nbytes // _ALIGNED) * _ALIGNED
+    memory = shared(comm, 2 * comm.size * each)
+    if memory is None:
+        raise Unsupported("not all ranks can map the same memory")
+    with contextlib.suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    kind = dtype_of(case.dtype)
+    arrays = [array(memory, kind, i * each, case.count) for i in range(2 * comm.size)]
+    inputs, outputs = arrays[: comm.size], arrays[comm.size :]
+    inputs[comm.rank].fill(0)
+    outputs[comm.rank].fill(0)
+    dtype, op = _engine.DTYPES[case.dtype], _engine.OPS[case.op]
+    first, last = (case.count * r // comm.size for r in (comm.rank, comm.rank + 1))
+    work, step = [], _BLOCK // kind.itemsize
+    for start in range(first, last, step):
+        part = slice(start, min(start + step, last))
+        mine, *others = (outputs[(comm.rank + i) % comm.size][part] for i in range(comm.size))
+        work.append((mine, [inp[part] for inp in inputs], others))
+
+    def push() -> None:
+        for mine, sources, others in work:
+            _engine.reduce(mine, sources, dtype, op)
+            for other in others:
+                np.copyto(other, mine)
+
+    return push
+
+
+def _sockets(comm: Communicator, ring: Ring | None, case: Case, both: bool) -> Callable[[], None]:
+    if ring is None:
+        raise Unsupported("sockets need at least two ranks, all of them on one machine")
+    nbytes = max(1, round(case.nbytes * case.kind.factor(comm.size))) if both else case.nbytes
+    data, into = bytearray(nbytes), bytearray(nbytes)
+
+    def move(piece: int) -> Callable[[], None]:
+        if both:
+            return lambda: ring.exchange(data, into, piece)
+        if comm.rank == 0:
+            return lambda: ring.exchange(data, b"", piece)
+        return (lambda: ring.exchange(b"", into, piece)) if comm.rank == 1 else _nothing
+
+    tried = [(_slowest(comm, move(piece), AGAIN), piece) for _ in range(_TRIALS) for piece in _WRITES]
+    return move(min(tried)[1])
+
+
+def _nothing() -> None: ...

@@ -56,6 +56,11 @@ class Ping:
         self._message: Final = np.zeros(1, np.int64)
         self._count = 0
 
+    @property
+    def has_flags(self) -> bool:
+        """Whether there is memory that all ranks map: the same on every rank."""
+        return self._flags is not None
+
     def read(self) -> Reading:
         """What counts is rank 0's. Raises CollectiveError, TimeoutError."""
         comm = self._comm

@@ -38,7 +38,7 @@ class Plan:
 
     `places`: the wanted ones, of which a collective may lack some; `usual`: only the first that it has of them.
     `iterations` None: as many as fit into `budget`
-    seconds for each line and place. `rounds`: how often the contestants take turns.
+    seconds for each line and place. `rounds`: how often the contestants take turns. `limits`: names of floors.
     """
 
     collectives: tuple[str, ...]
@@ -58,7 +58,7 @@ class Plan:
     timeout: float = 60.0
     transport: str | None = None
     modules: tuple[str, ...] = ()
-    limits: bool = False
+    limits: tuple[str, ...] = ()
     peers: tuple[PeerPlan, ...] = ()
     json: str | None = None
 
@@ -169,5 +169,5 @@ def memory_needed(plan: Plan, ranks: int) -> int:
     each = 0
     for case in cases(plan, ranks):
         arrays = 2 if OUT_OF_PLACE in places(plan, case.kind) else 1
-        each = max(each, (arrays + 2 * plan.limits + 2 * len(plan.peers)) * case.nbytes)
+        each = max(each, (arrays + 2 * len(plan.limits) + 2 * len(plan.peers)) * case.nbytes)
     return ranks * each

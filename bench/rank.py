@@ -20,7 +20,7 @@ from bench.cases import Case
 from bench.document import document, write
 from bench.gate import Gate
 from bench.hosts import Group, agree, gather
-from bench.limits import Copy
+from bench.limits import floors
 from bench.measure import Contestant, Memory, Ours, Row, measure
 from bench.peers.side import Side
 from bench.ping import Ping
@@ -42,8 +42,8 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
         todo = cases(plan, comm.size)
         group = gather(comm)
         with ExitStack() as stack:
-            contestants = _contestants(comm, plan, folder, stack)
             ping = Ping(comm)
+            contestants = _contestants(comm, plan, ping, folder, stack)
             peers = {side.name: side.versions for side in contestants if isinstance(side, Side)}
             session = _Session(plan, group, peers, Table(plan, screen, todo)) if comm.rank == 0 else None
             if session is not None:
@@ -58,12 +58,13 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
             return 0 if session is None else session.finish()
 
 
-def _contestants(comm: collectives.Communicator, plan: Plan, folder: str, stack: ExitStack) -> list[Contestant]:
+def _contestants(
+    comm: collectives.Communicator, plan: Plan, ping: Ping, folder: str, stack: ExitStack
+) -> list[Contestant]:
     """Everybody who takes part; what they need is closed with `stack`."""
     memory = Memory(comm, plan)
     found: list[Contestant] = [Ours(comm, plan, place, memory) for place in plan.places]
-    if plan.limits:
-        found.append(Copy(comm))
+    found += floors(comm, plan.limits, ping, stack)
     if plan.peers:
         gate = stack.enter_context(Gate(comm))
         for peer in plan.peers:

@@ -112,8 +112,12 @@ class Table:
         for name, ratios in self._ratios.items():
             worst, size = max(ratios)
             typical = math.exp(sum(math.log(quotient) for quotient, _ in ratios) / len(ratios))
-            told = f"geometric mean {typical:.3f}, at most {worst:.3f} (at {sizes.text(size)})"
-            self._print(Text(f"# {f'ours/{name}':21}: {told}"))
+            if name in self._plan.limits:
+                told = f"geometric mean {100 / typical:.1f} %, at least {100 / worst:.1f} % (at {sizes.text(size)})"
+            else:
+                told = f"geometric mean {typical:.3f}, at most {worst:.3f} (at {sizes.text(size)})"
+            what = f"share of {name}" if name in self._plan.limits else f"ours/{name}"
+            self._print(Text(f"# {what:21}: {told}"))
         self._print(Text(f"# Took                 : {seconds:.1f} s", style="dim"))
 
     def note(self, case: Case, what: str) -> None:
@@ -184,7 +188,9 @@ class Table:
             return [(ABSENT, "dim")] * 2
         quotient = row.ratio(theirs)
         self._ratios.setdefault(theirs.contestant, []).append((quotient, row.case.nbytes))
-        style = "dim" if theirs.contestant == "copy" else "green" if quotient <= 1 else "red"
+        if theirs.contestant in self._plan.limits:
+            return [(microseconds(theirs.times.median), ""), (f"{100 / quotient:.1f}", "dim")]
+        style = "green" if quotient <= 1 else "red"
         marked = "!" if theirs.wrong else ""  # their results are wrong: the comparison means nothing
         return [(microseconds(theirs.times.median) + marked, ""), (f"{quotient:.3f}", style)]
 
@@ -239,8 +245,13 @@ def _columns(plan: Plan, longest: int) -> list[_Column]:
             _Column("busbw", "(GB/s)", 7, place),
             _Column("#wrong", "", 6, place),
         ]
-    for name in ("copy",) * plan.limits + tuple(peer.name for peer in plan.peers):
-        columns += [_Column(name, "(us)", 10), _Column(f"ours/{name}", "", len(name) + 6)]
+    for name in plan.limits:
+        columns += [_Column(name, "(us)", 9), _Column("share", "(%)", 6)]
+    for peer in plan.peers:
+        columns += [
+            _Column(peer.name, "(us)", max(10, len(peer.name))),
+            _Column(f"ours/{peer.name}", "", len(peer.name) + 6),
+        ]
     return columns
 
 

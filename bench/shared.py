@@ -10,6 +10,7 @@ import contextlib
 import mmap
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
         return found
 
 
-def array(memory: mmap.mmap, dtype: str, offset: int, elements: int) -> Array:
+def array(memory: mmap.mmap, dtype: Any, offset: int, elements: int) -> Array:
     """A part of it, `offset` bytes from the beginning; keeps it mapped."""
     return np.frombuffer(memory, dtype, elements, offset)
 

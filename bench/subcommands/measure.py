@@ -16,6 +16,7 @@ import click
 from bench import memory, sizes
 from bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
 from bench.hosts import memory as machine_memory
+from bench.limits import OF_MEMORY, OF_SOCKETS
 from bench.peers import NAMES as PEERS
 from bench.peers import peer
 from bench.peers.environment import CannotInstall, python_for
@@ -142,7 +143,7 @@ def _peers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 )
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
 @click.option("--peers", multiple=True, callback=_peers, metavar="NAMES", help=f"Run beside: {', '.join(PEERS)}.")
-@click.option("--limits", is_flag=True, help="Also what this machine can do: all ranks copying at once.")
+@click.option("--limits", is_flag=True, help="Also this machine's floors, and the share of them that we reach.")
 @click.option("--memory", "in_memory", is_flag=True, help="Measure memory instead of time.")
 def command(
     collective: str,
@@ -233,7 +234,7 @@ def command(
         timeout=timeout,
         transport=transport,
         modules=modules,
-        limits=limits,
+        limits=() if not limits else OF_SOCKETS if transport == "tcp" else OF_MEMORY,
         json=json,
     )
     _check(plan, size, own, bind)

@@ -15,6 +15,7 @@ import pytest
 
 from bench.cases import KINDS
 from bench.loop import Times
+from collectives.algorithms import algorithms
 from tests.bench.running import COMMAND, HOME, bench, command, environment, table
 
 QUICK = ("-w", "1", "--iters", "3")
@@ -57,15 +58,18 @@ def test_the_document(tmp_path: Path) -> None:
     assert told["group"]["outnumbered"] == (facts["cores"] < 3)
     (result,) = told["results"]
     assert (result["bytes"], result["count"], result["dtype"], result["asked"]) == (8, 2, "float32", "auto")
-    assert set(result["measurements"]) == {"out-of-place", "in-place", "copy"}
+    assert set(result["measurements"]) == {"out-of-place", "in-place", "flag", "copy", "push"}
     for name, found in result["measurements"].items():
-        assert [len(samples) for samples in found["rounds"]] == [3, 3]
         samples = [*found["rounds"][0], *found["rounds"][1]]
+        if name == "flag":  # between two ranks, as often as always
+            assert min(samples) > 0 and len(found["rounds"]) == 2
+            continue
+        assert [len(samples) for samples in found["rounds"]] == [3, 3]
         assert found["iterations"] == 6 and found["wrong"] == 0 and len(found["rank_medians"]) == 3
         assert found["seconds"]["median"] == pytest.approx(Times.of(samples).median, abs=1e-9)
         assert found["seconds"]["min"] <= found["seconds"]["median"] <= found["seconds"]["p99"] <= max(samples) + 1e-9
         assert found["busbw"] == pytest.approx(8 / found["seconds"]["median"] / 1e9 * 4 / 3)
-        assert ("ours_over_this" in found) == (name == "copy")
+        assert ("ours_over_this" in found) == (name in ("copy", "push"))
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -96,7 +100,7 @@ def test_dtypes_ops_and_ways(tmp_path: Path) -> None:
 
 def test_every_algorithm() -> None:
     done = bench("reduce_scatter", "-b", "1K", "-e", "1K", "-n", "3", "--algorithm", "all", "--out-of-place", *QUICK)
-    assert [line[5] for line in table(done.stdout)] == ["circulant", "direct", "ring"]
+    assert [line[5] for line in table(done.stdout)] == [known.name for known in algorithms("reduce_scatter", 3)]
 
 
 def test_in_a_running_job(tmp_path: Path) -> None:

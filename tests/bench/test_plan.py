@@ -70,7 +70,7 @@ def test_what_does_not_exist_or_fit(plan: Plan, message: str) -> None:
 def test_memory_that_arrays_need() -> None:
     assert memory_needed(PLAN, 3) == 3 * 2 * 1024
     assert memory_needed(replace(PLAN, places=(IN_PLACE,)), 3) == 3 * 1024
-    assert memory_needed(replace(PLAN, limits=True, peers=(PeerPlan("gloo", ""),)), 3) == 3 * 6 * 1024
+    assert memory_needed(replace(PLAN, limits=("copy",), peers=(PeerPlan("gloo", ""),)), 3) == 3 * 6 * 1024
 
 
 def test_modules_of_the_user(tmp_path: Path) -> None:

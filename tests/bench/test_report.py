@@ -17,7 +17,7 @@ from tests.bench.running import table
 from transports.host import ranges
 
 CASE = Case("allreduce", "float32", 4, "sum", -1, "auto", 2, 1 << 20)
-PLAN = Plan(("allreduce",), (4 << 20,), rounds=2, limits=True, peers=(PeerPlan("gloo", ""), PeerPlan("mpich", "")))
+PLAN = Plan(("allreduce",), (4 << 20,), rounds=2, limits=("copy",), peers=(PeerPlan("gloo", ""), PeerPlan("mpich", "")))
 FACTS = Facts(0, "h", "m", 1, 2, "0-1", 0.0, True, "CPU", ("avx2",), "Linux", 1, "3", "2", "0", "1", {"shm": 1})
 
 
@@ -52,7 +52,7 @@ def test_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert fields[:6] == ["4194304", "1048576", "float32", "sum", "-1", "ring"]
     assert fields[6:10] == ["1500.0", "2.80", "2.80", "0"]
     assert fields[10:14] == ["1000.0", "4.19", "4.19", "0"]
-    assert fields[14:] == ["750.0", "2.000", "10000", "0.250", "N/A", "N/A"]
+    assert fields[14:] == ["750.0", "50.0", "10000", "0.250", "N/A", "N/A"]
     assert "# mpich: it is not here" in output
     assert "# gloo: torch 2" in output
     assert "ranks 2, transport shm (1 pair)" in output and "ranks outnumber cores" in output
