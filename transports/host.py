@@ -6,8 +6,10 @@ people to read.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import platform
 import secrets
 import socket
 from collections.abc import Sequence
@@ -124,6 +126,25 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
         else:
             parts.append([number, number])
     return separator.join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
+    """How many cores the ranks (one identity each) of my machine may keep busy together; at least 1."""
+    here = [identity for identity in everyone if identity.same_machine(mine)]
+    union = 0
+    for identity in here:
+        union |= identity.cpus
+    quotas = [identity.quota for identity in here if identity.quota > 0]
+    return max(1, min([union.bit_count(), *(math.floor(quota) for quota in quotas)]))
+
+
+def processor() -> str:
+    """The processor's name as the kernel gives it; its architecture where it has none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def usable_cores() -> int:
