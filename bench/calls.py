@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from bench import sequence
 from bench.cases import IN_PLACE, Case
 from bench.data import Data
+from bench.traces import buckets
 from bench.values import Array
 from collectives import Communicator
 from collectives.arrays import dtype_of
@@ -26,6 +28,7 @@ class Arrays:
 
     inp: Array
     out: Array
+    shared: bool
 
     @staticmethod
     def of(comm: Communicator, case: Case, shared: bool, needs_out: bool) -> Arrays:
@@ -41,7 +44,8 @@ class Arrays:
 
         inp = array(case.elements_in, case.collective == "scatter")
         given = needs_out and case.collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall")
-        return Arrays(inp, array(case.elements_out, case.collective == "allgather") if given else inp[:0])
+        out = array(case.elements_out, case.collective == "allgather") if given else inp[:0]
+        return Arrays(inp, out, shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,21 @@ class Bound:
 
 def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
     """The call of this rank."""
+    inp = arrays.inp
+    out = inp if place == IN_PLACE else arrays.out
+
+    def memory(elements: int, dtype: Any) -> Array:
+        made: Array = comm.empty(elements, dtype) if arrays.shared else np.empty(elements, dtype)
+        made.fill(0)
+        return made
+
+    call, _ = sequence.bind(case, inp, out, partial(_one, comm), memory)
+    return Bound(case, comm.rank, arrays, place == IN_PLACE or case.bucket > 0, call)
+
+
+def _one(comm: Communicator, case: Case, x: Array, out: Array) -> tuple[Callable[[], Any], Array]:
+    """The call for one array, and where its result is; `out` may be `x`."""
     options: dict[str, Any] = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
-    x, out = arrays.inp, arrays.inp if place == IN_PLACE else arrays.out
     call: Callable[[], Any]
     match case.collective:
         case "allreduce" | "reduce_scatter":
@@ -90,11 +107,15 @@ def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
             call = partial(comm.barrier, **options)
         case other:
             raise AssertionError(other)
-    return Bound(case, comm.rank, arrays, place == IN_PLACE, call)
+    return call, out
 
 
 def algorithm_of(comm: Communicator, case: Case) -> str:
-    """The name of the algorithm that runs for this case."""
+    """The name of the algorithm that runs for this case; for a sequence of calls, how many there are."""
+    if case.bucket:
+        return f"{len(buckets(case.parts, case.bucket // case.itemsize))}_buckets"
+    if case.parts:
+        return f"{len(case.parts)}_calls"
     if case.algorithm != "auto":
         return case.algorithm
     told = dict(_pairs(comm.explain(case.collective, case.nbytes, case.dtype)))

@@ -66,7 +66,9 @@ KINDS: Final = {kind.name: kind for kind in _KINDS}
 class Case:
     """One line of the table. `op` is "none" and `root` -1 where the collective has none.
 
-    `count` as in nccl-tests: elements of a rank's array, or of one part where ranks have parts.
+    `count` as in nccl-tests: elements of a rank's array, or of one part where ranks have parts. A case with `parts` is
+    a sequence of calls, one for each of so many elements, together `count`; `bucket` bytes of them are fused, if not 0.
+    `trace` says whose they are.
     """
 
     collective: str
@@ -77,6 +79,14 @@ class Case:
     algorithm: str
     ranks: int
     count: int
+    trace: str = ""
+    parts: tuple[int, ...] = ()
+    bucket: int = 0
+
+    @property
+    def title(self) -> str:
+        """What a table of such cases is called."""
+        return f"{self.collective} of the gradients of {self.trace}" if self.trace else self.collective
 
     @property
     def kind(self) -> Kind:

@@ -7,6 +7,7 @@ the run is cut short, which `complete` then tells. No secrets: stores are not na
      "arguments": the plan, "command": [...], "group": {"ranks": [facts of each], "pairs": {transport: number},
      "outnumbered": bool}, "peers": {name: {package: version}},
      "results": [{"collective", "bytes", "count", "dtype", "op", "root", "asked", "algorithm",
+       "trace": a model's name or "", "bucket": bytes or 0,
        "pings": [[before, after] of each round: {"flag": s one way or null, "link": s}],
        "set_aside": [rounds, from 0, that ratios leave out],
        "measurements": {"out-of-place" | "in-place" | a floor's or a peer's name:
@@ -92,6 +93,8 @@ def _result(row: Row) -> dict[str, Any]:
         "op": case.op,
         "root": case.root,
         "asked": case.algorithm,
+        "trace": case.trace,
+        "bucket": case.bucket,
         "algorithm": row.algorithm,
         "pings": [[asdict(reading) for reading in pair] for pair in row.pings],
         "set_aside": row.set_aside,

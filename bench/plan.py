@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from bench.cases import KINDS, OUT_OF_PLACE, Case, Kind, count_for
+from bench.traces import gradients
 from collectives.algorithms import registry
 from collectives.arrays import NAMES, dtype_of
 from native import _engine
@@ -39,6 +40,7 @@ class Plan:
     `places`: the wanted ones, of which a collective may lack some; `usual`: only the first that it has of them.
     `iterations` None: as many as fit into `budget`
     seconds for each line and place. `rounds`: how often the contestants take turns. `limits`: names of floors.
+    `traces`: models whose gradients take the place of `sizes`, one by one and in buckets of `bucket` bytes.
     """
 
     collectives: tuple[str, ...]
@@ -60,6 +62,8 @@ class Plan:
     modules: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     peers: tuple[PeerPlan, ...] = ()
+    traces: tuple[str, ...] = ()
+    bucket: int = 25 << 20
     json: str | None = None
 
     def to_json(self) -> str:
@@ -105,7 +109,8 @@ def _cases(plan: Plan, ranks: int) -> Iterator[Case]:
             raise ValueError(f"{name} cannot be called {plan.places[0]}, only {kind.places[0]}")
         for dtype in _dtypes(plan, kind):
             for op in _ops(plan, kind, dtype):
-                for nbytes in plan.sizes if name != "barrier" else (0,):
+                yield from _traces(plan, dtype, op, ranks)
+                for nbytes in () if plan.traces else plan.sizes if name != "barrier" else (0,):
                     for algorithm in _algorithms(plan, name, ranks):
                         itemsize = dtype_of(dtype).itemsize
                         yield Case(
@@ -118,6 +123,16 @@ def _cases(plan: Plan, ranks: int) -> Iterator[Case]:
                             ranks=ranks,
                             count=count_for(kind, nbytes, itemsize, ranks),
                         )
+
+
+def _traces(plan: Plan, dtype: str, op: str, ranks: int) -> Iterator[Case]:
+    itemsize = dtype_of(dtype).itemsize
+    for name in plan.traces:
+        parts = gradients(name)
+        if plan.bucket < itemsize:
+            raise ValueError(f"a bucket of {plan.bucket} bytes holds no element")
+        for bucket in (0, plan.bucket):
+            yield Case("allreduce", dtype, itemsize, op, -1, plan.algorithm, ranks, sum(parts), name, parts, bucket)
 
 
 def _dtypes(plan: Plan, kind: Kind) -> tuple[str, ...]:
@@ -169,5 +184,8 @@ def memory_needed(plan: Plan, ranks: int) -> int:
     each = 0
     for case in cases(plan, ranks):
         arrays = 2 if OUT_OF_PLACE in places(plan, case.kind) else 1
-        each = max(each, (arrays + 2 * len(plan.limits) + 2 * len(plan.peers)) * case.nbytes)
+        systems = 1 + len(plan.peers)
+        each = max(
+            each, (arrays + 2 * len(plan.limits) + 2 * len(plan.peers)) * case.nbytes + 2 * systems * case.bucket
+        )
     return ranks * each

@@ -88,8 +88,8 @@ class _Session:
     clock: float = field(default_factory=time.monotonic)
 
     def expect(self, case: Case) -> None:
-        if not self.rows or case.collective != self.rows[-1].case.collective:
-            self.table.head(case.collective, self.group, self.peers, self.started)
+        if not self.rows or case.title != self.rows[-1].case.title:
+            self.table.head(case.title, self.group, self.peers, self.started)
 
     def take(self, row: Row) -> None:
         self.rows.append(row)

@@ -71,14 +71,14 @@ class Table:
         self._set_aside = 0
         self._ratios: dict[str, list[tuple[float, int]]] = {}  # by contestant: ours over theirs, and the size
 
-    def head(self, collective: str, group: Group, peers: Versions, started: datetime) -> None:
-        """The collective's heading; before the first, what is measured and where."""
+    def head(self, title: str, group: Group, peers: Versions, started: datetime) -> None:
+        """A heading; before the first, what is measured and where."""
         self._progress.clear()
         for line in () if self._begun else _preamble(self._plan, group, peers, started):
             self._print(Text("# " + line, style="dim"))
         self._begun = True
         self._print(Text("#"))
-        self._print(Text("# " + collective, style="bold"))
+        self._print(Text("# " + title, style="bold"))
         self._print(Text("# " + self._groups(), style="bold"))
         for lines in (tuple(c.title for c in self._columns), tuple(c.unit for c in self._columns)):
             text = " ".join(f"{name:>{c.width}}" for name, c in zip(lines, self._columns, strict=True))
@@ -122,7 +122,8 @@ class Table:
 
     def note(self, case: Case, what: str) -> None:
         """Say what is being done, where somebody watches."""
-        self._progress.show(f"{case.collective} {sizes.text(case.nbytes)} {case.dtype} {case.algorithm}: {what}")
+        title = case.trace or case.collective
+        self._progress.show(f"{title} {sizes.text(case.nbytes)} {case.dtype} {case.algorithm}: {what}")
 
     def close(self) -> None:
         self._progress.clear()

@@ -24,6 +24,7 @@ from bench.channel import connect
 from bench.data import Data
 from bench.loop import elapsed, sample
 from bench.peers import module
+from bench.sequence import bind
 
 if TYPE_CHECKING:
     from bench.peers import Member
@@ -53,7 +54,8 @@ class Worker:
             case "about":
                 return {"versions": {d.name: d.version for d in distributions() if d.name not in ("pip", "setuptools")}}
             case "prepare":
-                self._prepare(Case(**command["case"]), command["warmup"])
+                told = command["case"]
+                self._prepare(Case(**{**told, "parts": tuple(told["parts"])}), command["warmup"])
                 return {}
             case "wrong":
                 return {"wrong": self._wrong(command["salt"])}
@@ -78,7 +80,7 @@ class Worker:
         self._inp.fill(0)  # so that the kernel has given the pages, as for our own arrays
         self._out = np.zeros(case.elements_out, dtype)
         self._out.fill(0)
-        self._call, self._result = self._member.bind(case, self._inp, self._out)
+        self._call, self._result = bind(case, self._inp, self._out, self._member.bind)
         self._repeat(max(1, warmup))
 
     def _repeat(self, calls: int) -> None:

@@ -25,6 +25,7 @@ from bench.rank import guarded
 from bench.report import Screen
 from bench.start import start
 from bench.subcommands.options import names, positive, say, screen, writable
+from bench.traces import TRACES
 from collectives.commands.run import STORES
 from collectives.commands.supervise import StartError
 from native.errors import CollectiveError
@@ -33,6 +34,7 @@ from rendezvous.store import SCHEMES
 from transports import registry
 
 RANKS = 2
+BUCKET = 25 << 20
 ROUNDS = 5  # where others are measured too
 BUDGET, BESIDE = 0.2, 0.5  # seconds; they share the rounds
 
@@ -57,6 +59,14 @@ def _peers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
             peer(name)
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
+    return wanted
+
+
+def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    wanted = names(ctx, param, values)
+    for name in wanted:
+        if name not in TRACES:
+            raise click.BadParameter(f"there is no trace {name!r}; there are {', '.join(TRACES)}")
     return wanted
 
 
@@ -144,6 +154,10 @@ def _peers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
 @click.option("--peers", multiple=True, callback=_peers, metavar="NAMES", help=f"Run beside: {', '.join(PEERS)}.")
 @click.option("--limits", is_flag=True, help="Also this machine's floors, and the share of them that we reach.")
+@click.option(
+    "--trace", "traces", multiple=True, callback=_traces, metavar="NAMES", help=f"Gradients of {', '.join(TRACES)}."
+)
+@click.option("--bucket", callback=_size, metavar="SIZE", help="Of fused gradients.  [default: 25M]")
 @click.option("--memory", "in_memory", is_flag=True, help="Measure memory instead of time.")
 def command(
     collective: str,
@@ -171,6 +185,8 @@ def command(
     json: str | None,
     peers: tuple[str, ...],
     limits: bool,
+    traces: tuple[str, ...],
+    bucket: int | None,
     in_memory: bool,
 ) -> None:
     """Measure COLLECTIVE (allreduce, unless another is named, or all) and check its results.
@@ -197,6 +213,7 @@ def command(
       collectives bench allgather -n 4 --transport tcp -d bfloat16
       collectives bench --algorithm all -b 1M -e 1M
       collectives bench --peers gloo --limits --json result.json
+      collectives bench --trace resnet50 --peers gloo
       collectives bench --memory -b 1G -n 4
     """
     try:
@@ -216,6 +233,12 @@ def command(
             raise click.UsageError("--memory is about allreduce and the library itself: it goes with no other figures")
         in_place = True
         minbytes = memory.SIZE if minbytes is maxbytes is None else minbytes
+    if traces:
+        if collective != "allreduce" or in_memory or {minbytes, maxbytes, stepfactor, stepbytes} != {None}:
+            raise click.UsageError("--trace has sizes of its own, for allreduce: it goes with no others")
+        in_place = True if in_place is None else in_place  # as gradients are averaged
+    elif bucket is not None:
+        raise click.UsageError("--bucket is for --trace")
     alone = not peers and not limits
     plan = Plan(
         collectives=tuple(KINDS) if collective == "all" else (collective,),
@@ -235,6 +258,8 @@ def command(
         transport=transport,
         modules=modules,
         limits=() if not limits else OF_SOCKETS if transport == "tcp" else OF_MEMORY,
+        traces=traces,
+        bucket=BUCKET if bucket is None else bucket,
         json=json,
     )
     _check(plan, size, own, bind)

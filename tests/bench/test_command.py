@@ -98,6 +98,19 @@ def test_dtypes_ops_and_ways(tmp_path: Path) -> None:
     assert line[6:10] == ["N/A"] * 4 and line[13] == "0" and "buffers shared" in shared.stdout
 
 
+def test_gradients_of_a_model(tmp_path: Path) -> None:
+    done = bench("--trace", "mnist-cnn", "--bucket", "8M", *QUICK, "--json", "trace.json", folder=tmp_path)
+    assert "# allreduce of the gradients of mnist-cnn" in done.stdout
+    lines = table(done.stdout)
+    assert [line[:2] + line[5:7] for line in lines] == [
+        ["13098536", "3274634", "8_calls", "N/A"],
+        ["13098536", "3274634", "3_buckets", "N/A"],
+    ]
+    assert [line[13] for line in lines] == ["0", "0"]
+    told = json.loads((tmp_path / "trace.json").read_text())
+    assert [(r["trace"], r["bucket"]) for r in told["results"]] == [("mnist-cnn", 0), ("mnist-cnn", 8 << 20)]
+
+
 def test_every_algorithm() -> None:
     done = bench("reduce_scatter", "-b", "1K", "-e", "1K", "-n", "3", "--algorithm", "all", "--out-of-place", *QUICK)
     assert [line[5] for line in table(done.stdout)] == [known.name for known in algorithms("reduce_scatter", 3)]
@@ -189,6 +202,10 @@ def test_the_command_of_its_own() -> None:
         (["--store", "memory://here"], "cannot meet there"),
         (["--timeout", "nan"], "nan is not a positive"),
         (["--json", "/nowhere/x.json"], "/nowhere/x.json cannot be written"),
+        (["--trace", "alexnet"], "no trace 'alexnet'; there are resnet50"),
+        (["--trace", "vgg16", "-b", "8"], "--trace has sizes of its own"),
+        (["--trace", "vgg16", "--bucket", "2"], "a bucket of 2 bytes"),
+        (["--bucket", "1M"], "--bucket is for --trace"),
         (["--peers", "pigeon"], "no peer 'pigeon'; there are gloo"),
         (["--memory", "--limits"], "goes with no other figures"),
         (["-b", "512T", "-e", "512T"], "need"),

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,10 @@ def test_commands(plan: PeerPlan, tmp_path: Path) -> None:
         crew.finish()
         with pytest.raises(PeerCannot, match="the stand-in only adds"):
             crew.prepare(Case("allreduce", "float32", 4, "max", -1, "auto", 2, 10), 1)
+        for bucket in (0, 1 << 10):
+            crew.prepare(replace(CASE, trace="model", parts=(400, 1, 599), bucket=bucket), 1)
+            assert crew.wrong(salt=2) == 0
+            crew.finish()
         crew.prepare(CASE, 1)  # it goes on
     finally:
         crew.close()

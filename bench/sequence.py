@@ -1,0 +1,76 @@
+"""A case of many arrays as one call: an allreduce for each of them, or for buckets that they are copied into.
+
+Invariant: the same for all systems, ours and the others', which only bring the call for one array. A fused call's
+time has the copies into buckets and back in it, as for gradients that lie where a framework has put them. Imports
+nothing but NumPy: the workers of peers use it with a Python of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from bench.cases import Case
+from bench.traces import buckets
+
+Bound = tuple[Callable[[], Any], Any]  # the call, and the array that holds its result
+One = Callable[[Case, Any, Any], Bound]
+
+
+def bind(case: Case, inp: Any, out: Any, one: One, memory: Callable[[int, Any], Any] = np.zeros) -> Bound:
+    """The call for `case`, made of those that `one` binds to an input and an output, which may be the same.
+
+    `memory(elements, dtype)`: for buckets.
+    """
+    if not case.parts:
+        return one(case, inp, out)
+    bounds = [0, *accumulate(case.parts)]
+    if case.bucket:
+        return _fused(case, inp, bounds, one, memory)
+    calls, results = [], []
+    for first, last in pairwise(bounds):
+        x, y = inp[first:last], out[first:last]
+        call, result = one(_part(case, last - first), x, x if out is inp else y)
+        calls.append(call)
+        results.append(result is not y)
+
+    def sequence() -> Any:
+        for call in calls:
+            call()
+        return inp if all(results) else out
+
+    return sequence, inp if all(results) else out
+
+
+def _fused(case: Case, inp: Any, bounds: list[int], one: One, memory: Callable[[int, Any], Any]) -> Bound:
+    groups = buckets(case.parts, case.bucket // case.itemsize)
+    largest = max(bounds[last] - bounds[first] for first, last in groups)
+    source, target = memory(largest, inp.dtype), memory(largest, inp.dtype)
+    steps = []
+    for first, last in groups:
+        n, start = bounds[last] - bounds[first], bounds[first]
+        call, result = one(_part(case, n), source[:n], target[:n])
+        pieces = [slice(bounds[i] - start, bounds[i + 1] - start) for i in range(first, last)]
+        mine = [inp[bounds[i] : bounds[i + 1]] for i in range(first, last)]
+        into = [source[piece] for piece in pieces]
+        back = [result[piece] for piece in pieces]
+        steps.append((mine, into, call, back))
+
+    def sequence() -> Any:
+        for mine, into, call, back in steps:
+            for gradient, place in zip(mine, into, strict=True):
+                np.copyto(place, gradient)
+            call()
+            for gradient, place in zip(mine, back, strict=True):
+                np.copyto(gradient, place)
+        return inp
+
+    return sequence, inp
+
+
+def _part(case: Case, count: int) -> Case:
+    return replace(case, count=count, trace="", parts=(), bucket=0)

@@ -1,0 +1,120 @@
+"""What data-parallel training sends: the gradients of well-known models, as lists of shapes.
+
+Invariant: shapes follow from the published architectures by the code here, in the order in which parameters are
+declared; the numbers of parameters are those that are published. Imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Final
+
+Shape = tuple[int, ...]
+
+
+def gradients(name: str) -> tuple[int, ...]:
+    """Elements of each gradient, in the order in which backpropagation finishes them: the last layer's first."""
+    return tuple(math.prod(shape) for shape in reversed(shapes(name)))
+
+
+def shapes(name: str) -> list[Shape]:
+    """Of that model's parameters. ValueError lists the models there are."""
+    if name not in TRACES:
+        raise ValueError(f"there is no trace {name!r}; there are {', '.join(TRACES)}")
+    return list(TRACES[name]())
+
+
+def buckets(parts: tuple[int, ...], most: int) -> list[tuple[int, int]]:
+    """Neighbouring parts put together while they have at most `most` elements: (first, last + 1) of each bucket.
+
+    A part that is larger is a bucket by itself.
+    """
+    found: list[tuple[int, int]] = []
+    first = held = 0
+    for i, part in enumerate(parts):
+        if i > first and held + part > most:
+            found.append((first, i))
+            first, held = i, 0
+        held += part
+    return [*found, (first, len(parts))]
+
+
+def _resnet50() -> Iterator[Shape]:
+    """He et al., Deep Residual Learning for Image Recognition, 2015; ImageNet, with batch normalisation."""
+
+    def normalised(to: int, of: int, kernel: int) -> Iterator[Shape]:
+        yield (to, of, kernel, kernel)
+        yield (to,)
+        yield (to,)
+
+    yield from normalised(64, 3, 7)
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            yield from normalised(width, inputs, 1)
+            yield from normalised(width, width, 3)
+            yield from normalised(4 * width, width, 1)
+            if block == 0:
+                yield from normalised(4 * width, inputs, 1)  # the shortcut
+            inputs = 4 * width
+    yield from _dense(1000, 2048)
+
+
+def _vgg16() -> Iterator[Shape]:
+    """Simonyan and Zisserman, Very Deep Convolutional Networks, 2014, configuration D; ImageNet."""
+    inputs = 3
+    for width, layers in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(layers):
+            yield from _convolution(width, inputs, 3)
+            inputs = width
+    yield from _dense(4096, 512 * 7 * 7)
+    yield from _dense(4096, 4096)
+    yield from _dense(1000, 4096)
+
+
+def _bert_large() -> Iterator[Shape]:
+    """Devlin et al., BERT, 2018: 24 layers of 1024, 30 522 word pieces, with the pooler."""
+    width, inner = 1024, 4096
+    for rows in (30522, 512, 2):  # words, positions, segments
+        yield (rows, width)
+    yield from _norm(width)
+    for _ in range(24):
+        for _ in range(4):  # query, key, value, output
+            yield from _dense(width, width)
+        yield from _norm(width)
+        yield from _dense(inner, width)
+        yield from _dense(width, inner)
+        yield from _norm(width)
+    yield from _dense(width, width)
+
+
+def _mnist_cnn() -> Iterator[Shape]:
+    """TensorFlow's first tutorial for convolutions, after LeCun et al., 1998: two of 5x5, then two dense layers."""
+    yield from _convolution(32, 1, 5)
+    yield from _convolution(64, 32, 5)
+    yield from _dense(1024, 64 * 7 * 7)
+    yield from _dense(10, 1024)
+
+
+def _convolution(to: int, of: int, kernel: int) -> Iterator[Shape]:
+    yield (to, of, kernel, kernel)
+    yield (to,)
+
+
+def _dense(to: int, of: int) -> Iterator[Shape]:
+    yield (to, of)
+    yield (to,)
+
+
+def _norm(width: int) -> Iterator[Shape]:
+    yield (width,)
+    yield (width,)
+
+
+TRACES: Final[dict[str, Callable[[], Iterator[Shape]]]] = {
+    "resnet50": _resnet50,
+    "bert-large": _bert_large,
+    "vgg16": _vgg16,
+    "mnist-cnn": _mnist_cnn,
+}
