@@ -1,22 +1,16 @@
-// The executor: runs any operation over any mix of links, on the thread that calls it.
+// The executor: drives the operations of one rank, over any mix of links, on the thread that calls it.
 //
-// Invariant: every task has one watermark, the number of its bytes that are done: received, reduced, copied,
-// or sent so that their memory may change again. Tasks advance as far as the watermarks of the tasks they
-// depend on allow, so slices flow through dependent steps and nothing waits for whole chunks. A task is
-// looked at only while it is at the head of all its queues. When nothing moves the executor spins, yields and
-// sleeps, and every wait ends at the deadline, at a signal, or when a peer it waits for is gone.
+// Invariant: operations are complete in the order in which they were added. When none of them can move, the
+// executor spins, yields and sleeps, and every wait ends at the oldest one's deadline, at a signal, or when a
+// peer that the oldest one waits for is gone. An error of another one is thrown when it has become the
+// oldest.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
-#include "program.hpp"
-#include "reduce.hpp"
-#include "shm_link.hpp"
+#include "run.hpp"
 #include "sleeper.hpp"
 #include "wait.hpp"
 
@@ -25,103 +19,65 @@ namespace collectives {
 class Executor {
   public:
     struct Settings {
-        std::size_t slice = 0;  // the most that one reduction or copy does before others get their turn
+        std::size_t slice = 0;  // see Workshop
         int spins = 0;          // looks before the first yield; 0 where ranks outnumber cores
-    };
-
-    // One run of an operation. The clock is read only once something has to be waited for.
-    struct Request {
-        const Operation* operation = nullptr;
-        Call call;  // the operation's, with sequence and epoch
-        std::byte* in = nullptr;
-        std::byte* out = nullptr;
-        std::span<Link* const> links;                        // by rank; null where the operation needs none
-        double timeout = 0;                                  // seconds
-        const std::function<bool()>* interrupted = nullptr;  // asked now and then; true ends the operation
     };
 
     Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing);
 
     // Sends to several peers that share memory with us are staged in `arena`.
-    void share(std::shared_ptr<Arena> arena) { caster_ = std::make_unique<Caster>(std::move(arena)); }
+    void share(std::shared_ptr<Arena> arena);
 
-    // Let go of the arena; nothing can be run any more.
-    void close() { caster_.reset(); }
-
-    // Run to the end.
+    // Run one operation to its end, with nothing else under way.
     void run(const Request& request);
 
+    // Take up an operation, to be complete after those under way. The run is there until it is retired.
+    Run& add(const Request& request);
+    // Work until the oldest operation is complete: true; or until somebody calls for attention: false. Throws
+    // if the oldest operation has to end.
+    bool work();
+    // Forget the oldest operation, which is complete or can't be run.
+    void retire();
+    std::size_t under_way() const { return runs_.size(); }
+    // Forget all that is under way: it failed.
+    void clear();
+
+    // From any thread: make `work` return soon, also from its sleep.
+    void call_attention();
+
+    // Let go of the arena; nothing can be run any more.
+    void close();
+
   private:
-    using Task = Operation::Task;
-
-    struct State {
-        std::uint64_t done = 0;    // the watermark
-        std::uint64_t taken = 0;   // sends: bytes handed to the link
-        std::uint32_t before = 0;  // queues in which others come first
-        bool started = false;
-        bool complete = false;
-    };
-
-    void prepare();
     bool pass();
-    bool advance(const Task& task, State& state);
-    void start(const Task& task);
-    void send(const Task& task, State& state);
-    void cast(const Task& task, State& state);
-    void recv(const Task& task, State& state);
-    void reduce(const Task& task, State& state);
-    void copy(const Task& task, State& state);
-    bool is_complete(const Task& task, const State& state);
-    void release_successors(std::uint32_t index);
-
-    // How far the tasks it depends on let this one go, in whole elements.
-    std::uint64_t limit(const Task& task) const;
-    std::byte* at(const Operation::Place& place) const {
-        return buffers_[static_cast<std::size_t>(place.buffer)] + place.offset;
-    }
-    Link& link(int peer) const { return *links()[static_cast<std::size_t>(peer)]; }
-    std::span<Link* const> links() const { return request_->links; }
-    // Large results that no later step reads go around the caches.
-    Stores stores(const Task& task) const;
-    std::byte* scratch(std::uint64_t bytes);
-
     void wait();
     void sleep();
-    // Throws if the operation has to end: closed, interrupted, timed out, or a peer it needs is gone.
+    void disarm();
+    // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.
     void check();
     [[noreturn]] void throw_timeout(std::vector<int> peers) const;
-    // Peers without whose doing nothing moves.
+    // Peers without whose doing the oldest operation does not move, ascending.
     std::vector<int> waiting_for();
 
     Settings settings_;
     Sleeper& sleeper_;
     const std::atomic<bool>& closing_;
+    std::atomic<bool> attention_{false};
+    Workshop workshop_;
     Backoff backoff_;
-    std::unique_ptr<Caster> caster_;
-
-    // The operation in hand.
-    const Request* request_ = nullptr;
-    Context context_;                    // links refer to it between operations
-    std::array<ReduceFn, 2> kernels_{};  // by Stores
-    double scale_ = 1.0;
-    bool sockets_ = false;
     bool armed_ = false;
-    bool timed_ = false;  // the two below are set
+
+    std::vector<std::unique_ptr<Run>> runs_;  // under way, oldest first
+    std::vector<std::unique_ptr<Run>> idle_;  // kept: links refer to the last operation's context
+
+    bool timed_ = false;  // the oldest one's clock runs, and the three below are set
     Clock::time_point began_{};
     Deadline deadline_;
     Clock::time_point asked_{};
-    std::vector<std::byte*> buffers_;
-    std::vector<State> states_;
-    std::vector<std::uint32_t> active_;
-    std::size_t unfinished_ = 0;
 
-    // Kept between operations to save allocations.
-    std::vector<const std::byte*> operands_;
-    std::vector<pollfd> awaited_;
-    std::vector<ShmLink*> cast_links_;
-    std::vector<std::uint64_t> cast_taken_;  // by rank: bytes handed over, in the one cast under way
-    std::unique_ptr<std::byte[]> scratch_;
-    std::uint64_t scratch_size_ = 0;
+    // Kept to save allocations.
+    std::vector<Run::Awaited> awaited_;
+    std::vector<pollfd> polled_;
 };
 
 }  // namespace collectives

@@ -16,7 +16,8 @@ constexpr std::size_t default_slot = 128 << 10;
 constexpr std::size_t default_cast_slot = 256 << 10;
 constexpr std::size_t default_slice = 128 << 10;
 constexpr int spins_with_cores = 2000;
-constexpr auto look_again = 50ms;  // how often a wait outside an operation looks for signals
+constexpr auto look_again = 50ms;           // how often a wait outside an operation looks for signals
+constexpr std::size_t most_under_way = 32;  // operations at a time; more wait
 
 std::size_t multiple_of(std::size_t n, std::size_t unit) {
     return std::max(unit, (n + unit - 1) / unit * unit);
@@ -65,12 +66,16 @@ Control& Group::control() {
         events.connected = [this](Connected connected) {
             const std::lock_guard lock(news_);
             arrived_.push_back(std::move(connected));
+            unread_ = true;
             news_came_.notify_all();
+            executor_.call_attention();
         };
         events.failed = [this](int peer, const Error& error) {
             const std::lock_guard lock(news_);
             failed_.emplace(peer, error);
+            unread_ = true;
             news_came_.notify_all();
+            executor_.call_attention();
         };
         events.lost = [this](int peer) {
             const std::lock_guard lock(news_);
@@ -112,6 +117,7 @@ Peer Group::describe(int peer) const {
 }
 
 void Group::add_link(int peer, std::unique_ptr<Link> link) {
+    const std::lock_guard lock(linking_);
     links_[static_cast<std::size_t>(peer)] = link.get();
     owned_.push_back(std::move(link));
 }
@@ -141,33 +147,39 @@ void Group::dial(int peer) {
     }
 }
 
+bool Group::seek_links(const std::vector<int>& peers) {
+    if (has_links(peers)) return true;
+    for (const int peer : peers) {
+        if (links_[static_cast<std::size_t>(peer)] == nullptr) dial(peer);
+    }
+    const std::lock_guard lock(news_);
+    unread_ = false;
+    for (Connected& connected : arrived_) {
+        const int peer = connected.peer;
+        if (connected.scheme == Scheme::tcp) {
+            add_link(peer,
+                     std::make_unique<TcpLink>(describe(peer), std::move(connected.socket), settings_.slice));
+        } else {
+            auto link = std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_,
+                                                  std::move(connected.arena), false);
+            watched_[peer] = link.get();
+            if (gone_[static_cast<std::size_t>(peer)]) link->mark_lost();
+            add_link(peer, std::move(link));
+        }
+    }
+    arrived_.clear();
+    if (has_links(peers)) return true;
+    for (const auto& [peer, error] : failed_) {
+        if (peer < 0 || std::find(peers.begin(), peers.end(), peer) != peers.end()) throw error;
+    }
+    return false;
+}
+
 void Group::open_links(const std::vector<int>& peers, double timeout, const Interrupted& interrupted) {
     if (has_links(peers)) return;
     const auto began = Clock::now();
     const Deadline deadline(timeout);
-    for (const int peer : peers) {
-        if (links_[static_cast<std::size_t>(peer)] == nullptr) dial(peer);
-    }
-    std::unique_lock lock(news_);
-    while (true) {
-        for (Connected& connected : arrived_) {
-            const int peer = connected.peer;
-            if (connected.scheme == Scheme::tcp) {
-                add_link(peer, std::make_unique<TcpLink>(describe(peer), std::move(connected.socket),
-                                                         settings_.slice));
-            } else {
-                auto link = std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_,
-                                                      std::move(connected.arena), false);
-                watched_[peer] = link.get();
-                if (gone_[static_cast<std::size_t>(peer)]) link->mark_lost();
-                add_link(peer, std::move(link));
-            }
-        }
-        arrived_.clear();
-        if (has_links(peers)) return;
-        for (const auto& [peer, error] : failed_) {
-            if (peer < 0 || std::find(peers.begin(), peers.end(), peer) != peers.end()) throw error;
-        }
+    while (!seek_links(peers)) {
         if (closing_) throw Error(ErrorKind::aborted, "this communicator is being closed");
         if (deadline.passed()) {
             std::vector<int> missing;
@@ -179,12 +191,12 @@ void Group::open_links(const std::vector<int>& peers, double timeout, const Inte
                             std::to_string(static_cast<int>(seconds_since(began))) + " s",
                         missing);
         }
-        news_came_.wait_for(lock, deadline.left(look_again));
-        if (interrupted) {
-            lock.unlock();
-            const bool stop = interrupted();
-            lock.lock();
-            if (stop) throw Error(ErrorKind::interrupted, "connecting was interrupted");
+        {
+            std::unique_lock lock(news_);
+            news_came_.wait_for(lock, deadline.left(look_again), [&] { return unread_; });
+        }
+        if (interrupted && interrupted()) {
+            throw Error(ErrorKind::interrupted, "connecting was interrupted");
         }
     }
 }
@@ -235,21 +247,25 @@ Call Group::next_call(const Operation& operation) {
     return call;
 }
 
+Request Group::request(const Operation& operation, std::byte* in, std::byte* out, double timeout) {
+    Request request;
+    request.operation = &operation;
+    request.call = next_call(operation);
+    request.in = in;
+    request.out = out;
+    request.links = links_;
+    request.timeout = timeout;
+    return request;
+}
+
 void Group::run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
                        const Interrupted& interrupted) {
     throw_if_unusable();
     try {
         open_links(operation.program().peers, timeout, interrupted);
-        Executor::Request request;
-        request.operation = &operation;
-        request.call = next_call(operation);
-        request.in = in;
-        request.out = out;
-        request.links = links_;
-        request.timeout = timeout;
-        request.interrupted = &interrupted;
-        if (arena_) arena_->set_current_call(request.call);
-        executor_.run(request);
+        Request wanted = request(operation, in, out, timeout);
+        wanted.interrupted = &interrupted;
+        executor_.run(wanted);
     } catch (const Error& error) {
         if (error.kind() != ErrorKind::invalid) break_with(error);
         throw;
@@ -283,7 +299,11 @@ std::shared_ptr<Job> Group::start(std::shared_ptr<const Operation> operation, st
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
     jobs_.push_back(job);
     if (!progress_.joinable()) progress_ = std::thread([this] { serve(); });
-    queued_.notify_one();
+    if (serving_) {
+        executor_.call_attention();
+    } else {
+        queued_.notify_one();
+    }
     return job;
 }
 
@@ -292,23 +312,87 @@ void Group::serve() {
     while (true) {
         queued_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
         if (jobs_.empty()) return;
-        const std::shared_ptr<Job> job = jobs_.front();
-        jobs_.pop_front();
         serving_ = true;
         lock.unlock();
-        std::exception_ptr error;
-        try {
+        {
             const std::lock_guard running(running_);
-            run_locked(*job->operation, job->in, job->out, job->timeout, {});
-        } catch (...) {
-            error = std::current_exception();
+            drive();
         }
         lock.lock();
-        job->error = error;
-        job->done = true;
         serving_ = false;
-        finished_.notify_all();
     }
+}
+
+void Group::drive() {
+    Jobs under_way;
+    while (true) {
+        take_jobs(under_way);
+        if (under_way.empty()) return;
+        try {
+            free_held();
+            if (!executor_.work()) continue;
+            executor_.retire();
+            finish(under_way, std::nullopt);
+        } catch (const Error& error) {
+            fail(under_way, error);
+        } catch (const std::exception& error) {
+            fail(under_way, Error(ErrorKind::aborted, error.what()));
+        }
+    }
+}
+
+void Group::fail(Jobs& under_way, const Error& error) {
+    if (error.kind() == ErrorKind::invalid) {
+        executor_.retire();
+        finish(under_way, error);
+        return;
+    }
+    break_with(error);
+    held_.clear();
+    executor_.clear();
+    finish(under_way, error);
+    while (!under_way.empty()) finish(under_way, broken());
+}
+
+void Group::take_jobs(Jobs& under_way) {
+    while (under_way.size() < most_under_way) {
+        {
+            const std::lock_guard lock(queue_);
+            if (jobs_.empty()) return;
+            under_way.push_back(jobs_.front());
+            jobs_.pop_front();
+        }
+        try {
+            // While others are under way the group can be used, and what ends them ends this one.
+            if (under_way.size() == 1) throw_if_unusable();
+            const Job& job = *under_way.back();
+            Run& run = executor_.add(request(*job.operation, job.in, job.out, job.timeout));
+            run.hold(true);
+            held_.push_back(&run);
+        } catch (const Error& error) {
+            finish(under_way, error);
+        }
+    }
+}
+
+void Group::free_held() {
+    std::erase_if(held_, [&](Run* run) {
+        try {
+            if (!seek_links(run->request().operation->program().peers)) return false;
+            run->hold(false);
+        } catch (...) {
+            run->fail(std::current_exception());
+        }
+        return true;
+    });
+}
+
+void Group::finish(Jobs& under_way, std::optional<Error> error) {
+    const std::lock_guard lock(queue_);
+    under_way.front()->error = std::move(error);
+    under_way.front()->done = true;
+    under_way.pop_front();
+    finished_.notify_all();
 }
 
 bool Group::done(const Job& job) {
@@ -329,18 +413,18 @@ bool Group::wait(const Job& job, double timeout, const Interrupted& interrupted)
             if (stop) throw Error(ErrorKind::interrupted, "waiting was interrupted; the operation goes on");
         }
     }
-    if (job.error) std::rethrow_exception(job.error);
+    if (job.error) throw *job.error;
     return true;
 }
 
 const char* Group::link_scheme(int peer) {
-    const std::lock_guard lock(running_);
+    const std::lock_guard lock(linking_);
     const Link* link = links_.at(static_cast<std::size_t>(peer));
     return link == nullptr ? nullptr : link->scheme();
 }
 
 std::uint64_t Group::bytes_sent() {
-    const std::lock_guard lock(running_);
+    const std::lock_guard lock(linking_);
     std::uint64_t total = 0;
     for (const auto& link : owned_) total += link->bytes_sent();
     return total;
@@ -370,9 +454,12 @@ void Group::close() {
     control_.reset();
     if (!port_.empty()) ports::close(port_);
     if (arena_) arena_->header().closed.store(1, std::memory_order_release);
-    for (const auto& link : owned_) link->shut_down();
-    owned_.clear();
-    std::fill(links_.begin(), links_.end(), nullptr);
+    {
+        const std::lock_guard linking(linking_);
+        for (const auto& link : owned_) link->shut_down();
+        owned_.clear();
+        std::fill(links_.begin(), links_.end(), nullptr);
+    }
     arrived_.clear();
     // Arrays from the heap keep the arena as long as they need it.
     executor_.close();

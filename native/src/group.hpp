@@ -1,15 +1,15 @@
 // The native side of one communicator: its links, its executor and its progress thread.
 //
-// Invariant: operations run one at a time, in the order in which they were started, whichever thread runs
-// them. The first error of an operation breaks the group: links are shut down so that peers notice, and every
-// later operation throws that first cause. No member here touches Python.
+// Invariant: one thread at a time drives operations: the caller's while nothing is under way, else the
+// progress thread. They are complete in the order in which they were started. The first error of an operation
+// breaks the group: links are shut down so that peers notice, and every later operation throws that first
+// cause. No member here touches Python.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -35,7 +35,7 @@ struct Job {
     std::byte* out = nullptr;
     double timeout = 0;
     bool done = false;  // under the group's queue mutex
-    std::exception_ptr error;
+    std::optional<Error> error;
 };
 
 class Group {
@@ -82,6 +82,9 @@ class Group {
     Control& control();
     void share(std::shared_ptr<Arena> arena);
     bool has_links(const std::vector<int>& peers) const;
+    // Call the peers that are not linked yet and make links of the connections that are there; whether all
+    // are.
+    bool seek_links(const std::vector<int>& peers);
     void open_links(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     void dial(int peer);
     void add_link(int peer, std::unique_ptr<Link> link);
@@ -89,10 +92,23 @@ class Group {
 
     void run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
                     const Interrupted& interrupted);
+    Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
     Call next_call(const Operation& operation);
     void break_with(const Error& cause);
     void throw_if_unusable();
-    void serve();  // the progress thread
+
+    // --- the progress thread
+    using Jobs = std::deque<std::shared_ptr<Job>>;
+    void serve();
+    // Run jobs until there are none left.
+    void drive();
+    void take_jobs(Jobs& under_way);
+    // Let those go on whose links are there now.
+    void free_held();
+    // The oldest job failed; unless the fault was in the call itself, all others do.
+    void fail(Jobs& under_way, const Error& error);
+    // The oldest job is done.
+    void finish(Jobs& under_way, std::optional<Error> error);
 
     Identity identity_;
     Geometry geometry_;
@@ -106,6 +122,8 @@ class Group {
     // The one who runs an operation holds this.
     std::mutex running_;
     Executor executor_;
+    std::vector<Run*> held_;    // under way, without all their links
+    std::mutex linking_;        // for the two below: only who runs operations changes them
     std::vector<Link*> links_;  // by rank
     std::vector<std::unique_ptr<Link>> owned_;
     std::vector<bool> dialled_;
@@ -116,6 +134,7 @@ class Group {
     // What the control thread has found out.
     std::mutex news_;
     std::condition_variable news_came_;
+    bool unread_ = false;
     std::vector<Connected> arrived_;
     std::map<int, Error> failed_;
     std::map<int, ShmLink*> watched_;
@@ -127,8 +146,8 @@ class Group {
     std::mutex queue_;
     std::condition_variable queued_;
     std::condition_variable finished_;
-    std::deque<std::shared_ptr<Job>> jobs_;
-    bool serving_ = false;  // the progress thread has a job in hand
+    Jobs jobs_;             // not yet taken up
+    bool serving_ = false;  // the progress thread has jobs in hand
     bool stop_ = false;
     std::thread progress_;
 

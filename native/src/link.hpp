@@ -8,6 +8,7 @@
 // operation than the one expected here.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -60,6 +61,8 @@ class Link {
     virtual std::span<const std::byte> peek(std::size_t unit) = 0;
     // Take n bytes that `peek` showed.
     virtual void consume(std::size_t n) = 0;
+    // Whether `unit` bytes of the message or its end are here, as far as is known without a system call.
+    virtual bool ready(std::size_t unit) = 0;
     // The whole message has been taken.
     virtual bool received() = 0;
 
@@ -78,16 +81,20 @@ class Link {
     [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
 
     const Peer& peer() const { return peer_; }
-    std::uint64_t bytes_sent() const { return bytes_sent_; }
+    // From any thread.
+    std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
   protected:
     // `remark` says what else is known of the peer's message.
     [[noreturn]] void throw_desync(const Call& mine, const Call& theirs,
                                    const std::string& remark = "") const;
 
-    std::uint64_t bytes_sent_ = 0;
+    void count_sent(std::uint64_t n) {
+        bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
 
   private:
+    std::atomic<std::uint64_t> bytes_sent_{0};
     Peer peer_;
 };
 

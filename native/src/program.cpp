@@ -63,22 +63,39 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
             if (!known) throw Error(ErrorKind::invalid, "a scratch slot names a block that is not there");
         }
     }
-    std::map<Queue, std::uint32_t> last;
+    std::map<Queue, std::pair<std::uint32_t, std::uint32_t>> spans;  // first and last step so far
     std::set<int> seen;
     for (std::uint32_t i = 0; i < steps.size(); ++i) {
         check(i);
         for (const Dependency& dependency : steps[i].dependencies) needed[dependency.step] = true;
         for (const Queue& queue : queues_of(steps[i])) {
             if (queue.first == Lane::to_peer || queue.first == Lane::from_peer) seen.insert(queue.second);
-            const auto [place, first] = last.try_emplace(queue, i);
+            const auto [place, first] = spans.try_emplace(queue, i, i);
             if (!first) {
-                successors[place->second].push_back(i);
+                std::uint32_t& last = place->second.second;
+                successors[last].push_back(i);
                 ++predecessors[i];
-                place->second = i;
+                last = i;
             }
         }
     }
     peers.assign(seen.begin(), seen.end());
+    for (const int peer : peers) {
+        for (const Lane direction : {Lane::to_peer, Lane::from_peer}) {
+            const auto place = spans.find({direction, peer});
+            if (place == spans.end()) continue;
+            const std::uint32_t lane =
+                2 * static_cast<std::uint32_t>(peer) + (direction == Lane::from_peer ? 1 : 0);
+            lanes.push_back({lane, place->second.first, place->second.second});
+        }
+    }
+}
+
+const Program::LaneUse* Program::use_of(std::uint32_t lane) const {
+    const auto place =
+        std::lower_bound(lanes.begin(), lanes.end(), lane,
+                         [](const LaneUse& use, std::uint32_t wanted) { return use.lane < wanted; });
+    return place != lanes.end() && place->lane == lane ? &*place : nullptr;
 }
 
 std::uint32_t Program::blocks_of(int buffer) const {

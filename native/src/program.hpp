@@ -71,6 +71,15 @@ struct Program {
     std::vector<Step> steps;
     std::vector<int> peers;  // all that it exchanges messages with, ascending
 
+    // One direction of a link, and the first and the last step that use it.
+    struct LaneUse {
+        std::uint32_t lane = 0;  // 2 * peer to send, 2 * peer + 1 to receive
+        std::uint32_t first = 0;
+        std::uint32_t last = 0;
+    };
+    std::vector<LaneUse> lanes;  // ascending
+    const LaneUse* use_of(std::uint32_t lane) const;
+
     // Order beyond the data: the tasks that become heads of a queue when step i is complete, and the number
     // of queues in which it has others before it.
     std::vector<std::vector<std::uint32_t>> successors;

@@ -62,7 +62,7 @@ std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
         if (length_ > 0) std::memcpy(line.data.data(), data, length_);
         publish(line);
         written_ = released_ = length_;
-        bytes_sent_ += length_;
+        count_sent(length_);
         return length_;
     }
     if (n == 0) return 0;
@@ -89,7 +89,7 @@ std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n) {
     line.slice.length = n;
     publish(line);
     written_ += n;
-    bytes_sent_ += n;
+    count_sent(n);
     if (direct_.empty()) released_ = written_;
     return line_;
 }
@@ -179,6 +179,8 @@ std::span<const std::byte> ShmLink::peek(std::size_t) {
     next_slice();
     return slice_;
 }
+
+bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == expected_length_); }
 
 void ShmLink::consume(std::size_t n) {
     slice_ = slice_.subspan(n);

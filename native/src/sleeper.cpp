@@ -15,6 +15,7 @@ Sleeper::Sleeper() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 
 void Sleeper::arm(bool with_sockets) {
     on_eventfd_ = with_sockets || !arena_;
+    armed_.store(true, std::memory_order_seq_cst);
     if (!arena_) return;
     Header& header = arena_->header();
     seen_ = header.doorbell.load(std::memory_order_acquire);
@@ -24,6 +25,7 @@ void Sleeper::arm(bool with_sockets) {
 }
 
 void Sleeper::disarm() {
+    armed_.store(false, std::memory_order_relaxed);
     if (arena_) {
         const auto awake = static_cast<std::uint32_t>(Sleep::awake);
         arena_->header().sleeping.store(awake, std::memory_order_relaxed);
@@ -48,6 +50,9 @@ void Sleeper::sleep(std::span<const pollfd> sockets, std::chrono::nanoseconds ti
 }
 
 void Sleeper::ring() {
+    // As for peers: one of the two sees the other's store.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!armed_.load(std::memory_order_seq_cst)) return;
     if (arena_) {
         arena_->header().doorbell.fetch_add(1, std::memory_order_release);
         futex_wake(arena_->header().doorbell);

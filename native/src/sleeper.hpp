@@ -6,6 +6,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -27,7 +28,8 @@ class Sleeper {
     // Sleep until rung, until a socket is ready, or for `timeout`.
     void sleep(std::span<const pollfd> sockets, std::chrono::nanoseconds timeout);
 
-    // From any thread of this process: end the sleep.
+    // From any thread of this process: end the sleep, or the one that is about to begin. Whoever rings has
+    // first stored what the sleeper looks at between `arm` and `sleep`.
     void ring();
 
     // Give up the descriptors; nobody sleeps or rings any more.
@@ -41,6 +43,7 @@ class Sleeper {
 
     UniqueFd event_;  // where there is no arena
     std::shared_ptr<Arena> arena_;
+    std::atomic<bool> armed_{false};
     bool on_eventfd_ = true;
     std::uint32_t seen_ = 0;
     std::vector<pollfd> polled_;

@@ -71,6 +71,27 @@ void prepare_stream(int fd, bool tcp) {
     ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
+bool stays_on_this_machine(int fd) {
+    std::array<sockaddr_storage, 2> ends{};
+    std::array<socklen_t, 2> lengths{sizeof(sockaddr_storage), sizeof(sockaddr_storage)};
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&ends[0]), &lengths[0]) != 0 ||
+        ::getpeername(fd, reinterpret_cast<sockaddr*>(&ends[1]), &lengths[1]) != 0 ||
+        ends[0].ss_family != ends[1].ss_family) {
+        return false;
+    }
+    if (ends[0].ss_family == AF_INET) {
+        const auto* v4 = reinterpret_cast<const sockaddr_in*>(ends.data());
+        const auto* peer = reinterpret_cast<const sockaddr_in*>(&ends[1]);
+        return v4->sin_addr.s_addr == peer->sin_addr.s_addr;
+    }
+    if (ends[0].ss_family != AF_INET6) return false;
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(ends.data());
+    const auto* peer = reinterpret_cast<const sockaddr_in6*>(&ends[1]);
+    return std::memcmp(&v6->sin6_addr, &peer->sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+void limit_send_buffer(int fd, int bytes) { ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)); }
+
 bool send_message(int fd, std::span<const std::byte> message, std::span<const int> descriptors) {
     iovec part{const_cast<std::byte*>(message.data()), message.size()};
     msghdr header{};

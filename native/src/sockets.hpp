@@ -21,6 +21,10 @@ int connect_result(int fd);
 
 UniqueFd accept_from(int listener, int& error);
 void prepare_stream(int fd, bool tcp);
+// Whether both ends of a TCP connection have the same address: it never leaves the machine.
+bool stays_on_this_machine(int fd);
+// Hold at most about twice so many bytes that the peer has not taken.
+void limit_send_buffer(int fd, int bytes);
 
 // Send a short message whole, with descriptors where the socket is local; false if it did not fit or failed.
 bool send_message(int fd, std::span<const std::byte> message, std::span<const int> descriptors = {});

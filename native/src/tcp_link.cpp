@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "error.hpp"
+#include "sockets.hpp"
 
 namespace collectives {
 
@@ -18,13 +19,23 @@ namespace {
 // a small message costs one system call, little enough that copying it again does not matter.
 constexpr std::size_t eager_bytes = 4 << 10;
 constexpr std::size_t smallest_inbox = 16 << 10;
-// One system call moves no more, so that reductions and other links get their turn.
-constexpr std::size_t most_per_call = 1 << 20;
+// One system call receives no more, so that reductions and other links get their turn.
+constexpr std::size_t most_per_receive = 1 << 20;
+// A message up to this size goes to the kernel at once. What is longer goes in pieces that the kernel can
+// send as one segment each (64 KiB with its headers): a larger write is cut into segments and a small rest,
+// and over loopback the peer's half of the work then costs twice as much (docs/performance.md).
+constexpr std::size_t whole_message = 512 << 10;
+constexpr std::size_t one_segment = 48 << 10;
+// Between two sockets of one machine nothing is gained by having more under way than fits into the caches.
+// Elsewhere the kernel finds out how much the way to the peer holds.
+constexpr int send_buffer_at_home = 256 << 10;
 
 }  // namespace
 
 TcpLink::TcpLink(Peer peer, UniqueFd socket, std::size_t slice)
-    : Link(std::move(peer)), socket_(std::move(socket)), slice_(std::max(slice, smallest_inbox)) {}
+    : Link(std::move(peer)), socket_(std::move(socket)), slice_(std::max(slice, smallest_inbox)) {
+    if (stays_on_this_machine(socket_.get())) limit_send_buffer(socket_.get(), send_buffer_at_home);
+}
 
 void TcpLink::begin(const Context& context, std::uint64_t length) {
     frame_ = Frame{context.call, length, frame_magic, 0};
@@ -35,7 +46,7 @@ void TcpLink::begin(const Context& context, std::uint64_t length) {
 std::size_t TcpLink::write(const std::byte* data, std::size_t n) {
     // A frame waits for the first bytes of its payload: they leave together.
     if (n == 0 && (frame_.length > 0 || frame_sent_ == sizeof(Frame))) return 0;
-    n = std::min(n, most_per_call);
+    n = std::min(n, frame_.length > whole_message ? one_segment : whole_message);
     std::array<iovec, 2> parts{};
     parts[0].iov_base = reinterpret_cast<std::byte*>(&frame_) + frame_sent_;
     parts[0].iov_len = sizeof(Frame) - frame_sent_;
@@ -58,7 +69,7 @@ std::size_t TcpLink::write(const std::byte* data, std::size_t n) {
     blocked_ = total < sizeof(Frame) - frame_sent_ + n;
     frame_sent_ += of_frame;
     written_ += total - of_frame;
-    bytes_sent_ += total;
+    count_sent(total);
     return total - of_frame;
 }
 
@@ -121,7 +132,7 @@ std::size_t TcpLink::read(std::byte* data, std::size_t n, Stores) {
         std::memcpy(data, inbox_.get() + begin_, done);
         begin_ += done;
     }
-    if (done < n) done += receive(data + done, std::min(n - done, most_per_call));
+    if (done < n) done += receive(data + done, std::min(n - done, most_per_receive));
     taken_ += done;
     return done;
 }
@@ -134,6 +145,8 @@ std::span<const std::byte> TcpLink::peek(std::size_t unit) {
     if (n < unit) return {};
     return {inbox_.get() + begin_, n};
 }
+
+bool TcpLink::ready(std::size_t unit) { return opened_ && held() >= std::min(unit, left()); }
 
 void TcpLink::consume(std::size_t n) {
     begin_ += n;

@@ -26,6 +26,7 @@ class TcpLink final : public Link {
     std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
     std::span<const std::byte> peek(std::size_t unit) override;
     void consume(std::size_t n) override;
+    bool ready(std::size_t unit) override;
     bool received() override;
 
     int fd() const override { return socket_.get(); }

@@ -24,6 +24,18 @@ void check_sum(World& world, Make make, std::size_t n) {
     for (const std::vector<float>& result : results) REQUIRE(result == total(size, n));
 }
 
+// A message of n floats from or to `peer`.
+std::shared_ptr<const Operation> message(StepKind kind, int rank, int size, int peer, std::size_t n) {
+    Step step = kind == StepKind::send ? send({peer}, {buffer_in, 0, 1}) : recv(peer, {buffer_out, 0, 1});
+    auto program = std::make_shared<const Program>(rank, size, 1, 1, std::vector<std::vector<Block>>{},
+                                                   std::vector<Step>{std::move(step)});
+    Call call;
+    call.collective = static_cast<std::uint8_t>(Collective::send);
+    call.count = n;
+    return std::make_shared<const Operation>(std::move(program), DType::float32, Op::sum, Bounds(n, 1),
+                                             Bounds(n, 1), call);
+}
+
 // What an operation raised, as (kind, text).
 std::optional<Error> error_of(const std::function<void()>& work) {
     try {
@@ -102,6 +114,104 @@ TEST_CASE("asynchronous operations complete in order, also before a blocking one
             for (const auto& y : ys) CHECK(y == total(2, n));
             CHECK(last == total(2, n));
         });
+    }
+}
+
+TEST_CASE("operations of many sizes and ways share the links") {
+    for (const Scheme scheme : all_schemes) {
+        for (const int size : {2, 4}) {
+            World world(size, scheme, 4096);
+            world.each([&](int rank, Group& group) {
+                const std::vector<std::size_t> sizes{200'000, 1, 5'000, 0, 70'001, 13, 100'000, 64};
+                std::vector<std::vector<float>> xs;
+                std::vector<std::vector<float>> ys;
+                for (const std::size_t n : sizes) {
+                    xs.push_back(values(rank, n));
+                    ys.emplace_back(n);
+                }
+                for (int round = 0; round < 8; ++round) {
+                    std::vector<std::shared_ptr<Job>> jobs;
+                    for (std::size_t i = 0; i < sizes.size(); ++i) {
+                        const auto program = (i + static_cast<std::size_t>(round)) % 2 == 0
+                                                 ? ring(rank, size)
+                                                 : one_shot(rank, size);
+                        jobs.push_back(
+                            group.start(sum_of_floats(program, sizes[i]), raw(xs[i]), raw(ys[i]), 30.0));
+                    }
+                    REQUIRE(group.wait(*jobs.back(), 30.0, {}));
+                    for (const auto& job : jobs) CHECK(group.done(*job));
+                    for (std::size_t i = 0; i < sizes.size(); ++i) REQUIRE(ys[i] == total(size, sizes[i]));
+                }
+            });
+        }
+    }
+}
+
+TEST_CASE("an operation on the result of an earlier one waits for it") {
+    for (const Scheme scheme : all_schemes) {
+        World world(2, scheme, 4096);
+        world.each([&](int rank, Group& group) {
+            constexpr std::size_t n = 100'000;
+            std::vector<float> x = values(rank, n);
+            std::vector<float> once(n);
+            std::vector<float> twice(n);
+            const auto operation = sum_of_floats(ring(rank, 2), n);
+            group.start(operation, raw(x), raw(once), 30.0);
+            const auto last = group.start(operation, raw(once), raw(twice), 30.0);
+            REQUIRE(group.wait(*last, 30.0, {}));
+            std::vector<float> expected = total(2, n);
+            for (float& value : expected) value *= 2;
+            CHECK(once == total(2, n));
+            CHECK(twice == expected);
+        });
+    }
+}
+
+TEST_CASE("ranks that send round a ring before they receive do not wait for each other") {
+    for (const Scheme scheme : all_schemes) {
+        World world(3, scheme);
+        world.each([&](int rank, Group& group) {
+            constexpr std::size_t n = 5'000'000;  // far more than any link holds
+            std::vector<float> mine = values(rank, n);
+            std::vector<float> other(n);
+            const int right = (rank + 1) % 3;
+            const int left = (rank + 2) % 3;
+            const auto sent =
+                group.start(message(StepKind::send, rank, 3, right, n), raw(mine), nullptr, 30.0);
+            group.run(message(StepKind::recv, rank, 3, left, n), nullptr, raw(other), 30.0, {});
+            CHECK(group.done(*sent));
+            CHECK(other == values(left, n));
+        });
+    }
+}
+
+TEST_CASE("one error ends all that is under way, and each says why") {
+    for (const Scheme scheme : all_schemes) {
+        World world(2, scheme);
+        std::vector<std::optional<Error>> errors(3);
+        world.each([&](int rank, Group& group) {
+            constexpr std::size_t n = 1000;
+            std::vector<float> x = values(rank, n);
+            std::vector<std::vector<float>> ys(3, std::vector<float>(n));
+            const auto operation = sum_of_floats(ring(rank, 2), n);
+            if (rank == 1) {
+                group.run(operation, raw(x), raw(ys[0]), 30.0, {});
+                group.close();
+                return;
+            }
+            std::vector<std::shared_ptr<Job>> jobs;
+            for (auto& y : ys) jobs.push_back(group.start(operation, raw(x), raw(y), 30.0));
+            for (std::size_t i = 0; i < jobs.size(); ++i) {
+                errors[i] = error_of([&] { group.wait(*jobs[i], 30.0, {}); });
+            }
+            CHECK(ys[0] == total(2, n));
+        });
+        CHECK_FALSE(errors[0].has_value());
+        for (const auto& error : {errors[1], errors[2]}) {
+            REQUIRE(error.has_value());
+            CHECK(error->kind() == ErrorKind::peer_lost);
+            CHECK(error->ranks() == std::vector<int>{1});
+        }
     }
 }
 
@@ -199,14 +309,8 @@ TEST_CASE("point to point keeps its own count beside the collectives") {
         world.each([&](int rank, Group& group) {
             if (rank == 2) return;  // takes no part, and stays in step
             std::vector<float> data = rank == 0 ? values(5, 1000) : std::vector<float>(1000);
-            const int peer = 1 - rank;
-            Step step = rank == 0 ? send({peer}, {buffer_in, 0, 1}) : recv(peer, {buffer_out, 0, 1});
-            auto program = std::make_shared<const Program>(rank, 3, 1, 1, std::vector<std::vector<Block>>{},
-                                                           std::vector<Step>{step});
-            Call call;
-            call.collective = static_cast<std::uint8_t>(Collective::send);
-            const auto operation = std::make_shared<const Operation>(program, DType::float32, Op::sum,
-                                                                     Bounds(1000, 1), Bounds(1000, 1), call);
+            const auto operation =
+                message(rank == 0 ? StepKind::send : StepKind::recv, rank, 3, 1 - rank, 1000);
             for (int i = 0; i < 3; ++i) group.run(operation, raw(data), raw(data), 30.0, {});
             CHECK(data == values(5, 1000));
         });

@@ -1,0 +1,370 @@
+#include "run.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "copy.hpp"
+
+namespace collectives {
+
+namespace {
+
+// Scratch memory up to this size is kept for the next operation.
+constexpr std::uint64_t kept_scratch = 1 << 20;
+constexpr std::uint64_t scratch_alignment = 64;
+// Outputs from this size on are written around the caches: they would not stay there.
+constexpr std::uint64_t streaming_from = 12 << 20;
+
+bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {
+    const auto from_a = reinterpret_cast<std::uintptr_t>(a);
+    const auto from_b = reinterpret_cast<std::uintptr_t>(b);
+    return a_bytes > 0 && b_bytes > 0 && from_a < from_b + b_bytes && from_b < from_a + a_bytes;
+}
+
+}  // namespace
+
+std::byte* Run::scratch(std::uint64_t bytes) {
+    if (bytes > scratch_size_) {
+        scratch_.reset();
+        scratch_size_ = 0;
+        scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes + scratch_alignment);
+        scratch_size_ = bytes;
+    }
+    const auto address = reinterpret_cast<std::uintptr_t>(scratch_.get());
+    return scratch_.get() + (-address & (scratch_alignment - 1));
+}
+
+void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> earlier) {
+    request_ = request;
+    const Program& program = operation().program();
+    context_ = Context(request.call);
+    buffers_.clear();
+    buffers_.push_back(request.in);
+    buffers_.push_back(request.out);
+    if (!operation().scratch_offsets().empty()) {
+        std::byte* base = scratch(operation().scratch_bytes());
+        for (const std::uint64_t offset : operation().scratch_offsets()) buffers_.push_back(base + offset);
+    }
+    for (const Stores stores : {Stores::cached, Stores::streaming}) {
+        kernels_[static_cast<std::size_t>(stores)] =
+            reduce_kernel(operation().dtype(), operation().op(), stores);
+    }
+    scale_ = 1.0 / program.size;
+    told_ = false;
+    held_ = false;
+    error_ = nullptr;
+    states_.assign(program.steps.size(), State{});
+    for (std::uint32_t i = 0; i < program.steps.size(); ++i) states_[i].before = program.predecessors[i];
+    cast_taken_.resize(static_cast<std::size_t>(program.size));
+    unfinished_ = program.steps.size();
+    take_turns(earlier);
+    active_.clear();
+    for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
+        if (states_[i].before == 0) active_.push_back(i);
+    }
+}
+
+void Run::take_turns(std::span<const std::unique_ptr<Run>> earlier) {
+    behind_ = nullptr;
+    turns_.clear();
+    if (earlier.empty()) return;
+    const auto last = std::find_if(earlier.rbegin(), earlier.rend(),
+                                   [&](const auto& run) { return shares_memory_with(*run); });
+    if (last != earlier.rend()) behind_ = last->get();
+    for (const Program::LaneUse& use : operation().program().lanes) {
+        // The last one that uses the lane has waited for all before it.
+        const auto ahead = std::find_if(earlier.rbegin(), earlier.rend(), [&](const auto& run) {
+            return run->operation().program().use_of(use.lane) != nullptr;
+        });
+        if (ahead == earlier.rend() || (*ahead)->through_with(use.lane)) continue;
+        turns_.push_back({ahead->get(), use.lane, use.first});
+        ++states_[use.first].before;
+    }
+}
+
+bool Run::through_with(std::uint32_t lane) const {
+    return states_[operation().program().use_of(lane)->last].complete;
+}
+
+bool Run::shares_memory_with(const Run& other) const {
+    const Request& a = request_;
+    const Request& b = other.request_;
+    const std::uint64_t a_in = a.in == nullptr ? 0 : a.operation->in_bytes();
+    const std::uint64_t a_out = a.out == nullptr ? 0 : a.operation->out_bytes();
+    const std::uint64_t b_in = b.in == nullptr ? 0 : b.operation->in_bytes();
+    const std::uint64_t b_out = b.out == nullptr ? 0 : b.operation->out_bytes();
+    return overlap(a.out, a_out, b.out, b_out) || overlap(a.out, a_out, b.in, b_in) ||
+           overlap(a.in, a_in, b.out, b_out);
+}
+
+void Run::look_at_turns() {
+    std::erase_if(turns_, [&](const Turn& turn) {
+        if (!turn.ahead->through_with(turn.lane)) return false;
+        release(turn.step);
+        return true;
+    });
+}
+
+void Run::forget(const Run* run) {
+    std::erase_if(turns_, [&](const Turn& turn) {
+        if (turn.ahead != run) return false;
+        release(turn.step);
+        return true;
+    });
+    if (behind_ == run) behind_ = nullptr;
+}
+
+bool Run::uses_sockets() const {
+    const std::vector<int>& peers = operation().program().peers;
+    return std::any_of(peers.begin(), peers.end(), [&](int peer) {
+        const Link* to = request_.links[static_cast<std::size_t>(peer)];
+        return to != nullptr && to->fd() >= 0;
+    });
+}
+
+void Run::release(std::uint32_t step) {
+    if (--states_[step].before == 0) active_.push_back(step);
+}
+
+void Run::end() {
+    if (scratch_size_ <= kept_scratch) return;
+    scratch_.reset();
+    scratch_size_ = 0;
+}
+
+bool Run::pass() {
+    if (!turns_.empty()) look_at_turns();
+    if (held_ || behind_ != nullptr || error_) return false;
+    const Program& program = operation().program();
+    const std::vector<Task>& tasks = operation().tasks();
+    bool moved = false;
+    for (std::size_t i = 0; i < active_.size();) {
+        const std::uint32_t index = active_[i];
+        State& state = states_[index];
+        moved |= advance(tasks[index], state);
+        if (state.complete) {
+            active_[i] = active_.back();
+            active_.pop_back();
+            --unfinished_;
+            for (const std::uint32_t next : program.successors[index]) release(next);
+        } else {
+            ++i;
+        }
+    }
+    return moved;
+}
+
+bool Run::advance(const Task& task, State& state) {
+    if (!state.started) {
+        start(task);
+        state.started = true;
+    }
+    const std::uint64_t done = state.done;
+    const std::uint64_t taken = state.taken;
+    switch (task.kind) {
+        case StepKind::send:
+            task.peers.size() == 1 ? send(task, state) : cast(task, state);
+            break;
+        case StepKind::recv:
+            recv(task, state);
+            break;
+        case StepKind::reduce:
+            reduce(task, state);
+            break;
+        case StepKind::copy:
+            copy(task, state);
+            break;
+    }
+    state.complete = is_complete(task, state);
+    return state.complete || state.done != done || state.taken != taken;
+}
+
+void Run::start(const Task& task) {
+    switch (task.kind) {
+        case StepKind::send:
+            if (!told_ && workshop_.arena) workshop_.arena->set_current_call(request_.call);
+            told_ = true;
+            for (const int peer : task.peers) {
+                link(peer).begin(context_, task.length);
+                cast_taken_[static_cast<std::size_t>(peer)] = 0;
+            }
+            break;
+        case StepKind::recv:
+            link(task.peers[0]).expect(context_, task.length);
+            break;
+        case StepKind::reduce:
+            for (const Operation::Source& source : task.sources) {
+                if (source.peer >= 0) link(source.peer).expect(context_, task.length);
+            }
+            break;
+        case StepKind::copy:
+            break;
+    }
+}
+
+bool Run::is_complete(const Task& task, const State& state) {
+    if (state.done < task.length) return false;
+    switch (task.kind) {
+        case StepKind::send:
+            return std::all_of(task.peers.begin(), task.peers.end(),
+                               [&](int peer) { return link(peer).finished(); });
+        case StepKind::recv:
+            return link(task.peers[0]).received();
+        case StepKind::reduce:
+            return std::all_of(task.sources.begin(), task.sources.end(),
+                               [&](const Operation::Source& source) {
+                                   return source.peer < 0 || link(source.peer).received();
+                               });
+        case StepKind::copy:
+            return true;
+    }
+    return true;
+}
+
+std::uint64_t Run::limit(const Task& task) const {
+    const std::vector<Task>& tasks = operation().tasks();
+    std::uint64_t most = task.length;
+    for (const Operation::Gate& gate : task.gates) {
+        const State& other = states_[gate.task];
+        if (other.done == tasks[gate.task].length) continue;
+        const std::int64_t reach = gate.delta + static_cast<std::int64_t>(other.done);
+        if (reach <= 0) return 0;
+        most = std::min(most, static_cast<std::uint64_t>(reach));
+    }
+    return most == task.length ? most : most - most % operation().unit();
+}
+
+Stores Run::stores(const Task& task) const {
+    const bool large = operation().out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
+    const auto index = static_cast<std::size_t>(&task - operation().tasks().data());
+    return large && !operation().program().needed[index] ? Stores::streaming : Stores::cached;
+}
+
+void Run::send(const Task& task, State& state) {
+    Link& to = link(task.peers[0]);
+    if (state.taken < task.length || task.length == 0) {
+        const std::uint64_t ready = limit(task);
+        state.taken += to.write(at(task.dst) + state.taken, static_cast<std::size_t>(ready - state.taken));
+    }
+    state.done = to.released();
+}
+
+void Run::cast(const Task& task, State& state) {
+    const std::uint64_t ready = limit(task);
+    const std::byte* data = at(task.dst);
+    // Where several peers read staging, one copy serves them; all others are written to one by one.
+    cast_links_.clear();
+    for (const int peer : task.peers) {
+        auto* shm = dynamic_cast<ShmLink*>(&link(peer));
+        if (shm != nullptr && workshop_.caster && shm->stages(data, static_cast<std::size_t>(task.length))) {
+            cast_links_.push_back(shm);
+        }
+    }
+    if (cast_links_.size() < 2) cast_links_.clear();
+    if (!cast_links_.empty()) {
+        const std::uint64_t from = cast_links_[0]->written();
+        workshop_.caster->write(cast_links_, data + from, static_cast<std::size_t>(ready - from));
+    }
+    std::uint64_t released = task.length;
+    std::uint64_t total = 0;
+    for (const int peer : task.peers) {
+        Link& to = link(peer);
+        const bool staged =
+            std::any_of(cast_links_.begin(), cast_links_.end(), [&](ShmLink* l) { return l == &to; });
+        std::uint64_t& taken = cast_taken_[static_cast<std::size_t>(peer)];
+        if (staged) {
+            taken = cast_links_[0]->written();
+        } else if (taken < task.length || task.length == 0) {
+            taken += to.write(data + taken, static_cast<std::size_t>(ready - taken));
+        }
+        total += taken;
+        released = std::min(released, to.released());
+    }
+    state.taken = total;
+    state.done = released;
+}
+
+void Run::recv(const Task& task, State& state) {
+    const auto n = static_cast<std::size_t>(limit(task) - state.done);
+    state.done += link(task.peers[0]).read(at(task.dst) + state.done, n, stores(task));
+}
+
+void Run::reduce(const Task& task, State& state) {
+    const std::uint64_t unit = operation().unit();
+    std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
+    if (n == 0) return;
+    operands_.clear();
+    // All peers are asked, also when one has nothing yet: a socket is drained while others are waited for.
+    for (const Operation::Source& source : task.sources) {
+        if (source.peer >= 0) {
+            const std::span<const std::byte> data = link(source.peer).peek(static_cast<std::size_t>(unit));
+            n = std::min<std::uint64_t>(n, data.size());
+            operands_.push_back(data.data());
+        } else {
+            operands_.push_back(at(source.place) + state.done);
+        }
+    }
+    n -= n % unit;
+    if (n == 0) return;
+    const double scale = task.final ? scale_ : 1.0;
+    const ReduceFn kernel = kernels_[static_cast<std::size_t>(stores(task))];
+    kernel(at(task.dst) + state.done, operands_.data(), operands_.size(), static_cast<std::size_t>(n / unit),
+           scale);
+    for (const Operation::Source& source : task.sources) {
+        if (source.peer >= 0) link(source.peer).consume(static_cast<std::size_t>(n));
+    }
+    state.done += n;
+}
+
+void Run::copy(const Task& task, State& state) {
+    const std::byte* from = at(task.sources[0].place);
+    std::byte* to = at(task.dst);
+    if (from == to) {
+        state.done = limit(task);
+        return;
+    }
+    const std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
+    if (n == 0) return;
+    copy_bytes(to + state.done, from + state.done, static_cast<std::size_t>(n));
+    state.done += n;
+}
+
+void Run::awaited(std::vector<Awaited>& result) {
+    if (behind_ != nullptr || error_) return;
+    if (held_) {
+        for (const int peer : operation().program().peers) {
+            if (request_.links[static_cast<std::size_t>(peer)] == nullptr) result.push_back({peer, false});
+        }
+        return;
+    }
+    for (const std::uint32_t index : active_) {
+        const Task& task = operation().tasks()[index];
+        const State& state = states_[index];
+        if (!state.started) continue;
+        const std::uint64_t ready = limit(task);
+        switch (task.kind) {
+            case StepKind::send:
+                for (const int peer : task.peers) {
+                    Link& to = link(peer);
+                    const bool stuck = to.released() < ready || (ready == task.length && !to.finished());
+                    if (stuck) result.push_back({peer, true});
+                }
+                break;
+            case StepKind::recv:
+                if (state.done < ready || ready == task.length) result.push_back({task.peers[0], false});
+                break;
+            case StepKind::reduce:
+                if (state.done == ready && ready < task.length) break;
+                for (const Operation::Source& source : task.sources) {
+                    if (source.peer >= 0 && !link(source.peer).ready(operation().unit())) {
+                        result.push_back({source.peer, false});
+                    }
+                }
+                break;
+            case StepKind::copy:
+                break;
+        }
+    }
+}
+
+}  // namespace collectives

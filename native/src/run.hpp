@@ -1,0 +1,140 @@
+// One operation under way: what each of its tasks has done, and the memory it works on.
+//
+// Invariant: every task has one watermark, the number of its bytes that are done: received, reduced, copied,
+// or sent so that their memory may change again. Tasks advance as far as the watermarks of the tasks they
+// depend on allow, so slices flow through dependent steps and nothing waits for whole chunks. A task is
+// looked at only while it is at the head of all its queues. On each direction of a link operations take turns
+// in the order in which they were started; an operation on memory that an earlier one works on waits for it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "program.hpp"
+#include "reduce.hpp"
+#include "shm_link.hpp"
+
+namespace collectives {
+
+// What is to be run. The clock is read only once something has to be waited for.
+struct Request {
+    const Operation* operation = nullptr;
+    Call call;  // the operation's, with sequence and epoch
+    std::byte* in = nullptr;
+    std::byte* out = nullptr;
+    std::span<Link* const> links;                        // by rank; null where the operation needs none
+    double timeout = 0;                                  // seconds
+    const std::function<bool()>* interrupted = nullptr;  // asked now and then; true ends the operation
+};
+
+// What the runs of one executor have in common.
+struct Workshop {
+    std::size_t slice = 0;           // the most that one reduction or copy does before others get their turn
+    std::shared_ptr<Arena> arena;    // memory shared with peers, or null
+    std::unique_ptr<Caster> caster;  // stages what several of them read
+};
+
+class Run {
+  public:
+    // A peer that has to do something: to take what we send it, or to send.
+    struct Awaited {
+        int peer = -1;
+        bool sending = false;
+    };
+
+    explicit Run(Workshop& workshop) : workshop_(workshop) {}
+
+    // Take up a request, behind `earlier` ones, oldest first. The request must not change until the end.
+    void begin(const Request& request, std::span<const std::unique_ptr<Run>> earlier);
+    // Held back, it takes its turns and does nothing: its links are not there yet.
+    void hold(bool held) { held_ = held; }
+    bool held() const { return held_; }
+    // It can't be run; `error` is thrown when its time has come.
+    void fail(std::exception_ptr error) { error_ = std::move(error); }
+    const std::exception_ptr& error() const { return error_; }
+
+    // Advance every task that can; whether anything moved.
+    bool pass();
+    bool complete() const { return unfinished_ == 0; }
+    // Those without whose doing nothing moves.
+    void awaited(std::vector<Awaited>& result);
+    // `run` is complete, as are all before it, and about to be forgotten.
+    void forget(const Run* run);
+    // Give back what is not worth keeping.
+    void end();
+
+    const Request& request() const { return request_; }
+    bool uses_sockets() const;
+
+  private:
+    using Task = Operation::Task;
+
+    struct State {
+        std::uint64_t done = 0;    // the watermark
+        std::uint64_t taken = 0;   // sends: bytes handed to the link
+        std::uint32_t before = 0;  // queues in which others come first
+        bool started = false;
+        bool complete = false;
+    };
+    // `step` has its turn once `ahead` is through with `lane`.
+    struct Turn {
+        const Run* ahead = nullptr;
+        std::uint32_t lane = 0;
+        std::uint32_t step = 0;
+    };
+
+    void take_turns(std::span<const std::unique_ptr<Run>> earlier);
+    void look_at_turns();
+    bool through_with(std::uint32_t lane) const;
+    bool shares_memory_with(const Run& other) const;
+    void release(std::uint32_t step);
+
+    bool advance(const Task& task, State& state);
+    void start(const Task& task);
+    void send(const Task& task, State& state);
+    void cast(const Task& task, State& state);
+    void recv(const Task& task, State& state);
+    void reduce(const Task& task, State& state);
+    void copy(const Task& task, State& state);
+    bool is_complete(const Task& task, const State& state);
+
+    // How far the tasks it depends on let this one go, in whole elements.
+    std::uint64_t limit(const Task& task) const;
+    std::byte* at(const Operation::Place& place) const {
+        return buffers_[static_cast<std::size_t>(place.buffer)] + place.offset;
+    }
+    const Operation& operation() const { return *request_.operation; }
+    Link& link(int peer) const { return *request_.links[static_cast<std::size_t>(peer)]; }
+    // Large results that no later step reads go around the caches.
+    Stores stores(const Task& task) const;
+    std::byte* scratch(std::uint64_t bytes);
+
+    Workshop& workshop_;
+    Request request_;
+    Context context_;                    // links refer to it between operations
+    std::array<ReduceFn, 2> kernels_{};  // by Stores
+    double scale_ = 1.0;
+    bool told_ = false;  // peers can read which call this is
+    bool held_ = false;
+    const Run* behind_ = nullptr;  // the last earlier run that works on the same memory
+    std::vector<Turn> turns_;      // not yet had
+    std::exception_ptr error_;
+    std::vector<std::byte*> buffers_;
+    std::vector<State> states_;
+    std::vector<std::uint32_t> active_;
+    std::size_t unfinished_ = 0;
+
+    // Kept between operations to save allocations.
+    std::vector<const std::byte*> operands_;
+    std::vector<ShmLink*> cast_links_;
+    std::vector<std::uint64_t> cast_taken_;  // by rank: bytes handed over, in the one cast under way
+    std::unique_ptr<std::byte[]> scratch_;
+    std::uint64_t scratch_size_ = 0;
+};
+
+}  // namespace collectives
