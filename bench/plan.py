@@ -65,6 +65,7 @@ class Plan:
     traces: tuple[str, ...] = ()
     bucket: int = 25 << 20
     json: str | None = None
+    plot: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -77,8 +78,8 @@ class Plan:
 
     @property
     def fingerprint(self) -> int:
-        """The same on ranks that were told the same. Where the results are written concerns rank 0 alone."""
-        return zlib.crc32(replace(self, json=None).to_json().encode())
+        """The same on ranks that were told the same. Where results are written and drawn concerns rank 0 alone."""
+        return zlib.crc32(replace(self, json=None, plot=None).to_json().encode())
 
 
 def load(modules: tuple[str, ...], folder: str) -> None:

@@ -25,6 +25,7 @@ from bench.measure import Contestant, Memory, Ours, Row, measure
 from bench.peers.side import Side
 from bench.ping import Ping
 from bench.plan import Plan, cases, load
+from bench.plot import plot
 from bench.report import Screen, Table
 
 WRONG: Final = 1  # exit codes, beside those of the command line itself
@@ -103,10 +104,12 @@ class _Session:
 
     def end(self) -> None:
         self.table.close()
+        seconds = time.monotonic() - self.clock
+        told = document(self.plan, self.group, self.peers, self.rows, self.started, seconds, self.complete)
         if self.plan.json is not None:
-            seconds = time.monotonic() - self.clock
-            told = document(self.plan, self.group, self.peers, self.rows, self.started, seconds, self.complete)
             write(self.plan.json, told)
+        if self.plan.plot is not None:
+            plot(told, self.plan.plot)
 
 
 def _nobody(_case: Case, _what: str) -> None:

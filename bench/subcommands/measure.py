@@ -21,6 +21,7 @@ from bench.peers import NAMES as PEERS
 from bench.peers import peer
 from bench.peers.environment import CannotInstall, python_for
 from bench.plan import ALIASES, PeerPlan, Plan, cases, load, memory_needed
+from bench.plot import FORMATS, MISSING, available
 from bench.rank import guarded
 from bench.report import Screen
 from bench.start import start
@@ -60,6 +61,15 @@ def _peers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
     return wanted
+
+
+def _picture(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        if not value.endswith(FORMATS):
+            raise click.BadParameter(f"{value}: its name has to end in {', '.join(FORMATS)}")
+        if not available():
+            raise click.BadParameter(MISSING)
+    return writable(ctx, param, value)
 
 
 def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -152,6 +162,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     help="For one operation.",
 )
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
+@click.option("--plot", metavar="FILE", callback=_picture, help="Draw time and bus bandwidth: .svg, .png or .pdf.")
 @click.option("--peers", multiple=True, callback=_peers, metavar="NAMES", help=f"Run beside: {', '.join(PEERS)}.")
 @click.option("--limits", is_flag=True, help="Also this machine's floors, and the share of them that we reach.")
 @click.option(
@@ -183,6 +194,7 @@ def command(
     bind: bool,
     timeout: float,
     json: str | None,
+    plot: str | None,
     peers: tuple[str, ...],
     limits: bool,
     traces: tuple[str, ...],
@@ -229,7 +241,7 @@ def command(
     if own and store and urlsplit(store).scheme not in STORES:
         raise click.UsageError(f"--store {store!r}: processes that are started here cannot meet there")
     if in_memory:
-        if collective != "allreduce" or peers or limits:
+        if collective != "allreduce" or peers or limits or plot:
             raise click.UsageError("--memory is about allreduce and the library itself: it goes with no other figures")
         in_place = True
         minbytes = memory.SIZE if minbytes is maxbytes is None else minbytes
@@ -261,6 +273,7 @@ def command(
         traces=traces,
         bucket=BUCKET if bucket is None else bucket,
         json=json,
+        plot=plot,
     )
     _check(plan, size, own, bind)
     here = screen()

@@ -6,6 +6,7 @@ Invariant: nothing is measured before all that is to be compared with has been i
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -116,7 +117,8 @@ class _Runs:
 
     def measure(self, plan: Plan, ranks: int) -> dict[str, Any] | None:
         self._file.unlink(missing_ok=True)
-        code = start(replace(plan, json=str(self._file)), self._screen, ranks, "", False)
+        bind = ranks <= len(os.sched_getaffinity(0))  # as the MPIs do by themselves
+        code = start(replace(plan, json=str(self._file)), self._screen, ranks, "", bind)
         if code == 130:
             raise click.Abort
         self.wrong |= code == 1

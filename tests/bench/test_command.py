@@ -202,6 +202,7 @@ def test_the_command_of_its_own() -> None:
         (["--store", "memory://here"], "cannot meet there"),
         (["--timeout", "nan"], "nan is not a positive"),
         (["--json", "/nowhere/x.json"], "/nowhere/x.json cannot be written"),
+        (["--plot", "x.gif"], "x.gif: its name has to end in .svg, .png, .pdf"),
         (["--trace", "alexnet"], "no trace 'alexnet'; there are resnet50"),
         (["--trace", "vgg16", "-b", "8"], "--trace has sizes of its own"),
         (["--trace", "vgg16", "--bucket", "2"], "a bucket of 2 bytes"),
