@@ -14,6 +14,7 @@ from bench.subcommands import measure
 
 OTHERS: Final = {
     "standing": "This machine's figures beside the best MPI's and Gloo's, and the bars.",
+    "compare": "Find what has become slower between two results (--json).",
 }
 
 

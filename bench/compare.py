@@ -1,0 +1,146 @@
+"""Two results of the benchmark side by side: what has become slower, and whether that can be told from noise.
+
+Invariant: only like is compared with like: the same case on as many ranks over the same transport, in the same mode
+of the machine; judged by raw samples, never by two medians alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from bench.document import FORMAT, VERSION
+from bench.loop import Samples
+from bench.ping import FACTOR
+
+SLOWER, FASTER, SAME, MODE = "SLOWER", "faster", "same", "mode"
+_RESAMPLES: Final = 2000
+_TAILS: Final = (0.5, 99.5)  # per cent: many cases are looked at, and few of them may be called slower by chance
+_BLOCKS: Final = 20  # parts of a series of samples: neighbours in time are alike, so parts are drawn, not samples
+
+Key = tuple[Any, ...]
+
+
+class NotComparable(Exception):
+    """A file is no result of the benchmark, or the two have nothing in common; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of ours in both: medians in seconds, the quotient second / first, and where that may really lie."""
+
+    title: str
+    nbytes: int
+    dtype: str
+    op: str
+    ranks: int
+    name: str
+    first: float
+    second: float
+    low: float
+    high: float
+    verdict: str
+
+    @property
+    def quotient(self) -> float:
+        return self.second / self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`missing`: figures that only one of the two has. `remarks`: what differs besides, in words."""
+
+    changes: tuple[Change, ...]
+    missing: int
+    remarks: tuple[str, ...]
+
+    def count(self, verdict: str) -> int:
+        return sum(change.verdict == verdict for change in self.changes)
+
+
+def read(path: str) -> list[dict[str, Any]]:
+    """The runs in that file. Raises NotComparable, OSError."""
+    try:
+        told = json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise NotComparable(f"{path} is no JSON: {error}") from error
+    if not isinstance(told, dict) or told.get("version") != VERSION:
+        raise NotComparable(f"{path} is no result of this benchmark, version {VERSION}")
+    match told.get("format"):
+        case f if f == FORMAT:
+            return [told]
+        case f if f == f"{FORMAT} standing":
+            return list(told["runs"])
+    raise NotComparable(f"{path} is no result of the benchmark (--json)")
+
+
+def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold: float) -> Comparison:
+    """`threshold`: the fraction by which a figure may rise. NotComparable where nothing is in both."""
+    before, after = _figures(first), _figures(second)
+    common = [key for key in before if key in after]
+    if not common:
+        raise NotComparable("no case of ours is in both, on as many ranks and over the same transport")
+    random = np.random.default_rng(1)
+    changes = tuple(_change(key, before[key], after[key], threshold, random) for key in common)
+    return Comparison(changes, len(before.keys() ^ after.keys()), tuple(_remarks(first[0], second[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    rounds: list[Samples]
+    flag: float | None
+
+
+def _figures(documents: list[dict[str, Any]]) -> dict[Key, _Figure]:
+    found = {}
+    for document in documents:
+        group, arguments = document["group"], document["arguments"]
+        where = (len(group["ranks"]), tuple(sorted(group["pairs"].items())), arguments["buffers"])
+        for result in document["results"]:
+            flags = [r["flag"] for pair in result["pings"] for r in pair if r["flag"] is not None]
+            case = tuple(result[k] for k in ("collective", "trace", "bucket", "bytes", "dtype", "op", "root", "asked"))
+            for name in ("out-of-place", "in-place"):
+                measured = result["measurements"].get(name, {"unsupported": ""})
+                if "unsupported" not in measured:
+                    rounds = [np.array(samples) for samples in measured["rounds"]]
+                    found[where, case, name] = _Figure(rounds, median(flags) if flags else None)
+    return found
+
+
+def _change(key: Key, first: _Figure, second: _Figure, threshold: float, random: np.random.Generator) -> Change:
+    (ranks, _, _), (collective, trace, bucket, nbytes, dtype, op, _, asked), name = key
+    a, b = (float(np.median(np.concatenate(figure.rounds))) for figure in (first, second))
+    drawn = _draw(second, random) / _draw(first, random)
+    low, high = (float(np.percentile(drawn, tail)) for tail in _TAILS)
+    quotient = b / a
+    if first.flag and second.flag and not 1 / FACTOR <= second.flag / first.flag <= FACTOR:
+        verdict = MODE
+    elif quotient > 1 + threshold and low > 1:
+        verdict = SLOWER
+    elif quotient < 1 / (1 + threshold) and high < 1:
+        verdict = FASTER
+    else:
+        verdict = SAME
+    title = f"{collective}:{trace}:{'fused' if bucket else 'separate'}" if trace else collective
+    title += "" if asked == "auto" else f":{asked}"
+    return Change(title, nbytes, dtype, op, ranks, name, a, b, low, high, verdict)
+
+
+def _draw(figure: _Figure, random: np.random.Generator) -> Samples:
+    """Medians that the figure might have had as well."""
+    parts = max(1, round(_BLOCKS / len(figure.rounds)))
+    blocks = [part for samples in figure.rounds for part in np.array_split(samples, min(parts, len(samples)))]
+    medians = np.array([float(np.median(block)) for block in blocks])
+    drawn: Samples = np.median(random.choice(medians, (_RESAMPLES, len(medians))), axis=1)
+    return drawn
+
+
+def _remarks(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    one, other = (document["group"]["ranks"][0] for document in (first, second))
+    names = ("host", "processor", "cores", "affinity", "kernel", "python", "numpy", "pycollectives")
+    return [f"{name}: {one[name]} and {other[name]}" for name in names if one[name] != other[name]]
