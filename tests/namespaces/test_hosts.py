@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.namespaces.hosts import Ended, hosts, received_bytes, run_ranks, why_not
+from bench.namespaces import Ended, hosts, received_bytes, run_ranks, why_not
 
-RANK = Path(__file__).with_name("rank.py")
+RANK = str(Path(__file__).with_name("rank.py"))
 SECRET = bytes(range(32))
 MIB = 1 << 20
 
@@ -51,7 +51,7 @@ def test_unequal_ranks_per_host() -> None:
 def test_the_interface_asked_for_carries_the_data(chosen: str) -> None:
     with hosts(2, ["10.99.0.{}/24", "10.98.0.{}/24"]) as pair:
         other = "net0" if chosen == "net1" else "net1"
-        reports(run_ranks(pair, RANK, secret=SECRET, COLLECTIVES_INTERFACE=chosen))
+        reports(run_ranks(pair, RANK, secret=SECRET, environment={"COLLECTIVES_INTERFACE": chosen}))
         for host in pair:
             assert received_bytes(host, chosen) > MIB
             assert received_bytes(host, other) < MIB // 8

@@ -1,6 +1,6 @@
-"""Several hosts on one machine: network namespaces joined by a bridge.
+"""Several hosts on one machine: network namespaces joined by a bridge, for measuring and for tests.
 
-Invariant: every namespace and device made here is removed again, and all traffic stays among them.
+Invariant: every namespace and device made here is removed again, and all traffic stays among them. Needs root.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,21 +28,32 @@ class Host:
     addresses: Mapping[str, str]
 
 
-def why_not() -> str | None:
-    """Why namespaces can't be made here, or None."""
-    if shutil.which("ip") is None:
-        return "needs the ip program: apt-get install iproute2"
+def why_not(rate: str | None = None) -> str | None:
+    """Why namespaces, and links of that rate, can't be made here, or None."""
+    for program in ("ip", "tc") if rate else ("ip",):
+        if shutil.which(program) is None:
+            return f"needs the {program} program: apt-get install iproute2"
     name = f"pc{os.getpid()}try"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        return f"network namespaces cannot be made here: {made.stderr.strip()}"
-    _ip("netns", "delete", name)
+    commands = [["ip", "netns", "add", name]]
+    if rate:
+        commands.append(_limit(name, "lo", rate))
+    with contextlib.ExitStack() as undo:
+        for command in commands:
+            made = subprocess.run(command, capture_output=True, text=True, check=False)
+            if made.returncode != 0:
+                what = "network namespaces" if command[0] == "ip" else f"links of {rate}"
+                return f"{what} cannot be made here: {made.stderr.strip()}"
+            if command[0] == "ip":
+                undo.callback(_run, "ip", "netns", "delete", name)
     return None
 
 
 @contextlib.contextmanager
-def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",)) -> Iterator[list[Host]]:
-    """`count` hosts, each with one interface (net0, net1, …) on each of `networks`, patterns of addresses."""
+def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rate: str | None = None) -> Iterator[list[Host]]:
+    """`count` hosts, each with one interface (net0, net1, …) on each of `networks`, patterns of addresses.
+
+    `rate`: what each interface carries at most, each way, as tc writes it (1gbit); as fast as it goes if None.
+    """
     prefix = f"pc{os.getpid()}n{next(_serial)}"
     switch = f"{prefix}sw"
     names = [f"{prefix}h{number}" for number in range(count)]
@@ -61,6 +73,9 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",)) -> Iterator[
                 extra = ["nodad"] if ":" in pattern else []
                 _ip("-n", name, "addr", "add", pattern.format(number + 1), "dev", f"net{net}", *extra)
                 _ip("-n", name, "link", "set", f"net{net}", "up")
+                if rate:
+                    _run(*_limit(switch, port, rate))
+                    _run(*_limit(name, f"net{net}", rate))
         yield [
             Host(name, {f"net{net}": p.format(number + 1).partition("/")[0] for net, p in enumerate(networks)})
             for number, name in enumerate(names)
@@ -75,12 +90,19 @@ class Ended:
 
 
 def run_ranks(
-    placement: Sequence[Host], program: Path, *arguments: str, secret: bytes | None, **environment: str
+    placement: Sequence[Host],
+    *arguments: str,
+    secret: bytes | None,
+    timeout: float = 60.0,
+    environment: Mapping[str, str] | None = None,
 ) -> list[Ended]:
-    """Run `program` as one job, rank r on placement[r]; they meet through a directory that all can see."""
+    """Run Python with `arguments` as one job, rank r on placement[r]; they meet through a directory that all can see.
+
+    Raises subprocess.TimeoutExpired where a rank has not ended after `timeout` seconds; none is left behind.
+    """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as files:
         settings = {**os.environ, "COLLECTIVES_SIZE": str(len(placement)), "COLLECTIVES_STORE": f"file://{folder}"}
-        settings.update(environment)
+        settings.update(environment or {})
         if secret is not None:
             key = Path(folder, "secret")
             key.touch(0o600)
@@ -89,13 +111,14 @@ def run_ranks(
         processes = []
         for rank, host in enumerate(placement):
             out, err = files.enter_context(tempfile.TemporaryFile()), files.enter_context(tempfile.TemporaryFile())
-            command = ["ip", "netns", "exec", host.namespace, sys.executable, str(program), *arguments]
+            command = ["ip", "netns", "exec", host.namespace, sys.executable, *arguments]
             mine = {**settings, "COLLECTIVES_RANK": str(rank)}
             processes.append((subprocess.Popen(command, env=mine, stdout=out, stderr=err), out, err))
         ended = []
+        end = time.monotonic() + timeout
         try:
             for process, out, err in processes:
-                code = process.wait(timeout=60)
+                code = process.wait(timeout=max(0.0, end - time.monotonic()))
                 out.seek(0)
                 err.seek(0)
                 ended.append(Ended(code, out.read().decode(), err.read().decode()))
@@ -115,5 +138,15 @@ def received_bytes(host: Host, interface: str) -> int:
     return int(shown.stdout)
 
 
+def _limit(namespace: str, interface: str, rate: str) -> list[str]:
+    """A bucket that holds a few of the largest segments (64 KiB), and a queue of 20 ms like that of a switch."""
+    shape = ["tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
+    return ["tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *shape]
+
+
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)

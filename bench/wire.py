@@ -1,0 +1,95 @@
+"""`python -m bench.wire`: allreduce between hosts whose network is the bottleneck, next to what the network allows.
+
+Invariant: the hosts are network namespaces of this machine, with links slow enough that the machine itself is not what
+is measured. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes: the rate is the nominal one, of
+which packets of 1500 bytes leave 95.6 % for data. Algorithms take turns, so that all see the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import statistics
+import subprocess
+from typing import Final
+
+import click
+
+from bench import sizes
+from bench.namespaces import hosts, run_ranks, why_not
+
+ALGORITHMS: Final = ("ring", "halving_doubling", "circulant", "star")
+_UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def _rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, float]:
+    """As tc takes it, and in bytes a second."""
+    text = value.lower()
+    for unit, bits in _UNITS.items():
+        number = text.removesuffix(unit)
+        if number != text and number.replace(".", "", 1).isdigit() and float(number) > 0:
+            return text, float(number) * bits / 8
+    raise click.BadParameter(f"{value!r} is no rate, such as 1gbit or 200mbit")
+
+
+def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
+    try:
+        return [sizes.parse(part) for part in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("wire")
+@click.option("--hosts", "count", type=click.IntRange(2, 64), default=4, show_default=True, metavar="H")
+@click.option("--ranks-per-host", "each", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N")
+@click.option(
+    "--rate", callback=_rate, default="1gbit", show_default=True, help="Of each link, each way."
+)
+@click.option("-b", "--bytes", "nbytes", callback=_sizes, default="16M,64M", show_default=True, metavar="SIZE,…")
+@click.option("--algorithms", default=",".join(ALGORITHMS), show_default=True, metavar="NAME,…")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N")
+@click.option("--json", "as_json", is_flag=True, help="Print all times instead of a table.")
+def main(
+    count: int,
+    each: int,
+    rate: tuple[str, float],
+    nbytes: list[int],
+    algorithms: str,
+    repeats: int,
+    as_json: bool,
+) -> None:
+    """Measure allreduce of float32 between hosts on slow links, and what crosses them. Needs root, ip and tc."""
+    reason = why_not(rate[0])
+    if reason is not None:
+        raise click.ClickException(reason)
+    names = [name.strip() for name in algorithms.split(",")]
+    plan = {"sizes": nbytes, "algorithms": names, "repeats": repeats}
+    longest = sum(2 * count * each * n / rate[1] for n in nbytes) * len(names) * (repeats + 1)
+    with hosts(count, rate=rate[0]) as made:
+        placement = [host for host in made for _ in range(each)]
+        arguments = ("-m", "bench.wire_rank", json.dumps(plan))
+        try:
+            ended = run_ranks(placement, *arguments, secret=secrets.token_bytes(32), timeout=60 + 2 * longest)
+        except subprocess.TimeoutExpired as error:
+            raise click.ClickException(f"the ranks have not ended after {error.timeout:.0f} s") from None
+    for rank, end in enumerate(ended):
+        if end.code != 0:
+            raise click.ClickException(f"rank {rank} ended with code {end.code}\n{end.err.strip()}")
+    found = [json.loads(end.out) for end in ended]
+    if as_json:
+        click.echo(json.dumps({**plan, "hosts": count, "ranks_per_host": each, "rate": rate[0], "ranks": found}))
+        return
+    ranks = f"{each} rank{'s' * (each > 1)}"
+    click.echo(f"allreduce, float32 sum, {count} hosts with {ranks} on links of {rate[0]} each way")
+    click.echo("time: median of the slowest rank's; sent: what leaves the host that sends most, headers and all")
+    click.echo(f"\n{'bytes':>10}  {'algorithm':24}{'ms':>9}{'of bound':>10}{'sent, of n':>12}")
+    for at, (size, name) in enumerate((size, name) for size in nbytes for name in names):
+        slowest = [max(ranks) for ranks in zip(*(rank[at]["seconds"] for rank in found), strict=True)]
+        seconds = statistics.median(slowest)
+        bound = 2 * (count - 1) / count * size / rate[1]
+        sent = max(rank[at]["sent"] for rank in found) / size
+        click.echo(f"{size:10}  {name:24}{seconds * 1e3:9.1f}{bound / seconds:10.1%}{sent:12.3f}")
+
+
+if __name__ == "__main__":
+    main()

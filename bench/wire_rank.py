@@ -1,0 +1,57 @@
+"""One rank's part of `bench.wire`: the calls, timed, and what leaves this host meanwhile.
+
+Invariant: results are compared in full, once for each size and algorithm, outside what is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import collectives
+from bench.loop import sample
+
+
+def main() -> None:
+    """The plan is JSON in the first argument; what was found goes to standard output, as JSON."""
+    plan: dict[str, Any] = json.loads(sys.argv[1])
+    with collectives.init(timeout=600) as comm:
+        cases = [(size, name) for size in plan["sizes"] for name in plan["algorithms"]]
+        found: list[dict[str, Any]] = [{"seconds": [], "sent": _check(comm, size, name)} for size, name in cases]
+        x, out = (comm.empty(max(plan["sizes"]) // 4) for _ in range(2))
+        x.fill(comm.rank)
+        for _ in range(plan["repeats"]):
+            for (size, name), case in zip(cases, found, strict=True):
+                part = slice(0, size // 4)
+                call = partial(comm.allreduce, x[part], out=out[part], algorithm=name)
+                case["seconds"].extend(sample(call, comm.barrier, 1).tolist())
+    print(json.dumps(found))
+
+
+def _check(comm: collectives.Communicator, size: int, name: str) -> int:
+    """One call that also opens the links; the bytes that this host sent during it."""
+    x = np.arange(size // 4, dtype="float32") % 97 + comm.rank
+    expected = comm.size * (np.arange(size // 4) % 97) + sum(range(comm.size))
+    comm.barrier()
+    before = sent_bytes()
+    out = comm.allreduce(x, algorithm=name)
+    comm.barrier()
+    after = sent_bytes()
+    if not np.array_equal(out, expected):
+        raise SystemExit(f"allreduce {name} of {size} bytes is wrong on rank {comm.rank}")
+    return after - before
+
+
+def sent_bytes() -> int:
+    """What has left this host, from all its ranks, over other interfaces than the loopback."""
+    interfaces = (path for path in Path("/sys/class/net").iterdir() if path.name != "lo")
+    return sum(int((path / "statistics" / "tx_bytes").read_text()) for path in interfaces)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Measuring between hosts on slow links: what is printed, and what is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bench.namespaces import hosts, why_not
+from bench.wire import main
+
+_reason = why_not("1gbit")
+needs_namespaces = pytest.mark.skipif(_reason is not None, reason=str(_reason))
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, arguments, env=environment)
+
+
+@needs_namespaces
+def test_prints_a_row_for_each_size_and_algorithm() -> None:
+    result = run("--hosts", "2", "-b", "64K,256K", "--algorithms", "ring,two-shot", "--repeats", "2")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "allreduce, float32 sum, 2 hosts with 1 rank on links of 1gbit each way"
+    assert [line.split()[:2] for line in lines[4:]] == [
+        ["65536", "ring"],
+        ["65536", "two-shot"],
+        ["262144", "ring"],
+        ["262144", "two-shot"],
+    ]
+    for line in lines[4:]:
+        assert float(line.split()[2]) > 0 and 1.0 <= float(line.split()[4]) < 1.3
+
+
+@needs_namespaces
+def test_keeps_every_time_as_json() -> None:
+    arguments = ("--hosts", "2", "--ranks-per-host", "2", "--rate", "500mbit", "-b", "64K", "--json")
+    result = run(*arguments, "--algorithms", "hierarchical_ring", "--repeats", "3")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert (found["hosts"], found["ranks_per_host"], found["rate"]) == (2, 2, "500mbit")
+    assert [[len(case["seconds"]) for case in rank] for rank in found["ranks"]] == [[3]] * 4
+
+
+@needs_namespaces
+def test_an_unknown_algorithm_is_named() -> None:
+    result = run("--hosts", "2", "-b", "64K", "--algorithms", "rong")
+    assert result.exit_code == 1
+    assert "rank 0 ended with code 1" in result.output and "there is no algorithm 'rong'" in result.output
+
+
+@needs_namespaces
+def test_links_are_as_slow_as_asked_for() -> None:
+    with hosts(2, rate="100mbit") as made:
+        shown = ["tc", "-n", made[1].namespace, "qdisc", "show", "dev", "net0"]
+        assert " rate 100Mbit " in subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+    reason = why_not("0gbit")
+    assert reason is not None and reason.startswith("links of 0gbit cannot be made here: ")
+
+
+def test_without_the_programs_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    result = run()
+    assert result.exit_code == 1
+    assert result.output == "Error: needs the ip program: apt-get install iproute2\n"
+
+
+@pytest.mark.parametrize("rate", ["1", "fast", "0gbit", "gbit", "-1mbit"])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    result = run("--rate", rate)
+    assert result.exit_code == 2 and "is no rate, such as 1gbit or 200mbit" in result.output
+
+
+def test_sizes_that_are_none_are_refused() -> None:
+    result = run("-b", "16M,much")
+    assert result.exit_code == 2 and "'much'" in result.output

@@ -1,0 +1,40 @@
+"""One rank of a job between namespaces: what each host sends in one collective of 8 MiB, as the choice has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import collectives
+from bench.wire_rank import sent_bytes
+
+NBYTES = 8 << 20  # of the larger of the two arrays
+
+
+def main() -> None:
+    with collectives.init(join_timeout=30, timeout=60) as comm:
+        whole = np.ones((comm.size, NBYTES // 4 // comm.size), "f4")
+        calls: dict[str, Callable[[], Any]] = {
+            "allreduce": lambda: comm.allreduce(whole),
+            "reduce_scatter": lambda: comm.reduce_scatter(whole),
+            "allgather": lambda: comm.allgather(whole[0]),
+            "broadcast": lambda: comm.broadcast(whole),
+            "reduce": lambda: comm.reduce(whole),
+        }
+        sent = {}
+        for name, call in calls.items():
+            comm.barrier()
+            before = sent_bytes()
+            comm.barrier()
+            call()
+            comm.barrier()
+            sent[name] = sent_bytes() - before
+            comm.barrier()
+        print(json.dumps(sent))
+
+
+if __name__ == "__main__":
+    main()
