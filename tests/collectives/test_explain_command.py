@@ -12,6 +12,7 @@ from collectives.algorithms import algorithms, schedule
 from collectives.commands.main import main
 from collectives.schedule import explain as one_rank
 from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.layout import even
 from collectives.schedule.select import ladder, select
 from collectives.schedule.table import ANY_SIZE, Situation
 from tests.collectives.groups import ranks
@@ -65,6 +66,35 @@ def test_the_ladder_is_what_select_climbs(collective: str, size: int, kind: str)
         for nbytes in (first, min(row.bytes, first + (1 << 40))):
             choice = select(collective, nbytes, situation, usable.__contains__)
             assert (choice.algorithm, choice.reason) == (row.algorithm, row.reason)
+
+
+def test_ranks_that_share_hosts() -> None:
+    said = text("allreduce", "-n", "6", "--ranks-per-host", "2", "--transport", "tcp", "-b", "1M")
+    assert "algorithm  hierarchical_ring: " in said and "hosts=2- per-host=2-" in said
+    assert "allreduce hierarchical_ring, 6 ranks: 6 rounds" in said
+    alone = text("allreduce", "-n", "6", "--transport", "tcp", "-b", "1M")
+    assert "algorithm  ring: " in alone
+    layout = even(5, 2)
+    said = text(
+        "broadcast",
+        "-n",
+        "5",
+        "--ranks-per-host",
+        "2",
+        "--transport",
+        "tcp",
+        "--algorithm",
+        "hierarchical-chain",
+        "--rank",
+        "3",
+    )
+    assert one_rank(schedule("broadcast", "hierarchical_chain", 3, 5, layout=layout)) in said
+
+
+def test_several_hosts_are_not_linked_by_memory() -> None:
+    result = run("allreduce", "-n", "4", "--ranks-per-host", "2", "--transport", "shm")
+    assert result.exit_code == 2 and "several hosts are not linked by shm" in result.output
+    assert "two_shot" in text("allreduce", "-n", "4", "--ranks-per-host", "4", "--transport", "shm")
 
 
 def test_all_ranks_of_a_small_group_are_shown_with_their_cost() -> None:
