@@ -133,7 +133,8 @@ def measure(probe: Probe) -> Figure | None:
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         result = Path(folder, "result.json")
         told = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}
-        if processes("bench.probes", told, probe.ranks, environment=probe.environment) or not result.exists():
+        environment = {"COLLECTIVES_CALIBRATE": "off", **probe.environment}  # measuring takes memory, once
+        if processes("bench.probes", told, probe.ranks, environment=environment) or not result.exists():
             return None
         found = json.loads(result.read_text())
     return Figure(probe.what, max(found["ranks"]), probe.bar, probe.how, tuple(found["ranks"]), found["wrong"])

@@ -23,6 +23,7 @@ from collectives.explaining import explain
 from collectives.family import Origin, separate
 from collectives.links import Linked
 from collectives.runner import Runner
+from collectives.schedule.table import Table
 from collectives.work import Work
 
 Seconds: TypeAlias = "float | None"
@@ -146,12 +147,17 @@ class Communicator:
         if found is None:
             return None
         child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing)
+        child._choose_by(self._calls.prepare.table)
         try:
             child.barrier(timeout=deadline.left)
         except BaseException:
             child.close()
             raise
         return child
+
+    def _choose_by(self, table: Table) -> None:
+        """Leave choices to this table, the same on every rank, and in communicators made of this one."""
+        self._calls.prepare.use(table)
 
     def _everyones(self, data: bytes) -> list[bytes]:
         mine = np.frombuffer(data, np.uint8)

@@ -52,7 +52,7 @@ def row_lines(row: Row | None, width: int) -> list[str]:
     """The row that decided and where it is from; nothing where an algorithm was asked for."""
     if row is None:
         return []
-    return [f"  {'row':{width}}{row}", f"  {'from':{width}}{row.source or 'unknown'}"]
+    return [f"  {'row':{width}}{row.rule}", f"  {'from':{width}}{row.source or 'unknown'}"]
 
 
 def _hosts(layout: Layout) -> str:

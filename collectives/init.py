@@ -11,14 +11,18 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from collectives import choosing
 from collectives.arrays import check_timeout
 from collectives.calls import Deadline
+from collectives.choosing import TableLike, Wish
 from collectives.communicator import Communicator
 from collectives.family import Origin
 from collectives.links import Doors, Policy, context, decode, link
+from collectives.tables import Machine
 from native import _engine
 from native.errors import CollectiveError
 from rendezvous import Membership, Store, form, open_store, release
@@ -49,6 +53,8 @@ def init(
     join_timeout: float = 60.0,
     secret: bytes | None = None,
     insecure: bool = False,
+    table: TableLike | None = None,
+    calibrate: str | None = None,
 ) -> Communicator:
     """Meet the other ranks of this job; blocks until all have come and are linked.
 
@@ -65,6 +71,12 @@ def init(
     - `join_timeout`: seconds for meeting and linking, all in all
     - `secret`: at least 16 bytes that all ranks know and nobody else, from COLLECTIVES_SECRET_FILE where None.
       Without one ranks can be reached from this machine only, unless `insecure`.
+
+    - `table`: rows that say which algorithm runs when, in front of all others: a Table, or the path of a file; rank
+      0's counts for all. Also COLLECTIVES_ALGORITHM ("allreduce:ring,..."), and COLLECTIVES_TABLE, a file
+    - `calibrate`: "auto" uses what was measured on this machine for such a group; where nothing was, and the group is
+      on one host with a core for each rank, it measures now, once, for less than 2 s. "cached" never measures, "off"
+      uses nothing measured. COLLECTIVES_CALIBRATE where None, else "auto"
 
     COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
 
@@ -83,15 +95,16 @@ def init(
     scheme = launch.transport or "auto"
     if scheme != "auto":
         registry.transport(scheme)  # refuses a name that is unknown, or not installed
+    wanted = choosing.wish(launch.rank, table, calibrate)
     policy = Policy(
         scheme,
         Scope(launch.secret is not None or insecure, os.environ.get("COLLECTIVES_INTERFACE") or None),
         launch.secret or b"",
     )
-    return _join(launch, policy, insecure, Deadline(limit))
+    return _join(launch, policy, wanted, insecure, Deadline(limit))
 
 
-def _join(launch: Launch, policy: Policy, insecure: bool, deadline: Deadline) -> Communicator:
+def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline: Deadline) -> Communicator:
     name = launch.name or "default"
     with ExitStack() as opened:
         doors = Doors(policy, launch.store is None)
@@ -128,7 +141,9 @@ def _join(launch: Launch, policy: Policy, insecure: bool, deadline: Deadline) ->
         timeout = TIMEOUT if launch.timeout is None else launch.timeout
         comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
         opened.callback(comm.close)
-        comm.barrier(timeout=deadline.left)
+        comm.barrier(algorithm="dissemination", timeout=deadline.left)  # the table is not known yet
+        machine = partial(Machine.of, [member.identity for member in members], library_version())
+        comm._choose_by(choosing.agree(comm, wanted, machine, deadline))
         opened.pop_all()
         return comm
 

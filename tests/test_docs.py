@@ -57,7 +57,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 def run(folder: Path, *arguments: str) -> str:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
-    env = {**kept, "PYTHONPATH": str(HOME), "COLUMNS": "120"}
+    env = {**kept, "PYTHONPATH": str(HOME), "COLUMNS": "120", "COLLECTIVES_CALIBRATE": "off"}
     done = subprocess.run(
         [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=folder, env=env, timeout=60
     )

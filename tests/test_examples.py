@@ -42,7 +42,7 @@ digits.main()
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "OMP_"))}
-    environment = {**kept, "PYTHONPATH": str(HOME)}
+    environment = {**kept, "PYTHONPATH": str(HOME), "COLLECTIVES_CALIBRATE": "off"}
     command = [sys.executable, *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=90)
 

@@ -13,13 +13,16 @@ from typing import Any
 
 import click
 
+from collectives import choosing
 from collectives.algorithms import algorithms
 from collectives.commands import checks, trials
-from collectives.commands.checks import Section
+from collectives.commands.checks import Problem, Section
 from collectives.commands.explain import row_text
+from collectives.init import library_version
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.select import ladder
 from collectives.schedule.table import Situation
+from collectives.tables import Machine
 from transports.host import usable_cores
 
 _COLOURS = {"broken": "red", "hint": "yellow"}  # worst first
@@ -70,17 +73,22 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
         checks.limits(ranks),
         checks.kernel(ranks),
         checks.versions(),
-        _choices(ranks, wanted if wanted != "auto" else works[0] if works else "tcp"),
+        _choices(ranks, wanted if wanted != "auto" else works[0] if works else "tcp", env),
     ]
 
 
-def _choices(ranks: int, kind: str) -> Section:
+def _choices(ranks: int, kind: str, env: Mapping[str, str]) -> Section:
     """What auto would run on this host."""
-    situation = Situation(ranks, kind if ranks > 1 else "self", crowded=ranks > usable_cores())
+    situation = Situation(ranks, kind if ranks > 1 else "self", ranks > usable_cores(), per_host=ranks, hosts=1)
+    try:
+        wanted = choosing.wish(0, None, None, env)
+        table = choosing.in_force(wanted, Machine.here(usable_cores(), library_version()), situation)
+    except ValueError as error:
+        return Section("choices", {}, [Problem("broken", str(error), "correct the variable that is named")])
     facts = {}
     for name in COLLECTIVES:
         usable = {known.name for known in algorithms(name, ranks)}
-        steps = ladder(name, situation, usable.__contains__)
+        steps = ladder(name, situation, usable.__contains__, table)
         facts[name] = "; ".join(f"{row_text(row)}: {row.algorithm}" for row in steps)
     return Section(f"choices for {ranks} rank{'s' * (ranks > 1)} over {situation.kind}", facts)
 

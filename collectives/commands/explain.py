@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import re
 import shutil
 import sys
@@ -17,9 +18,11 @@ from typing import Final
 
 import click
 
+from collectives import choosing
 from collectives.algorithms import registry
 from collectives.arrays import NAMES
 from collectives.explaining import row_lines
+from collectives.init import library_version
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.draw import draw
@@ -29,8 +32,9 @@ from collectives.schedule.group import Group
 from collectives.schedule.layout import even
 from collectives.schedule.play import Play
 from collectives.schedule.select import ladder, select
-from collectives.schedule.table import ANY_SIZE, Row, Situation
+from collectives.schedule.table import ANY_SIZE, Row, Situation, Table, text
 from collectives.schedule.verify import cost
+from collectives.tables import Machine
 from transports.host import usable_cores
 
 SIDE_BY_SIDE: Final = 8  # ranks that are shown together; of more, one
@@ -97,6 +101,7 @@ def _file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Pat
 )
 @click.option("--draw", "file", type=click.Path(path_type=Path), callback=_file, help="Draw it: .svg, .png or .pdf.")
 @click.option("--import", "module", metavar="MODULE", help="A module that registers algorithms of your own.")
+@click.option("--table", "whole", is_flag=True, help="Print the table that auto goes by, as such a file is written.")
 @click.option("--list", "listing", is_flag=True, help="Show the algorithms there are.")
 def command(
     collective: str | None,
@@ -110,6 +115,7 @@ def command(
     ranks_per_host: int | None,
     file: Path | None,
     module: str | None,
+    whole: bool,
     listing: bool,
 ) -> None:
     """Show what a COLLECTIVE among N ranks would run, why, and what each rank does.
@@ -119,6 +125,7 @@ def command(
       collectives explain allreduce --ranks 6 --algorithm tree --rank 2
       collectives explain allreduce --ranks 8 --ranks-per-host 4 --transport tcp
       collectives explain alltoall --ranks 4 --algorithm bruck --draw bruck.svg
+      collectives explain --table --ranks 4
       collectives explain --list
     """
     if module is not None:
@@ -126,7 +133,7 @@ def command(
     if listing:
         click.echo("\n".join(_list([collective] if collective else list(COLLECTIVES))))
         return
-    if collective is None:
+    if collective is None and not whole:
         raise click.UsageError(f"which COLLECTIVE? There are {', '.join(COLLECTIVES)}; --list shows their algorithms")
     if transport != "tcp" and ranks_per_host is not None and ranks_per_host < ranks:
         raise click.BadParameter(f"several hosts are not linked by {transport}", param_hint="'--ranks-per-host'")
@@ -139,13 +146,17 @@ def command(
     layout = even(ranks, ranks_per_host or (1 if kind == "tcp" else ranks))
     most = max(map(len, layout.members))
     situation = Situation(ranks, kind, most > usable_cores(), per_host=most, hosts=len(layout.members))
-    chosen, reason, row = _choose(collective, algorithm, elements * _ITEMSIZES[dtype], situation)
+    table = _table(situation)
+    if whole or collective is None:
+        click.echo("\n".join(_whole(table, collective)))
+        return
+    chosen, reason, row = _choose(collective, algorithm, elements * _ITEMSIZES[dtype], situation, table)
     shown = range(ranks) if ranks <= MOST_COUNTED else (rank or 0,)
     try:
         schedules = [chosen(r, ranks, root, layout) for r in shown]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    lines = [*_head(collective, elements, dtype, chosen, reason, row, situation, schedules), ""]
+    lines = [*_head(collective, elements, dtype, chosen, reason, row, situation, schedules, table), ""]
     if rank is None and 1 < ranks <= SIDE_BY_SIDE:
         lines.append(explain_group(schedules, max(60, shutil.get_terminal_size((120, 24)).columns)))
     else:
@@ -167,14 +178,33 @@ def _import(module: str) -> None:
         raise click.ClickException(f"cannot import {module}: {type(error).__name__}: {error}") from error
 
 
-def _choose(collective: str, algorithm: str, nbytes: int, situation: Situation) -> tuple[Algorithm, str, Row | None]:
+def _table(situation: Situation) -> Table:
+    """As rank 0 would find it here."""
+    try:
+        wanted = choosing.wish(0, None, None)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    return choosing.in_force(wanted, Machine.here(usable_cores(), library_version()), situation)
+
+
+def _whole(table: Table, collective: str | None) -> Iterator[str]:
+    """All rows, or those of one collective, each run of them below where it is from."""
+    rows = [row for row in table.rows if collective in (None, row.collective)]
+    for source, some in itertools.groupby(rows, key=lambda row: row.source.partition(", line ")[0]):
+        yield f"# {source}"
+        yield text(Table(tuple(some)))
+
+
+def _choose(
+    collective: str, algorithm: str, nbytes: int, situation: Situation, table: Table
+) -> tuple[Algorithm, str, Row | None]:
     if algorithm != "auto":
         try:
             return registry.get(collective, algorithm), "asked for", None
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="'--algorithm'") from None
     usable = {a.name: a for a in registry.algorithms(collective, situation.size)}
-    choice = select(collective, nbytes, situation, usable.__contains__)
+    choice = select(collective, nbytes, situation, usable.__contains__, table)
     return usable[choice.algorithm], choice.reason, choice.row
 
 
@@ -187,6 +217,7 @@ def _head(
     row: Row | None,
     situation: Situation,
     schedules: Sequence[Schedule],
+    table: Table,
 ) -> Iterator[str]:
     """What runs, why, what it costs, and what else there is."""
     size, nbytes = situation.size, elements * _ITEMSIZES[dtype]
@@ -204,7 +235,7 @@ def _head(
     yield f"  others     {', '.join(name for name in usable if name != chosen.name) or 'none'}"
     yield ""
     yield f"  auto chooses for {collective} in such a group"
-    steps = ladder(collective, situation, usable.__contains__)
+    steps = ladder(collective, situation, usable.__contains__, table)
     yield from (f"    {row_text(step):16} {step.algorithm:22} {step.reason}" for step in steps)
 
 

@@ -99,8 +99,13 @@ class Row:
             and self.crowded in (None, situation.crowded)
         )
 
+    @property
+    def rule(self) -> str:
+        """The row as a line of a table, without the reason."""
+        return " ".join(_fields(self))
+
     def __str__(self) -> str:
-        return f"{' '.join(_fields(self))}{' : ' if self.reason else ''}{self.reason}"
+        return f"{self.rule}{' : ' if self.reason else ''}{self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

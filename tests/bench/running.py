@@ -31,7 +31,7 @@ LAUNCHERS = (
 
 def environment(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-    return {**kept, "PYTHONPATH": str(HOME), "COLUMNS": "200", **more}
+    return {**kept, "PYTHONPATH": str(HOME), "COLUMNS": "200", "COLLECTIVES_CALIBRATE": "off", **more}
 
 
 def bench(

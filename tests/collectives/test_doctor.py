@@ -34,7 +34,7 @@ Report = dict[str, Any]
 def run(
     *arguments: str, before: Callable[[], None] | None = None, env: Mapping[str, str] = {}, **more: str
 ) -> tuple[subprocess.CompletedProcess[str], Report]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")} | {"XDG_CACHE_HOME": os.devnull}
     done = subprocess.run(
         [sys.executable, "-c", ENTRY, "doctor", "--json", *arguments],
         check=False,

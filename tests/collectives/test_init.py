@@ -34,6 +34,7 @@ VARIABLES = [name for name in os.environ if name.startswith(("COLLECTIVES_", "SL
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("COLLECTIVES_CALIBRATE", "off")
 
 
 def start(size: int, change: Callable[[int], dict[str, Any]] | None = None, **common: Any) -> list[Outcome[float]]:

@@ -56,7 +56,7 @@ def command(*arguments: str) -> list[str]:
 
 def environment(**extra: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "OMP_", "PYTHONUNBUFFERED"))}
-    return {**kept, "PYTHONPATH": str(ROOT), **extra}
+    return {**kept, "PYTHONPATH": str(ROOT), "COLLECTIVES_CALIBRATE": "off", **extra}
 
 
 def run(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[bytes]:

@@ -31,7 +31,14 @@ def command(*arguments: str) -> list[str]:
 
 def environment(**extra: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_") and k != "NO_COLOR"}
-    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TERM": "xterm", **extra}
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "TERM": "xterm",
+        "COLLECTIVES_CALIBRATE": "off",
+        **extra,
+    }
 
 
 def output(*arguments: str) -> bytes:

@@ -1,0 +1,60 @@
+"""A collective bound to an algorithm and to memory: one call, ready to be repeated.
+
+Invariant: ordinary arrays, as users have them, whose pages the kernel has given before anything is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collectives.communicator import Communicator
+
+Call: TypeAlias = "Callable[[], Any]"
+
+ITEMSIZE: Final = 4  # of float32
+
+
+class Arrays:
+    """A rank's two arrays, large enough for calls of up to `most` bytes among `size` ranks."""
+
+    def __init__(self, most: int, size: int) -> None:
+        elements = max(size, most // ITEMSIZE)
+        self._inp, self._out = np.zeros(elements, np.float32), np.zeros(elements, np.float32)
+        self._inp.fill(0)  # zeros alone have no pages
+        self._out.fill(0)
+
+    def call(self, comm: Communicator, collective: str, algorithm: str, nbytes: int) -> Call:
+        """The call whose larger buffer has about `nbytes`: whole elements in equal parts, but at least one each."""
+        part = max(1, nbytes // ITEMSIZE // comm.size)
+        whole = max(1, nbytes // ITEMSIZE)
+        inp, out, size = self._inp, self._out, comm.size
+        parts = inp[: part * size].reshape(size, part)
+        match collective:
+            case "allreduce":
+                return partial(comm.allreduce, inp[:whole], out=out[:whole], algorithm=algorithm)
+            case "reduce":
+                return partial(
+                    comm.reduce, inp[:whole], out=out[:whole] if comm.rank == 0 else None, algorithm=algorithm
+                )
+            case "broadcast":
+                return partial(comm.broadcast, inp[:whole], algorithm=algorithm)
+            case "reduce_scatter":
+                return partial(comm.reduce_scatter, parts, out=out[:part].reshape(1, part), algorithm=algorithm)
+            case "allgather":
+                return partial(
+                    comm.allgather, inp[:part], out=out[: part * size].reshape(size, part), algorithm=algorithm
+                )
+            case "alltoall":
+                return partial(comm.alltoall, parts, out=out[: part * size].reshape(size, part), algorithm=algorithm)
+            case "gather":
+                return partial(comm.gather, inp[:part], algorithm=algorithm)
+            case "scatter":
+                return partial(comm.scatter, parts if comm.rank == 0 else None, algorithm=algorithm)
+            case "barrier":
+                return partial(comm.barrier, algorithm=algorithm)
+        raise ValueError(f"there is nothing to call for {collective!r}")

@@ -1,0 +1,117 @@
+"""What a link and a reduction cost here: latency, time a byte, time a reduced byte.
+
+Invariant: measured between rank 0 and one rank for each kind of link that rank 0 has, while the others wait; what is
+returned is the same on every rank.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from native import _engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectives.calibration.timing import Stopwatch
+    from collectives.communicator import Communicator
+
+_SMALL, _MIDDLE, _LARGE = 8, 64 << 10, 1 << 20  # bytes
+_PATIENCE: Final = 0.05  # seconds for one size; at least three messages there and back
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One message of n bytes takes alpha + n * beta seconds; reducing n bytes into others n * gamma."""
+
+    alpha: float
+    beta: float
+    gamma: float
+
+
+def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
+    """By kind of link. `kinds`: of the link to each rank, as rank 0 sees them; what other ranks pass does not count."""
+    table = sorted(set(kinds) - {"self"}) if comm.rank == 0 else []
+    # Which rank to ping for each kind is rank 0's to say: rank numbers, as many as there are kinds.
+    peers = [kinds.index(kind) for kind in table]
+    count = int(watch.share([len(peers)])[0])
+    peers = [int(p) for p in watch.share([float(p) for p in peers] or [0.0] * count)]
+    found = {}
+    for number, peer in enumerate(peers):
+        times = [_ping(comm, peer, nbytes) for nbytes in (_SMALL, _MIDDLE, _LARGE)]
+        gamma = _reducing() if comm.rank == 0 else 0.0
+        small, middle, large, gamma = watch.share([*times, gamma])
+        beta = max((large - middle) / (_LARGE - _MIDDLE), 1e-13)
+        kind = table[number] if comm.rank == 0 else str(number)
+        found[kind] = Link(small, beta, gamma)
+    return found
+
+
+def facts(links: Mapping[str, Link]) -> dict[str, str]:
+    """As a table's file keeps them: seconds, and seconds a byte."""
+    return {f"{kind}.{name}": f"{getattr(link, name):.4g}" for kind, link in links.items() for name in Link.__slots__}
+
+
+def from_facts(told: Mapping[str, str]) -> dict[str, Link]:
+    """What `facts` wrote; kinds that are not there in full are left out. ValueError for what is no number."""
+    kinds = {name.rpartition(".")[0] for name in told if name.endswith(".alpha")}
+    return {
+        kind: Link(*(float(told[f"{kind}.{name}"]) for name in Link.__slots__))
+        for kind in sorted(kinds)
+        if all(f"{kind}.{name}" in told for name in Link.__slots__)
+    }
+
+
+def _ping(comm: Communicator, peer: int, nbytes: int) -> float:
+    """Seconds for one way of `nbytes` between rank 0 and `peer`: half the median of there and back. 0.0 elsewhere."""
+    if comm.rank not in (0, peer):
+        return 0.0
+    other = peer if comm.rank == 0 else 0
+    data, back, times = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8), list[float]()
+    goes_on = np.ones(1, np.uint8)
+
+    def round_trip() -> None:
+        if comm.rank == 0:
+            comm.send(data, other)
+            comm.recv(back, other)
+        else:
+            comm.recv(back, other)
+            comm.send(data, other)
+
+    end = time.perf_counter() + _PATIENCE
+    while goes_on[0]:
+        for _ in range(3):
+            start = time.perf_counter()
+            round_trip()
+            times.append((time.perf_counter() - start) / 2)
+        if comm.rank == 0:
+            goes_on[0] = time.perf_counter() < end and len(times) < 300
+            comm.send(goes_on, other)
+        else:
+            comm.recv(goes_on, other)
+    return float(np.median(times[1:]))
+
+
+def _reducing() -> float:
+    """Seconds a byte of one operand added to another."""
+    dst, left, right = (np.ones(_LARGE // 4, np.float32) for _ in range(3))
+    code = _engine.DTYPES["float32"], _engine.OPS["sum"]
+
+    def once() -> None:
+        _engine.reduce(dst, [left, right], *code)
+
+    return _fastest(once) / _LARGE
+
+
+def _fastest(call: Callable[[], None]) -> float:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,268 @@
+"""One calibration from beginning to end: costs, a first look, and the race between what may win.
+
+Invariant: ends by its budget, plus what one call takes; what was not measured by then is left to the built-in rows.
+Collective: every rank calls `calibrate` alike, and gets the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from collectives.algorithms import registry
+from collectives.calibration import links
+from collectives.calibration.calls import Arrays, Call
+from collectives.calibration.model import MOST_PLAYED, Model
+from collectives.calibration.settle import STRANGER, SWITCH, rows, settle
+from collectives.calibration.timing import Stopwatch, Times
+from collectives.schedule.algorithm import Algorithm
+from collectives.schedule.form import Schedule
+from collectives.schedule.layout import Layout
+from collectives.schedule.select import select
+from collectives.schedule.table import Row, Situation, Table
+
+if TYPE_CHECKING:
+    from collectives.communicator import Communicator
+
+Say = Callable[[str, float], None]  # what is being measured, and the share of the budget that is spent
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How thorough to be. `sizes` ascend; `looks` are those at which every algorithm is timed, in short.
+
+    `collectives`: the first ones come first, in case that the time does not suffice. `within`: those that a first
+    look finds slower than the fastest by more than this factor are out of the race. `to_the_end`: the last row holds
+    for all larger sizes. `switch`, `stranger` as in `settle`.
+    """
+
+    name: str
+    seconds: float
+    sizes: tuple[int, ...]
+    looks: tuple[int, ...]
+    collectives: tuple[str, ...]
+    rounds: int
+    iterations: tuple[int, int]  # in one turn, at least and at most
+    racers: int
+    within: float
+    to_the_end: bool
+    switch: float = SWITCH
+    stranger: float = STRANGER
+
+    def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
+        """The same with another budget, for sizes up to `most` bytes, and for these collectives, if any are named."""
+        sizes = tuple(s for s in self.sizes if s <= most) or self.sizes[:1]
+        looks = tuple(sorted({*(s for s in self.looks if s < sizes[-1]), sizes[-1]}))
+        return replace(self, seconds=seconds, sizes=sizes, looks=looks, collectives=collectives or self.collectives)
+
+
+_ALL: Final = (
+    *("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall", "reduce", "gather", "scatter", "barrier"),
+)
+FULL: Final = Effort(
+    name="full",
+    seconds=60.0,
+    sizes=tuple(8 << n for n in range(24)),
+    looks=(8, 4 << 10, 64 << 10, 1 << 20, 64 << 20),
+    collectives=_ALL,
+    rounds=5,
+    iterations=(2, 100),
+    racers=3,
+    within=1.6,
+    to_the_end=True,
+)
+QUICK: Final = Effort(
+    name="quick",
+    seconds=1.5,
+    sizes=tuple(8 << 3 * n for n in range(7)),
+    looks=(8, 32 << 10, 2 << 20),
+    collectives=_ALL[:5],
+    rounds=3,
+    iterations=(2, 20),
+    racers=2,
+    within=1.4,
+    to_the_end=False,
+    switch=log(1.1),
+    stranger=log(1.08),
+)
+
+
+class Outcome(NamedTuple):
+    """`links`: costs, named by the kind of link on rank 0. `seconds`: what it took."""
+
+    table: Table
+    links: dict[str, links.Link]
+    seconds: float
+
+
+def calibrate(comm: Communicator, usual: Table, effort: Effort, say: Say | None = None) -> Outcome:
+    """Measure this group; `usual` is the table to depart from.
+
+    Barriers and reductions of the measuring itself leave the choice to `comm`. Raises what its calls raise.
+    """
+    watch = Stopwatch(comm)
+    linked = comm._linked
+    costs = links.measure(comm, linked.kinds, watch)
+    # The slowest link is the one that counts: the one with the most latency.
+    alpha, beta, gamma = (max(getattr(link, name) for link in costs.values()) for name in ("alpha", "beta", "gamma"))
+    race = _Race(
+        comm, linked.situation, linked.layout, usual, effort, watch, links.Link(alpha, beta, gamma), say or _silent
+    )
+    found: list[Row] = []
+    contested = [name for name in effort.collectives if len(race.candidates(name)) > 1]
+    for number, collective in enumerate(contested):
+        end = watch.spent + (effort.seconds - watch.spent) * _share(contested[number:])
+        found += race.run(collective, end)
+    return Outcome(Table(tuple(found)), costs, watch.spent)
+
+
+def _share(left: Sequence[str]) -> float:
+    """Of the time that is left, what the first may take: allreduce three times what the others may."""
+    weights = [3.0 if name == "allreduce" else 1.0 for name in left]
+    return weights[0] / sum(weights)
+
+
+def _silent(_what: str, _share: float) -> None:
+    """Nobody watches."""
+
+
+@dataclass(slots=True)
+class _Race:
+    comm: Communicator
+    situation: Situation
+    layout: Layout
+    usual: Table
+    effort: Effort
+    watch: Stopwatch
+    link: links.Link
+    say: Say
+
+    def candidates(self, collective: str) -> list[Algorithm]:
+        """Those that are for several ranks on each of several hosts only where there are such."""
+        return [a for a in registry.algorithms(collective, self.comm.size) if self.layout.nested or not a.hosts]
+
+    def run(self, collective: str, end: float) -> list[Row]:
+        """The rows for one collective, measured until `end` by the stopwatch."""
+        sizes = (0,) if collective == "barrier" else self.effort.sizes
+        looks = (0,) if collective == "barrier" else self.effort.looks
+        arrays = Arrays(sizes[-1], self.comm.size)
+        names = [a.name for a in self.candidates(collective)]
+        models = self._look(collective, names, looks, arrays, self.watch.spent + (end - self.watch.spent) / 3)
+        times: list[dict[str, float]] = []
+        losses: list[dict[str, float]] = []
+        usual: list[str] = []
+        races = self.watch.spent + 0.75 * (end - self.watch.spent)
+        for number, nbytes in enumerate(sizes):
+            default = select(collective, nbytes, self.situation, names.__contains__, self.usual).algorithm
+            racers = self._racers(models, nbytes, {default, *usual[-1:]}, _fastest(losses))
+            expected = [models[name].seconds(nbytes) for name in racers]
+            budget = (races - self.watch.spent) / (len(sizes) - number)
+            if budget <= 0 or (times and self.effort.rounds * sum(expected) > 4 * budget):
+                break  # there is no time for sizes like that
+            here, lost = self._heat(collective, nbytes, racers, expected, default, arrays, budget)
+            times.append(here)
+            losses.append(lost)
+            usual.append(default)
+        chosen = settle(losses, usual, self.effort.switch, self.effort.stranger)
+        doubtful = [n for n, name in enumerate(chosen) if name != usual[n]]
+        for number, at in enumerate(doubtful):  # what beats the usual one has to do so twice
+            budget = (end - self.watch.spent) / (len(doubtful) - number)
+            pair = [chosen[at], usual[at]]
+            expected = [times[at][name] for name in pair]
+            if budget <= self.effort.rounds * sum(expected):
+                continue
+            _, lost = self._heat(collective, sizes[at], pair, expected, usual[at], arrays, budget)
+            losses[at][chosen[at]] = max(losses[at][chosen[at]], lost[chosen[at]])
+            losses[at][usual[at]] = min(losses[at][usual[at]], lost[usual[at]])
+        chosen = settle(losses, usual, self.effort.switch, self.effort.stranger)
+        to_the_end = collective == "barrier" or (self.effort.to_the_end and len(chosen) == len(sizes))
+        return rows(collective, self.situation, sizes[: len(chosen)], chosen, times, to_the_end)
+
+    def _heat(
+        self,
+        collective: str,
+        nbytes: int,
+        racers: Sequence[str],
+        expected: Sequence[float],
+        usual: str,
+        arrays: Arrays,
+        budget: float,
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds and losses of the `racers` at one size, measured for about `budget` seconds."""
+        self.say(f"{collective} of {nbytes} bytes: {', '.join(racers)}", self.watch.spent / self.effort.seconds)
+        if len(racers) == 1:
+            return {racers[0]: expected[0]}, {racers[0]: 0.0}
+        calls = [arrays.call(self.comm, collective, name, nbytes) for name in racers]
+        seconds = self.watch.turns(calls, self._iterations(expected, budget), self.effort.rounds)
+        medians = np.median(seconds, axis=0).tolist()
+        lost = _losses(seconds, racers.index(usual))
+        return dict(zip(racers, medians, strict=True)), dict(zip(racers, lost, strict=True))
+
+    def _look(
+        self, collective: str, names: Sequence[str], looks: Sequence[int], arrays: Arrays, end: float
+    ) -> dict[str, Model]:
+        """Models of all algorithms, corrected by a short measurement at a few sizes."""
+        self.say(f"{collective}: a first look at {', '.join(names)}", self.watch.spent / self.effort.seconds)
+        models = {name: Model(self._schedules(collective, name), self.link) for name in names}
+        seen: dict[str, dict[int, float]] = {name: {} for name in names}
+        for nbytes in looks:
+            # One that was far behind already is not worth the time that it takes with more bytes.
+            left = [name for name in names if nbytes < 1 << 20 or self._may_win(seen, name)]
+            if self.watch.spent >= end:
+                break
+            calls: list[Call] = [arrays.call(self.comm, collective, name, nbytes) for name in left]
+            once = self.watch.turns(calls, [2] * len(calls), 1)[0]
+            budget = max(0.0, end - self.watch.spent) / len(looks)
+            again = self.watch.turns(calls, self._iterations(once.tolist(), budget), 1)[0]
+            for name, seconds in zip(left, np.minimum(once, again).tolist(), strict=True):
+                seen[name][nbytes] = seconds
+        for name, model in models.items():
+            if seen[name]:
+                model.correct(seen[name])
+        return models
+
+    def _may_win(self, seen: dict[str, dict[int, float]], name: str) -> bool:
+        last = max((size for times in seen.values() for size in times), default=None)
+        if last is None:
+            return True
+        here = {other: times[last] for other, times in seen.items() if last in times}
+        return name in here and here[name] <= 4 * min(here.values())
+
+    def _racers(self, models: dict[str, Model], nbytes: int, wanted: set[str], before: str | None) -> list[str]:
+        """Those that may be the fastest, the fastest by expectation first; the usual one, and the last size's."""
+        expected = sorted((model.seconds(nbytes), name) for name, model in models.items())
+        near = [name for seconds, name in expected if seconds <= self.effort.within * expected[0][0]]
+        racers = near[: self.effort.racers]
+        racers += [name for _, name in expected if name not in racers and (name in wanted or name == before)]
+        return racers
+
+    def _iterations(self, expected: Sequence[float], budget: float) -> list[int]:
+        """As many for each as fit into `budget` seconds, `rounds` rounds in all; the same time for each."""
+        least, most = self.effort.iterations
+        share = budget / max(1, len(expected)) / self.effort.rounds
+        return [int(min(most, max(least, share / max(seconds + 2e-6, 1e-6)))) for seconds in expected]
+
+    def _schedules(self, collective: str, name: str) -> list[Schedule]:
+        size = self.comm.size
+        if size > MOST_PLAYED:
+            return []
+        known = registry.get(collective, name)
+        return [known(rank, size, 0, self.layout) for rank in range(size)]
+
+
+def _losses(seconds: Times, usual: int) -> list[float]:
+    """By racer: log of its time over the fastest one's, the median over the rounds; more by what is uncertain about
+    the difference to the usual one, so that a machine too noisy to tell stays with that."""
+    logs = np.log(seconds)
+    loss = np.median(logs - logs.min(axis=1, keepdims=True), axis=0)
+    noise = (logs - logs[:, [usual]]).std(axis=0) / np.sqrt(len(logs))
+    found: list[float] = (loss - loss.min() + 2 * noise).tolist()
+    return found
+
+
+def _fastest(losses: Sequence[dict[str, float]]) -> str | None:
+    return min(losses[-1], key=losses[-1].__getitem__) if losses else None

@@ -1,0 +1,94 @@
+"""From times to rows: which algorithm for which sizes.
+
+Invariant: a change of algorithm from one size to the next has to be worth more than noise is, so that the same
+machine gives the same table again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import floor, log, log2, sqrt
+from typing import Final
+
+from collectives.schedule.table import ANY_SIZE, Row, Situation, bytes_text
+
+SWITCH: Final = log(1.04)  # what a change of algorithm has to gain, over all sizes together
+STRANGER: Final = log(1.02)  # what another one than the library's own choice has to gain, at each size
+
+Losses = Mapping[str, float]  # by algorithm: log of its time over the fastest one's
+
+
+def settle(
+    losses: Sequence[Losses], usual: Sequence[str], switch: float = SWITCH, stranger: float = STRANGER
+) -> list[str]:
+    """The algorithm for each size: least loss in all, counting `switch` for each change from one size to the next
+    and `stranger` for each size where it is not the `usual` one. One that is missing at a size cannot be taken there.
+    """
+    best: dict[str, tuple[float, list[str]]] = {}
+    for here, default in zip(losses, usual, strict=True):
+        after: dict[str, tuple[float, list[str]]] = {}
+        for name, loss in here.items():
+            cost = loss + (0.0 if name == default else stranger)
+            ways = [(total + (0.0 if last == name else switch), path) for last, (total, path) in best.items()]
+            total, path = min(ways, default=(0.0, []), key=lambda way: way[0])
+            after[name] = total + cost, [*path, name]
+        best = after
+    return min(best.values(), key=lambda way: way[0])[1] if best else []
+
+
+def rows(
+    collective: str,
+    situation: Situation,
+    sizes: Sequence[int],
+    chosen: Sequence[str],
+    times: Sequence[Mapping[str, float]],
+    to_the_end: bool,
+) -> list[Row]:
+    """One row for each run of equal choices. Between two sizes the border is in their geometric middle; above the
+    last, if not `to_the_end`, as far away as if there were another size."""
+    found: list[Row] = []
+    first = 0
+    for last, name in enumerate(chosen):
+        if last + 1 < len(chosen) and chosen[last + 1] == name:
+            continue
+        if last + 1 < len(sizes):
+            upto = _border(sizes[last], sizes[last + 1])
+        else:
+            upto = ANY_SIZE if to_the_end else _border(sizes[last], sizes[last] ** 2 // sizes[last - 1] if last else 0)
+        found.append(
+            Row(
+                collective,
+                (situation.kind,),
+                (situation.size, situation.size),
+                upto,
+                name,
+                _reason(name, sizes[first : last + 1], times[first : last + 1]),
+                (situation.per_host, situation.per_host),
+                situation.crowded,
+                hosts=(situation.hosts, situation.hosts),
+            )
+        )
+        first = last + 1
+    return found
+
+
+def _border(below: int, above: int) -> int:
+    """About their geometric mean, a number that looks well in a table; `below` itself where nothing is above."""
+    if above <= below:
+        return below
+    mean = sqrt(max(1, below) * above)
+    unit = 2.0 ** (floor(log2(mean)) - 1)
+    return max(below, int(round(mean / unit) * unit))
+
+
+def _reason(name: str, sizes: Sequence[int], times: Sequence[Mapping[str, float]]) -> str:
+    """What was seen at the size in the middle of the run."""
+    middle = len(sizes) // 2
+    here = times[middle]
+    others = sorted((seconds, other) for other, seconds in here.items() if other != name)
+    text = f"measured {_us(here[name])} us at {bytes_text(sizes[middle])}"
+    return text + (f", {others[0][1]} {_us(others[0][0])}" if others else "")
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g}" if seconds < 1e-3 else f"{seconds * 1e6:.0f}"

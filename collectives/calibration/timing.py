@@ -1,0 +1,74 @@
+"""Timing calls against each other, and the clock that all ranks go by.
+
+Invariant: what is returned is the same on every rank. A time is that of the slowest rank in each iteration, without
+the barrier before it; the calls take turns, so that a machine which changes its mood changes it for all of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collectives.calibration.calls import Call
+    from collectives.communicator import Communicator
+
+Times: TypeAlias = "npt.NDArray[np.float64]"
+
+
+class Stopwatch:
+    """Measures on one communicator. `spent` is in seconds, the most of any rank, as of the last measurement."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+        self._start = time.perf_counter()
+        self.spent = 0.0
+
+    def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int) -> Times:
+        """Seconds by round and call: each call so many times in a row, then the next one, `rounds` times over.
+
+        Of a turn's times the one that a quarter are below: other programs make times longer, never shorter. Every turn
+        begins with a call that does not count: another one has just filled the caches.
+        """
+        most = max(iterations)
+        times = np.full((rounds, len(calls), most), -1.0)
+        barrier, clock = self._comm.barrier, time.perf_counter
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for turn in range(rounds):
+                for number, (call, count) in enumerate(zip(calls, iterations, strict=True)):
+                    call()
+                    row = times[turn, number]
+                    for i in range(count):
+                        barrier()
+                        start = clock()
+                        call()
+                        row[i] = clock() - start
+        finally:
+            if collecting:
+                gc.enable()
+        slowest = self._agree(times)
+        lower = [
+            [float(np.quantile(slowest[turn, number, :count], 0.25)) for number, count in enumerate(iterations)]
+            for turn in range(rounds)
+        ]
+        found: Times = np.maximum(np.array(lower), 1e-9)
+        return found
+
+    def share(self, values: Sequence[float]) -> list[float]:
+        """The largest of all ranks' values, one by one."""
+        found: list[float] = self._agree(np.array(values, np.float64)).tolist()
+        return found
+
+    def _agree(self, values: Times) -> Times:
+        mine = np.append(values.reshape(-1), time.perf_counter() - self._start)
+        all_of_them = self._comm.allreduce(mine, "max")
+        self.spent = float(all_of_them[-1])
+        agreed: Times = all_of_them[:-1].reshape(values.shape)
+        return agreed
