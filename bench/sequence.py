@@ -34,7 +34,7 @@ def bind(case: Case, inp: Any, out: Any, one: One, memory: Callable[[int, Any], 
     calls, results = [], []
     for first, last in pairwise(bounds):
         x, y = inp[first:last], out[first:last]
-        call, result = one(_part(case, last - first), x, x if out is inp else y)
+        call, result = _bound(one, _part(case, last - first), x, x if out is inp else y)
         calls.append(call)
         results.append(result is not y)
 
@@ -53,7 +53,7 @@ def _fused(case: Case, inp: Any, bounds: list[int], one: One, memory: Callable[[
     steps = []
     for first, last in groups:
         n, start = bounds[last] - bounds[first], bounds[first]
-        call, result = one(_part(case, n), source[:n], target[:n])
+        call, result = _bound(one, _part(case, n), source[:n], target[:n])
         pieces = [slice(bounds[i] - start, bounds[i + 1] - start) for i in range(first, last)]
         mine = [inp[bounds[i] : bounds[i + 1]] for i in range(first, last)]
         into = [source[piece] for piece in pieces]
@@ -70,6 +70,13 @@ def _fused(case: Case, inp: Any, bounds: list[int], one: One, memory: Callable[[
         return inp
 
     return sequence, inp
+
+
+def _bound(one: One, part: Case, x: Any, y: Any) -> Bound:
+    call, result = one(part, x, y)
+    if result is None:
+        raise NotImplementedError("this system makes new arrays, which a sequence has no place for")
+    return call, result
 
 
 def _part(case: Case, count: int) -> Case:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-NAMES: Final = ("gloo", "openmpi", "openmpi-tcp", "mpich", "impi")
+NAMES: Final = ("gloo", "openmpi", "openmpi-tcp", "mpich", "impi", "tensorflow")
 
 
 class Member(Protocol):
@@ -30,9 +30,13 @@ class Member(Protocol):
 
     @property
     def rank(self) -> int: ...
+    def empty(self, elements: int, dtype: Any) -> Any:
+        """An array to pass to `bind`, as this system's users would make one."""
+
     def barrier(self) -> None: ...
     def bind(self, case: Any, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
-        """The call for a `bench.cases.Case`, and the array that holds its result: `inp` or `out`.
+        """The call for a `bench.cases.Case`, and the array that holds its result: `inp` or `out`, or None where the
+        call returns it, as an object with the buffer protocol.
 
         Raises NotImplementedError for what this system does not have.
         """

@@ -59,7 +59,8 @@ class Crew:
                     )  # in our process group, so that the launcher ends it should we not
                     self._processes.append(process)
                 self._meet(desk, ranks)
-            versions = self._told({"do": "about"})[0]["versions"]
+            installed = self._told({"do": "about"})[0]["versions"]
+            versions = {name.replace("_", "-"): version for name, version in installed.items()}
             wanted = {r.partition("=")[0] for r in (*system.REQUIREMENTS, *system.BARE)} | {"numpy"}
             self.versions: Final[dict[str, str]] = {name: versions[name] for name in sorted(wanted & versions.keys())}
         except (OSError, ValueError) as error:

@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.cases import Case
 
 ENVIRONMENT = "gloo"
@@ -54,6 +56,9 @@ class Member:
             "bor": dist.ReduceOp.BOR,
             "bxor": dist.ReduceOp.BXOR,
         }
+
+    def empty(self, elements: int, dtype: Any) -> Any:
+        return np.empty(elements, dtype)
 
     def barrier(self) -> None:
         self._dist.barrier()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from bench.cases import Case
 
 
@@ -25,6 +27,9 @@ class Member:
         self._comm = mpi.COMM_WORLD
         self.rank = int(self._comm.rank)
         self.barrier: Callable[[], None] = self._comm.Barrier
+
+    def empty(self, elements: int, dtype: Any) -> Any:
+        return np.empty(elements, dtype)
 
     def bind(self, case: Case, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
         comm, root = self._comm, case.root

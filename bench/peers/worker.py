@@ -76,9 +76,9 @@ class Worker:
         except TypeError as error:
             raise NotImplementedError(f"NumPy alone has no {case.dtype}") from error
         self._case = case
-        self._inp = np.zeros(case.elements_in, dtype)
+        self._inp = self._member.empty(case.elements_in, dtype)
         self._inp.fill(0)  # so that the kernel has given the pages, as for our own arrays
-        self._out = np.zeros(case.elements_out, dtype)
+        self._out = self._member.empty(case.elements_out, dtype)
         self._out.fill(0)
         self._call, self._result = bind(case, self._inp, self._out, self._member.bind)
         self._repeat(max(1, warmup))
@@ -93,10 +93,11 @@ class Worker:
         if self._case.collective == "barrier":
             return 0
         data = Data(self._case, self._inp.dtype, self._member.rank, salt)
-        data.spoil(self._result)
+        if self._result is not None:
+            data.spoil(self._result)
         data.fill(self._inp)
-        self._call()
-        return data.wrong(self._result)
+        returned = self._call()
+        return data.wrong(np.asarray(memoryview(returned)) if self._result is None else self._result)
 
 
 def _nothing() -> None: ...
