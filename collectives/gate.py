@@ -1,64 +1,53 @@
 """Who may use a communicator now: one thread at a time, until it is closed, in the process that made it.
 
-Invariant: entering costs one lock operation while all is well; what is wrong is put in the lock's place.
+Invariant: entering costs one native call while all is well; what is wrong is looked into only when that fails.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import weakref
-from typing import Protocol
+from typing import NoReturn
 
+from native._engine import Latch
 from native.errors import Aborted, CollectiveError
 
 
-class Lock(Protocol):
-    def acquire(self, blocking: bool, /) -> bool: ...
-    def release(self) -> None: ...
-
-
-class Refusal:
-    """Stands in the lock's place when a communicator can't be used any more: `acquire` raises."""
-
-    def __init__(self, error: CollectiveError) -> None:
-        self._error = error
-
-    def acquire(self, _blocking: bool, /) -> bool:
-        raise type(self._error)(str(self._error))
-
-    def release(self) -> None: ...
-
-
 class Gate:
-    """`lock.acquire(False)` before each call, `lock.release()` of the same lock after it."""
+    """`if not latch.acquire(): gate.refuse()` before each call, `latch.release()` after it."""
 
-    __slots__ = ("__weakref__", "_pid", "lock", "name")
+    __slots__ = ("__weakref__", "_cause", "_pid", "latch", "name")
 
     def __init__(self, name: str) -> None:
-        self.lock: Lock = threading.Lock()
+        self.latch = Latch()
         self.name = name
+        self._cause: CollectiveError | None = None
         self._pid = os.getpid()
         _gates.add(self)
 
-    def busy(self) -> RuntimeError:
-        """What to raise where the lock is taken."""
-        return RuntimeError(
+    def refuse(self) -> NoReturn:
+        """Raise what keeps a call from being made."""
+        self.check()
+        raise RuntimeError(
             f"communicator {self.name!r}: another thread is inside one of its calls; the order of calls has to be "
             "the same on every rank, so give each thread a communicator of its own: comm.dup()"
         )
 
     def check(self) -> None:
         """Raise if no call can be made any more."""
-        if isinstance(self.lock, Refusal):
-            self.lock.acquire(False)
+        if self._cause is not None:
+            raise type(self._cause)(str(self._cause))
 
     def close(self) -> None:
-        self.lock = Refusal(Aborted(f"communicator {self.name!r} is closed"))
+        self._shut(Aborted(f"communicator {self.name!r} is closed"))
+
+    def _shut(self, cause: CollectiveError) -> None:
+        self._cause = cause
+        self.latch.shut()
 
     def _forked(self) -> None:
-        if not isinstance(self.lock, Refusal):
-            self.lock = Refusal(
+        if self._cause is None:
+            self._shut(
                 CollectiveError(
                     f"communicator {self.name!r} belongs to process {self._pid}, from which this one was forked: "
                     "call collectives.init() in the child"

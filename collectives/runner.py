@@ -17,7 +17,8 @@ from collectives.prepare import Preparer
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from collectives.work import Waiter, Work
-from native._engine import Group, Operation
+from native import _engine
+from native._engine import Group, Operation, Plan
 
 P = ParamSpec("P")
 Build: TypeAlias = "Callable[..., Call]"  # (x, out, timeout, *args)
@@ -41,71 +42,43 @@ class Runner:
         self._group: Final = group
         self._execute: Final = group.run
         self._waiter: Final = Waiter()
-        # (x's shape and dtype, op, algorithm, whether out is x) -> (operation, what it wants of x);
         # (function, x's shape and dtype, other arguments, whether out is x) ->
         # (operation, the result's shape or None, what it wants of x)
-        self._allreduces: Final[dict[tuple[Any, ...], tuple[Operation, int]]] = {}
+        # `allreduce` for the user: native where the same call was made before, else by the method of that name.
+        self.fast_allreduce: Final = _engine.repeater(group, self.gate.latch, timeout, self.allreduce)
         self._known: Final[dict[tuple[Any, ...], tuple[Operation, tuple[int, ...] | None, int]]] = {}
 
     def run(self, build: Callable[P, Call], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Check and prepare the call by `build`, run it on this thread, give its result."""
-        lock = self.gate.lock
-        if not lock.acquire(False):
-            raise self.gate.busy()
+        latch = self.gate.latch
+        if not latch.acquire():
+            self.gate.refuse()
         try:
             call = build(*args, **kwargs)
             self._group.run(call.operation, call.inp, call.out, call.seconds)
             return call.deliver()
         finally:
-            lock.release()
+            latch.release()
 
     def start(self, build: Callable[P, Call], *args: P.args, **kwargs: P.kwargs) -> Work[Any]:
         """The same in the background."""
-        lock = self.gate.lock
-        if not lock.acquire(False):
-            raise self.gate.busy()
+        latch = self.gate.latch
+        if not latch.acquire():
+            self.gate.refuse()
         try:
             call = build(*args, **kwargs)
             ticket = self._group.start(call.operation, call.inp, call.out, call.seconds)
             return Work(ticket, call.deliver, self._waiter)
         finally:
-            lock.release()
+            latch.release()
 
-    def allreduce(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str) -> Any:
-        """As `repeat(calls.allreduce, ...)`, spelled out: this is the call that training loops make."""
-        if timeout is None and type(x) is _ndarray:
-            shape, dtype, same = x.shape, x.dtype, out is x
-            try:
-                known = self._allreduces.get((shape, dtype, op, algorithm, same))
-            except TypeError:
-                known = None
-            if known is not None:
-                operation, wants = known
-                flags, result = x.flags.num, out
-                fits = flags & _READABLE == _READABLE
-                if out is None:
-                    result = _empty(shape, dtype)
-                elif same:
-                    fits = flags & _WRITABLE == _WRITABLE
-                elif type(out) is _ndarray and out.shape == shape and out.dtype is dtype:
-                    bits = out.flags.num
-                    # Two arrays that own their memory do not share it; asking NumPy costs more than all the rest.
-                    fits = (
-                        fits
-                        and bits & _WRITABLE == _WRITABLE
-                        and (bits & flags & _OWNER != 0 or not _may_share_memory(x, out))
-                    )
-                else:
-                    fits = False
-                if fits:
-                    lock = self.gate.lock
-                    if not lock.acquire(False):
-                        raise self.gate.busy()
-                    try:
-                        self._execute(operation, x if wants == _AS_IT_IS else x.copy(), result, self.timeout)
-                    finally:
-                        lock.release()
-                    return result
+    def allreduce(
+        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: float | None = None
+    ) -> Any:
+        """The reduction of every rank's `x`, of the same shape and dtype everywhere; the same bits on every rank.
+
+        `out`: an array of x's shape and dtype to write to, which may be `x` itself. Returns `out`, or a new array.
+        """
         return self.run(self._remember_allreduce, x, out, timeout, op, algorithm)
 
     def repeat(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Any:
@@ -131,24 +104,43 @@ class Runner:
                     result = out
                 if fits:
                     inp = x if wants == _AS_IT_IS else x.copy() if wants == _COPIED else None
-                    lock = self.gate.lock
-                    if not lock.acquire(False):
-                        raise self.gate.busy()
+                    latch = self.gate.latch
+                    if not latch.acquire():
+                        self.gate.refuse()
                     try:
                         self._execute(operation, inp, result, self.timeout)
                     finally:
-                        lock.release()
+                        latch.release()
                     return result
         return self.run(self._remember, build, x, out, timeout, args)
+
+    def plan(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str) -> Plan:
+        """An allreduce of these arrays, ready to be called. Sends nothing. TypeError, ValueError for other arrays."""
+        for name, array in (("x", x), ("out", out)):
+            if type(array) is not _ndarray and not (array is None and name == "out"):
+                raise TypeError(f"a plan needs NumPy arrays, but {name} is {type(array).__name__}")
+        if not x.flags.c_contiguous:
+            raise ValueError("a plan needs arrays without gaps, in C order, but x is not contiguous")
+        latch = self.gate.latch
+        if not latch.acquire():
+            self.gate.refuse()
+        try:
+            result = np.empty_like(x) if out is None else out
+            call = self.calls.allreduce(x, result, timeout, op, algorithm)
+            if not call.repeatable:  # a lone rank's logical op: nobody to combine with, but 0 and 1 to be made
+                raise ValueError(f"a group of one rank has no plan for {op!r}; call allreduce")
+            copied = result is x and call.inp is not x
+            seconds = self.timeout if timeout is None else timeout
+            return _engine.plan(self._group, latch, seconds, call.operation, x, result, copied, self.gate.refuse)
+        finally:
+            latch.release()
 
     def _remember_allreduce(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str) -> Call:
         call = self.calls.allreduce(x, out, timeout, op, algorithm)
         if type(x) is _ndarray and call.repeatable:
-            if len(self._allreduces) >= _MOST_KNOWN:
-                self._allreduces.clear()
             same = out is x
-            wants = _COPIED if same and call.inp is not x else _AS_IT_IS
-            self._allreduces[(x.shape, x.dtype, op, algorithm, same)] = call.operation, wants
+            copied = same and call.inp is not x
+            _engine.remember(self.fast_allreduce, x, op, algorithm, same, call.operation, copied)
         return call
 
     def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Call:

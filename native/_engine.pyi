@@ -4,8 +4,8 @@ Invariant: no call here holds the GIL while it waits. Errors are those of `nativ
 Python code is ValueError or TypeError.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -128,3 +128,55 @@ class Group:
 
     def close(self) -> None:
         """Close links, threads and memory; idempotent; peers see this rank as gone."""
+
+class Latch:
+    """Lets one thread at a time in, until it is shut for good; by the GIL, so both cost next to nothing."""
+
+    def __init__(self) -> None: ...
+    @property
+    def taken(self) -> bool:
+        """Whether somebody is in."""
+
+    def acquire(self) -> bool:
+        """Whether the caller is in. False while another thread is, and after `shut`."""
+
+    def release(self) -> None: ...
+    def shut(self) -> None: ...
+
+class Repeater:
+    """Made by `repeater`. Called like Communicator.allreduce."""
+
+    @property
+    def known(self) -> int:
+        """How many calls it remembers."""
+
+    def __call__(
+        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: float | None = None
+    ) -> Any: ...
+
+def repeater(group: Group, latch: Latch, timeout: float, slow: Callable[..., Any]) -> Repeater:
+    """Runs at once the calls that `remember` was told of, and passes all others to `slow`."""
+
+def remember(
+    repeater: Repeater, x: Any, op: str, algorithm: str, in_place: bool, operation: Operation, copied: bool
+) -> None:
+    """Calls with arrays like x, and these very other arguments, are `operation`. `copied`: x is, first."""
+
+class Plan:
+    """Made by `plan`. Calling it runs the operation and returns `out`."""
+
+    def __call__(self) -> npt.NDArray[Any]: ...
+    @property
+    def out(self) -> npt.NDArray[Any]: ...
+
+def plan(
+    group: Group,
+    latch: Latch,
+    timeout: float,
+    operation: Operation,
+    x: npt.NDArray[Any],
+    out: npt.NDArray[Any],
+    copied: bool,
+    refuse: Callable[[], NoReturn],
+) -> Plan:
+    """`refuse` raises what is wrong where the latch does not open."""

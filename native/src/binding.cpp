@@ -1,4 +1,4 @@
-// The Python face of the engine: the only file that knows Python.
+// The Python face of the engine. Only the files binding*.cpp know Python.
 //
 // Invariant: the GIL is released around everything that can wait, and Python objects are touched only with
 // it: arrays of asynchronous operations are kept, and let go, by the Python object that started them.
@@ -15,9 +15,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "binding_common.hpp"
 #include "cpu.hpp"
 #include "frame.hpp"
-#include "group.hpp"
 #include "reduce.hpp"
 #include "sha256.hpp"
 
@@ -55,6 +55,8 @@ const char* class_name(ErrorKind kind) {
     return nullptr;
 }
 
+}  // namespace
+
 nb::object to_python(const Error& error) {
     const char* name = class_name(error.kind());
     if (name == nullptr) return nb::steal(PyObject_CallFunction(PyExc_ValueError, "s", error.what()));
@@ -65,30 +67,41 @@ nb::object to_python(const Error& error) {
     return type(error.what());
 }
 
-void translate(const std::exception_ptr& pointer, void*) {
+void set_python_error() {
     try {
-        std::rethrow_exception(pointer);
+        throw;
     } catch (const Error& error) {
         // An interrupted wait has left the signal handler's exception in place.
         if (error.kind() == ErrorKind::interrupted && PyErr_Occurred() != nullptr) return;
         const nb::object value = to_python(error);
         PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())), value.ptr());
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
     }
 }
 
-// Asked by a waiting thread: did a signal handler raise?
-bool signal_raised() {
+const Interrupted interrupted = [] {
     const nb::gil_scoped_acquire gil;
     return PyErr_CheckSignals() != 0;
-}
-
-const Interrupted interrupted = signal_raised;
+};
 
 // --- arrays
 
 PyTypeObject* array_type() {
     static PyObject* type = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();
     return reinterpret_cast<PyTypeObject*>(type);
+}
+
+namespace {
+
+void translate(const std::exception_ptr& pointer, void*) {
+    try {
+        std::rethrow_exception(pointer);
+    } catch (const Error&) {
+        set_python_error();
+    }
 }
 
 // The memory of a contiguous NumPy array of `bytes / unit` elements, or null for None.
@@ -184,10 +197,6 @@ Bounds to_bounds(nb::handle value, std::uint32_t blocks) {
 
 struct PyProgram {
     std::shared_ptr<const Program> program;
-};
-
-struct PyOperation {
-    std::shared_ptr<const Operation> operation;
 };
 
 PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
@@ -305,6 +314,8 @@ class PyGroup {
         return error ? to_python(*error) : nb::none();
     }
 
+    const std::shared_ptr<Group>& shared() const { return group_; }
+
     // A forked child has none of our threads and must not touch what the parent uses: it lets everything be.
     bool inherited() const { return ::getpid() != owner_; }
 
@@ -373,6 +384,8 @@ nb::dict numbered(const Names& names) {
 }
 
 }  // namespace
+
+std::shared_ptr<Group> group_of(nb::handle group) { return nb::cast<const PyGroup&>(group).shared(); }
 
 }  // namespace collectives
 
@@ -446,4 +459,6 @@ NB_MODULE(_engine, module) {
         .def("bytes_sent", &PyGroup::bytes_sent)
         .def_prop_ro("broken", &PyGroup::broken)
         .def("close", &PyGroup::close);
+
+    add_repeated_calls(module);
 }

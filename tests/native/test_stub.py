@@ -29,7 +29,9 @@ def declared(body: list[ast.stmt], prefix: str = "") -> dict[str, Parameters | N
     for node in body:
         if isinstance(node, ast.FunctionDef):
             is_property = any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
-            found[prefix + node.name] = None if is_property else parameters(node)
+            # What a type without a signature of its own takes is not to be seen: whether it can be called is.
+            opaque = is_property or node.name == "__call__"
+            found[prefix + node.name] = None if opaque else parameters(node)
         elif isinstance(node, ast.ClassDef):
             found[node.name] = None
             found |= declared(node.body, f"{node.name}.")
@@ -50,7 +52,7 @@ def compiled(namespace: dict[str, Any], prefix: str = "") -> dict[str, Parameter
             (function,) = ast.parse(f"{text}: ...").body
             assert isinstance(function, ast.FunctionDef)
             found[prefix + name] = parameters(function)
-        elif not name.startswith("__"):
+        elif not name.startswith("__") or name == "__call__":
             found[prefix + name] = None
             if isinstance(value, type):
                 found |= compiled(dict(vars(value)), f"{name}.")

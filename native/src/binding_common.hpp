@@ -1,0 +1,36 @@
+// What the binding's files share: errors as Python raises them, and arrays' memory.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "error.hpp"
+#include "group.hpp"
+#include "program.hpp"
+
+namespace collectives {
+
+nanobind::object to_python(const Error& error);
+// Set the Python error for an exception that is ours or the standard library's.
+void set_python_error();
+
+// Asked by a waiting thread: did a signal handler raise?
+extern const Interrupted interrupted;
+
+// numpy.ndarray
+PyTypeObject* array_type();
+
+struct PyOperation {
+    std::shared_ptr<const Operation> operation;
+};
+
+// The group of a native Group object, for calls that outlive this one.
+std::shared_ptr<Group> group_of(nanobind::handle group);
+
+// Adds Latch, Repeater and Plan.
+void add_repeated_calls(nanobind::module_& module);
+
+}  // namespace collectives

@@ -1,0 +1,125 @@
+"""Allreduces made ready once: right every time, refused when they can't be, and no longer there than their arrays."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collectives
+from collectives import Communicator
+from tests.collectives.groups import ranks
+
+ALGORITHMS = ("auto", "one_shot", "ring", "recursive_doubling")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_call_reads_and_writes_the_arrays_as_they_are(algorithm: str) -> None:
+    def body(comm: Communicator) -> None:
+        for n in (0, 1, 1000, 50_000):
+            x = np.empty(n)
+            out = np.empty(n)
+            apart = comm.allreduce_plan(x, out=out, algorithm=algorithm)
+            within = comm.allreduce_plan(x, "max", out=x, algorithm=algorithm)
+            for turn in range(4):
+                x[:] = np.arange(n) + comm.rank * turn
+                assert apart() is out
+                assert np.array_equal(out, 3.0 * np.arange(n) + 3 * turn)
+                assert within() is x
+                assert np.array_equal(x, np.arange(n) + 2.0 * turn)
+
+    ranks(3, body)
+
+
+def test_without_out_it_makes_one_array_for_all_calls() -> None:
+    def body(comm: Communicator) -> None:
+        x = np.full((3, 4), comm.rank, np.int32)
+        plan = comm.allreduce_plan(x)
+        first = plan()
+        assert plan() is first is plan.out
+        assert first.shape == (3, 4)
+        assert np.array_equal(first, np.full((3, 4), 1))
+
+    ranks(2, body)
+
+
+def test_plans_and_calls_keep_one_order() -> None:
+    def body(comm: Communicator) -> None:
+        x = np.ones(10)
+        plan = comm.allreduce_plan(x)
+        works = [comm.allreduce_async(x) for _ in range(5)]
+        assert np.array_equal(plan(), 2 * x)
+        assert all(work.done() for work in works)
+        comm.barrier()
+        assert np.array_equal(comm.allreduce(x), plan())
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda c: c.allreduce_plan([1.0, 2.0]), TypeError, "x is list"),
+        (lambda c: c.allreduce_plan(np.ones(4), out=[0.0] * 4), TypeError, "out is list"),
+        (lambda c: c.allreduce_plan(np.ones((4, 4)).T), ValueError, "not contiguous"),
+        (lambda c: c.allreduce_plan(np.ones(8)[::2]), ValueError, "not contiguous"),
+        (lambda c: c.allreduce_plan(np.ones(4), out=np.ones(5)), ValueError, "shape"),
+        (lambda c: c.allreduce_plan(np.ones(4), out=np.ones(4, np.float32)), (TypeError, ValueError), "float"),
+        (lambda c: c.allreduce_plan(np.ones(4), "median"), ValueError, "unknown op"),
+        (lambda c: c.allreduce_plan(np.ones(4), algorithm="best"), ValueError, "best"),
+        (lambda c: c.allreduce_plan(np.ones(4), timeout=-1), ValueError, "timeout"),
+        (lambda c: c.allreduce_plan(np.ones(4))(1), TypeError, "no arguments"),
+    ],
+)
+def test_what_can_not_be_planned(make: Any, error: Any, message: str) -> None:
+    with collectives.init() as comm:
+        with pytest.raises(error, match=message):
+            make(comm)
+        assert np.array_equal(comm.allreduce_plan(np.ones(4))(), np.ones(4))  # all is well still
+
+
+def test_after_the_end_it_says_so() -> None:
+    comm = collectives.init()
+    plan = comm.allreduce_plan(np.ones(4))
+    comm.close()
+    with pytest.raises(collectives.Aborted, match="closed"):
+        plan()
+    with pytest.raises(collectives.Aborted, match="closed"):
+        comm.allreduce_plan(np.ones(4))
+
+
+def test_it_keeps_its_arrays_and_nothing_keeps_it() -> None:
+    with collectives.init() as comm:
+        x = np.ones(4)
+        seen = weakref.ref(x)
+        plan = comm.allreduce_plan(x, out=x)
+        del x
+        assert seen() is not None
+        assert np.array_equal(plan(), np.ones(4))
+        del plan
+        gc.collect()
+        assert seen() is None
+
+
+def test_a_communicator_goes_with_its_last_reference() -> None:
+    comm = collectives.init()
+    comm.allreduce(np.ones(4))
+    shut = comm._shut
+    assert shut.alive
+    del comm
+    assert not shut.alive
+
+
+def test_the_short_way_is_documented_like_the_long_one() -> None:
+    with collectives.init() as comm:
+        assert str(inspect.signature(comm.allreduce)).startswith("(x: 'Any', op: 'str' = 'sum', *, out:")
+        assert comm.allreduce.__doc__ == Communicator.allreduce.__doc__
+        assert comm.allreduce.__name__ == "allreduce"
+        with pytest.raises(TypeError, match="'x'"):
+            comm.allreduce()  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="axis"):
+            comm.allreduce(np.ones(3), axis=0)  # type: ignore[call-arg]
