@@ -37,7 +37,7 @@ class Effort:
 
     `collectives`: the first ones come first, in case that the time does not suffice. `within`: those that a first
     look finds slower than the fastest by more than this factor are out of the race. `to_the_end`: the last row holds
-    for all larger sizes. `switch`, `stranger` as in `settle`.
+    for all larger sizes. `switch`, `stranger` as in `settle`; `doubt`: standard errors of a lead that are taken off it.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Effort:
     to_the_end: bool
     switch: float = SWITCH
     stranger: float = STRANGER
+    doubt: float = 1.0
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
         """The same with another budget, for sizes up to `most` bytes, and for these collectives, if any are named."""
@@ -88,6 +89,7 @@ QUICK: Final = Effort(
     to_the_end=False,
     switch=log(1.1),
     stranger=log(1.08),
+    doubt=2.0,
 )
 
 
@@ -199,7 +201,7 @@ class _Race:
         calls = [arrays.call(self.comm, collective, name, nbytes) for name in racers]
         seconds = self.watch.turns(calls, self._iterations(expected, budget), self.effort.rounds)
         medians = np.median(seconds, axis=0).tolist()
-        lost = _losses(seconds, racers.index(usual))
+        lost = _losses(seconds, racers.index(usual), self.effort.doubt)
         return dict(zip(racers, medians, strict=True)), dict(zip(racers, lost, strict=True))
 
     def _look(
@@ -244,7 +246,7 @@ class _Race:
         """As many for each as fit into `budget` seconds, `rounds` rounds in all; the same time for each."""
         least, most = self.effort.iterations
         share = budget / max(1, len(expected)) / self.effort.rounds
-        return [int(min(most, max(least, share / max(seconds + 2e-6, 1e-6)))) for seconds in expected]
+        return [int(min(most, max(least, share / (seconds + self.watch.pause + 1e-6)))) for seconds in expected]
 
     def _schedules(self, collective: str, name: str) -> list[Schedule]:
         size = self.comm.size
@@ -254,13 +256,13 @@ class _Race:
         return [known(rank, size, 0, self.layout) for rank in range(size)]
 
 
-def _losses(seconds: Times, usual: int) -> list[float]:
+def _losses(seconds: Times, usual: int, doubt: float) -> list[float]:
     """By racer: log of its time over the fastest one's, the median over the rounds; more by what is uncertain about
     the difference to the usual one, so that a machine too noisy to tell stays with that."""
     logs = np.log(seconds)
     loss = np.median(logs - logs.min(axis=1, keepdims=True), axis=0)
     noise = (logs - logs[:, [usual]]).std(axis=0) / np.sqrt(len(logs))
-    found: list[float] = (loss - loss.min() + 2 * noise).tolist()
+    found: list[float] = (loss - loss.min() + doubt * noise).tolist()
     return found
 
 

@@ -22,18 +22,18 @@ Times: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class Stopwatch:
-    """Measures on one communicator. `spent` is in seconds, the most of any rank, as of the last measurement."""
+    """Measures on one communicator. In seconds: `spent`, the most of any rank until the last measurement; `pause`, what
+    lay between two timed calls then, barrier and all."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
         self._start = time.perf_counter()
-        self.spent = 0.0
+        self.spent = self.pause = 0.0
 
     def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int) -> Times:
-        """Seconds by round and call: each call so many times in a row, then the next one, `rounds` times over.
+        """Median seconds by round and call: each call so many times in a row, then the next one, `rounds` times over.
 
-        Of a turn's times the one that a quarter are below: other programs make times longer, never shorter. Every turn
-        begins with a call that does not count: another one has just filled the caches.
+        Every turn begins with a call that does not count: another one has just filled the caches.
         """
         most = max(iterations)
         times = np.full((rounds, len(calls), most), -1.0)
@@ -53,12 +53,15 @@ class Stopwatch:
         finally:
             if collecting:
                 gc.enable()
+        before = self.spent
         slowest = self._agree(times)
-        lower = [
-            [float(np.quantile(slowest[turn, number, :count], 0.25)) for number, count in enumerate(iterations)]
+        timed = float(slowest[slowest > 0].sum())
+        self.pause = max(0.0, self.spent - before - timed) / (rounds * sum(iterations))
+        medians = [
+            [float(np.median(slowest[turn, number, :count])) for number, count in enumerate(iterations)]
             for turn in range(rounds)
         ]
-        found: Times = np.maximum(np.array(lower), 1e-9)
+        found: Times = np.maximum(np.array(medians), 1e-9)
         return found
 
     def share(self, values: Sequence[float]) -> list[float]:

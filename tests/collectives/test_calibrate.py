@@ -59,9 +59,9 @@ def test_no_choice_costs_more_than_the_switches_that_it_saves() -> None:
 
 def test_a_challenger_loses_what_is_uncertain_about_it() -> None:
     steady = np.array([[1.0, 0.9], [1.0, 0.9], [1.0, 0.9]])
-    assert _losses(steady, 0) == pytest.approx([log(1 / 0.9), 0.0])
+    assert _losses(steady, 0, 2.0) == pytest.approx([log(1 / 0.9), 0.0])
     shaky = np.array([[1.0, 0.9], [1.0, 3.0], [1.0, 0.3]])
-    lost = _losses(shaky, 0)
+    lost = _losses(shaky, 0, 2.0)
     assert lost[0] < lost[1]
 
 
