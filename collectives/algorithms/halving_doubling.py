@@ -6,7 +6,9 @@ R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004.
 
 from __future__ import annotations
 
-from collectives.algorithms.fold import fold
+from collections.abc import Callable
+
+from collectives.algorithms.fold import Fold, fold
 from collectives.algorithms.registry import algorithm
 from collectives.schedule.form import Builder, Schedule
 
@@ -18,10 +20,37 @@ def halving_doubling(rank: int, size: int) -> Schedule:
     With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more
     if it has a guest; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and
     2 alpha + 2n beta + n gamma more if P < p.
+
+    A round's message is sent in two parts, in the order in which they can go on: else half of the ranks would have
+    something for the next round early, the others late, and links would fall idle between rounds.
     """
+    return _schedule("halving_doubling", rank, size, _in_order)
+
+
+@algorithm("allreduce", in_place=True, uneven=True)
+def halving_doubling_short(rank: int, size: int) -> Schedule:
+    """The same with one message a round: for arrays so short that messages cost more than idle links.
+
+    With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more
+    if it has a guest; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and
+    2 alpha + 2n beta + n gamma more if P < p.
+    """
+    return _schedule("halving_doubling_short", rank, size, lambda place, k, half: [(0, half)])
+
+
+def _in_order(place: Fold, k: int, half: int) -> list[tuple[int, int]]:
+    """Round k's half in parts (offset, count): what leaves in the next round first, then what stays."""
+    if half == 1:
+        return [(0, 1)]
+    quarter = half // 2
+    leaves = 0 if place.upper(1 << (k + 1)) else quarter
+    return [(leaves, quarter), (quarter - leaves, quarter)]
+
+
+def _schedule(name: str, rank: int, size: int, parts: Callable[[Fold, int, int], list[tuple[int, int]]]) -> Schedule:
     place = fold(rank, size)
     blocks = 1 << place.rounds
-    b = Builder("allreduce", "halving_doubling", rank, size, grid=(blocks, blocks))
+    b = Builder("allreduce", name, rank, size, grid=(blocks, blocks))
     if size == 1:
         b.copy(b.out(), b.inp())
     if place.into is not None:
@@ -37,13 +66,18 @@ def halving_doubling(rank: int, size: int) -> Schedule:
     for k in range(place.rounds):
         peer, half = place.peer(1 << k), half // 2
         kept, gone = (first + half, first) if place.upper(1 << k) else (first, first + half)
-        b.send(peer, mine(gone, half))
-        b.reduce(b.out(kept, half), *place.ordered(peer, mine(kept, half), peer), final=half == 1)
+        for offset, count in parts(place, k, half):
+            b.send(peer, mine(gone + offset, count))
+        for offset, count in parts(place, k, half):
+            own = mine(kept + offset, count)
+            b.reduce(b.out(kept + offset, count), *place.ordered(peer, own, peer), final=half == 1)
         given.append((peer, gone, kept))
         mine, first = b.out, kept
-    for peer, gone, kept in reversed(given):
-        b.send(peer, b.out(kept, half))
-        b.recv(peer, b.out(gone, half))
+    for k, (peer, gone, kept) in reversed([*enumerate(given)]):
+        for offset, count in reversed(parts(place, k, half)):
+            b.send(peer, b.out(kept + offset, count))
+        for offset, count in reversed(parts(place, k, half)):
+            b.recv(peer, b.out(gone + offset, count))
         half *= 2
     if place.guest is not None:
         b.send(place.guest, b.out(0, blocks))

@@ -20,7 +20,7 @@ from collectives.schedule.verify import Cost, sample_layouts
 EVERY = [a for name in COLLECTIVES for a in algorithms(name)]
 # Where all ranks together send about p * p messages or blocks, larger groups take long to look at.
 MANY_MESSAGES = {"ring", "hierarchical_ring", "two_shot", "scatter_allgather", "bruck", "pairwise"}
-MANY_BLOCKS = {"circulant", "hierarchical_circulant", "halving_doubling"}
+MANY_BLOCKS = {"circulant", "hierarchical_circulant", "halving_doubling", "halving_doubling_short"}
 
 
 def large_sizes(a: Algorithm) -> tuple[int, ...]:
@@ -139,11 +139,13 @@ def test_circulant_costs() -> None:
 
 
 def test_halving_and_doubling_costs() -> None:
-    for p, c in costs("allreduce", "halving_doubling"):
-        below = 1 << p.bit_length() - 1
-        folds = below < p
-        assert c.rounds == 2 * int(log2(below)) + 2 * folds
-        assert c.blocks == 2 * (below - 1) + below * folds
+    for name, messages in (("halving_doubling", 2), ("halving_doubling_short", 1)):
+        for p, c in costs("allreduce", name):
+            below = 1 << p.bit_length() - 1
+            halvings, folds = int(log2(below)), below < p
+            assert c.rounds == 2 * halvings + 2 * folds
+            assert c.blocks == 2 * (below - 1) + below * folds
+            assert c.messages == 2 * (messages * (halvings - 1) + 1) + folds
     for p, c in costs("allreduce", "recursive_doubling"):
         below = 1 << p.bit_length() - 1
         assert c.rounds == int(log2(below)) + 2 * (below < p)
