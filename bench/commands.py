@@ -15,6 +15,8 @@ from bench.subcommands import measure
 OTHERS: Final = {
     "standing": "This machine's figures beside the best MPI's and Gloo's, and the bars.",
     "compare": "Find what has become slower between two results (--json).",
+    "meeting": "How long many ranks take to meet, through each store.",
+    "lifetimes": "Make and close communicators many times, and look for what is left.",
 }
 
 

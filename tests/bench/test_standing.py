@@ -110,7 +110,7 @@ def test_no_line_for_that() -> None:
     assert done.exit_code == 2 and "no line of the table is for that" in done.output
 
 
-@pytest.mark.parametrize("name", ["standing", "compare"])
+@pytest.mark.parametrize("name", ["standing", "compare", "meeting", "lifetimes"])
 def test_help_names_the_other_commands(name: str) -> None:
     assert f" {name} " in CliRunner().invoke(command, ["--help"]).output
 

@@ -1,0 +1,107 @@
+"""Communicators made and closed many times in one process, and what each of them leaves behind.
+
+Invariant: counted by the kernel's and the store's own books, before and after, with the same threads; the first
+rounds do not count, since they load code and warm up what Python and the allocator keep.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+import collectives
+from bench.crowd import Crowd, Place, job
+from bench.hosts import own_memory
+
+FIRST: Final = 100  # rounds that do not count
+GROWTH: Final = 4 << 20  # bytes that resident memory may grow by, whatever the number of rounds
+_ELEMENTS: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What this process, and the store, hold. `memory` is resident, in bytes."""
+
+    descriptors: int
+    threads: int
+    segments: int  # mappings of shared memory
+    keys: int
+    files: int  # in the store's directory, and ours in /dev/shm
+    memory: int
+
+    @staticmethod
+    def now(place: Place) -> Counts:
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return Counts(
+            descriptors=len(os.listdir("/proc/self/fd")),
+            threads=len(os.listdir("/proc/self/task")),
+            segments=sum("/memfd:" in line or "/dev/shm/" in line for line in maps),
+            keys=place.keys(),
+            files=place.files() + sum(1 for _ in Path("/dev/shm").glob("*collectives*")),
+            memory=own_memory("VmRSS"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """`wrong`: elements of all results. `seconds` for the counted rounds."""
+
+    store: str
+    transport: str
+    ranks: int
+    rounds: int
+    seconds: float
+    before: Counts
+    after: Counts
+    wrong: int
+
+    @property
+    def grown(self) -> list[str]:
+        """The names of what has become more."""
+        before, after = asdict(self.before), asdict(self.after)
+        return [name for name in before if after[name] > before[name] + (GROWTH if name == "memory" else 0)]
+
+
+def measure(
+    place: Place, transport: str, ranks: int, rounds: int, timeout: float, note: Callable[[int], None]
+) -> Lifetimes:
+    """`note` hears of each round. Raises CollectiveError."""
+    wrong = 0
+    with Crowd(ranks) as crowd, job() as secret:
+
+        def life(rank: int) -> int:
+            with collectives.init(
+                place.url,
+                rank=rank,
+                size=ranks,
+                name="lifetimes",
+                transport=transport,
+                timeout=timeout,
+                join_timeout=timeout,
+                secret=secret,
+                calibrate="off",
+            ) as comm:
+                x = comm.empty(_ELEMENTS)
+                x.fill(rank + 1)
+                result = comm.allreduce(x)
+                wrong = int(np.count_nonzero(result != ranks * (ranks + 1) / 2))
+                y = np.ones(1 << 8)
+                comm.allreduce(y, out=y)
+                return wrong + int(np.count_nonzero(y != ranks))
+
+        for _ in range(FIRST):
+            crowd.run(life)
+        before, start = Counts.now(place), time.monotonic()
+        for number in range(rounds):
+            note(number)
+            wrong += sum(crowd.run(life)[0])
+        seconds = time.monotonic() - start
+        return Lifetimes(place.kind, transport, ranks, rounds, seconds, before, Counts.now(place), wrong)

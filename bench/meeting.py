@@ -1,0 +1,87 @@
+"""How long ranks take to meet: through a store alone, and to a communicator that is ready.
+
+Invariant: the clock runs from the first rank's start to the last rank's end, all of them threads of one process that
+were there before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import collectives
+from bench.crowd import Crowd, Place, job
+from rendezvous import Membership, Store, form, open_store, release
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Seconds, for each round: until all know of all (`meet`), and until `init` has returned on all (`init`)."""
+
+    store: str
+    ranks: int
+    meet: tuple[float, ...]
+    init: tuple[float, ...]
+
+
+def measure(place: Place, ranks: int, rounds: int, timeout: float) -> Meeting:
+    """Both, so many times. Raises CollectiveError."""
+    with Crowd(ranks) as crowd:
+        meet = [_meet(crowd, place, timeout) for _ in range(rounds)]
+        init = [_init(crowd, place, timeout) for _ in range(rounds)]
+    return Meeting(place.kind, ranks, tuple(meet), tuple(init))
+
+
+def _meet(crowd: Crowd, place: Place, timeout: float) -> float:
+    with job() as secret:
+        run = secret.hex()[:32]
+        opened: list[tuple[Store, Membership | None]] = []
+
+        def meet(rank: int) -> None:
+            store = open_store(place.url, timeout=timeout, host=rank == 0, secret=secret)
+            opened.append((store, None))
+            found = form(
+                store,
+                rank=rank,
+                size=crowd.ranks,
+                name="meeting",
+                record={"rank": rank},
+                fingerprint="bench",
+                run_id=run,
+                secret=secret,
+                timeout=timeout,
+            )
+            opened.append((store, found))
+
+        try:
+            return crowd.run(meet)[1]
+        finally:
+            for store, membership in opened:
+                if membership is not None:
+                    release(store, membership)
+            for store, _ in opened:
+                store.close()
+
+
+def _init(crowd: Crowd, place: Place, timeout: float) -> float:
+    with job() as secret:
+        made: list[collectives.Communicator] = []
+
+        def init(rank: int) -> None:
+            made.append(
+                collectives.init(
+                    place.url,
+                    rank=rank,
+                    size=crowd.ranks,
+                    name="meeting",
+                    timeout=timeout,
+                    join_timeout=timeout,
+                    secret=secret,
+                    calibrate="off",
+                )
+            )
+
+        try:
+            return crowd.run(init)[1]
+        finally:
+            for comm in made:
+                comm.close()

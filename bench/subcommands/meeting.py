@@ -1,0 +1,82 @@
+"""`collectives bench meeting`: how long ranks take to meet through each store.
+
+Invariant: what is shown was measured here and now, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+
+import click
+from redis.exceptions import RedisError
+from rich.text import Text
+
+from bench.crowd import OWN, place, usual
+from bench.document import FORMAT, VERSION, write
+from bench.meeting import Meeting, measure
+from bench.report import Progress
+from bench.subcommands.options import names, positive, screen, writable
+from native.errors import CollectiveError
+
+FAILED = 3
+
+
+@click.command("meeting")
+@click.option("-n", "--ranks", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="Threads.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Of each.")
+@click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    callback=names,
+    metavar="STORES",
+    help=f"{', '.join(OWN)}, redis://host.  [default: all, and $COLLECTIVES_STORE if that is Redis]",
+)
+@click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
+@click.option("--json", metavar="FILE", callback=writable, help="Write every round's times.")
+def command(ranks: int, rounds: int, stores: tuple[str, ...], timeout: float, json: str | None) -> None:
+    """Time how long N ranks take to meet: threads of one process, which start at the same moment.
+
+    \b
+      meet   until every rank knows of all others, through the store
+      init   until collectives.init() has returned on every rank: met, linked,
+             and a first barrier passed
+
+    Each is the time from the first rank's start to the last one's end. Ranks have a run id and a secret, as
+    under any launcher. For Redis, name a server in $COLLECTIVES_STORE.
+
+    The exit code is 3 if ranks did not meet.
+    """
+    console = screen().console()
+    console.print(Text(f"# {ranks} ranks as threads of one process, {rounds} rounds; milliseconds", style="dim"))
+    heads = "".join(f" {what + ' ' + which:>10}" for what in ("meet", "init") for which in ("median", "min", "max"))
+    console.print(Text(f"# {'store':<10}{heads}", style="bold"))
+    found: list[Meeting] = []
+    progress = Progress(screen().progress)
+    failed = False
+    for name in stores or usual():
+        try:
+            with place(name) as where:
+                progress.show(f"{ranks} ranks meet through {where.kind}")
+                found.append(measure(where, ranks, rounds, timeout))
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="'--store'") from error
+        except (CollectiveError, RedisError, OSError) as error:
+            progress.clear()
+            failed = True
+            click.echo(f"collectives bench: {type(error).__name__}: {error}", err=True)
+            continue
+        progress.clear()
+        console.print(Text(f"  {found[-1].store:<10}" + _fields(found[-1].meet) + _fields(found[-1].init)))
+        sys.stdout.flush()
+    if json is not None:
+        told = {"format": f"{FORMAT} meeting", "version": VERSION}
+        write(json, {**told, "meetings": [asdict(meeting) for meeting in found]})
+    sys.exit(FAILED if failed else 0)
+
+
+def _fields(seconds: Sequence[float]) -> str:
+    return "".join(f" {1e3 * value:>10.1f}" for value in (median(seconds), min(seconds), max(seconds)))
