@@ -78,6 +78,14 @@ def _ports(folder: Path, ranks: int, rank: int) -> list[int]:
     return [int(file.read_text()) for file in files]
 
 
+def aligned(elements: int, dtype: Any) -> Any:
+    """An array of zeros whose memory a tensor can share."""
+    nbytes = elements * dtype.itemsize
+    memory = np.zeros(nbytes + _ALIGNED, np.uint8)
+    start = -memory.ctypes.data % _ALIGNED
+    return memory[start : start + nbytes].view(dtype)
+
+
 class Member:
     def __init__(self, tf: Any, ranks: int, rank: int) -> None:
         self.rank = rank
@@ -89,10 +97,7 @@ class Member:
         self._barrier = self._compiled(lambda x, **keys: tf.raw_ops.CollectiveReduceV2(input=x, **keys), "sum")
 
     def empty(self, elements: int, dtype: Any) -> Any:
-        nbytes = elements * dtype.itemsize
-        memory = np.zeros(nbytes + _ALIGNED, np.uint8)
-        start = -memory.ctypes.data % _ALIGNED
-        return memory[start : start + nbytes].view(dtype)
+        return aligned(elements, dtype)
 
     def barrier(self) -> None:
         self._barrier(self._one)

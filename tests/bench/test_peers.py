@@ -7,17 +7,21 @@ import shutil
 import sys
 import time
 import venv
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.cases import Case
 from bench.gate import Gate
-from bench.peers import NAMES, gloo, peer
+from bench.peers import NAMES, gloo, peer, tensorflow
 from bench.peers.crew import Crew, PeerCannot, PeerFailed
 from bench.peers.environment import NUMPY, CannotInstall, cache_folder, python_for
+from bench.peers.worker import Worker
 from bench.plan import PeerPlan
 from collectives import Communicator
 from tests.bench.running import bench, environment, table
@@ -134,6 +138,46 @@ def _busy(seconds: float) -> float:
     while (left := end - time.monotonic()) > 0:
         pass
     return abs(left)
+
+
+class Returning:
+    """A system of one rank, which returns its results in new arrays."""
+
+    rank = 0
+
+    def __init__(self, mistake: int) -> None:
+        self.mistake = mistake
+
+    def empty(self, elements: int, dtype: Any) -> Any:
+        return tensorflow.aligned(elements, dtype)
+
+    def barrier(self) -> None: ...
+    def close(self) -> None: ...
+    def bind(self, case: Case, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
+        return lambda: inp + self.mistake, None
+
+
+@pytest.mark.parametrize("mistake", [0, 1])
+def test_results_in_new_arrays(mistake: int) -> None:
+    worker = Worker(Returning(mistake))
+    case = asdict(replace(CASE, ranks=1))
+    assert worker.handle({"do": "prepare", "case": case, "warmup": 1}) == {}
+    assert worker.handle({"do": "wrong", "salt": 1}) == {"wrong": mistake * CASE.count}
+    with pytest.raises(NotImplementedError, match="makes new arrays"):
+        worker.handle({"do": "prepare", "case": {**case, "parts": [1000]}, "warmup": 1})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_memory_that_tensorflow_can_share(dtype: str) -> None:
+    for elements in (1, 3, 1000):
+        made = tensorflow.aligned(elements, np.dtype(dtype))
+        assert made.shape == (elements,) and made.dtype == dtype and made.ctypes.data % 64 == 0
+
+
+def test_ports_of_tensorflows_servers(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda rank: tensorflow._ports(tmp_path, 3, rank), range(3)))
+    assert found == [found[0]] * 3 and len(set(found[0])) == 3
 
 
 @pytest.mark.parametrize("name", NAMES)
