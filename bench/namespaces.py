@@ -129,6 +129,14 @@ def run_ranks(
         return ended
 
 
+def set_kernel(host: Host, setting: str) -> None:
+    """Set one of the kernel's network parameters (net.ipv4.tcp_notsent_lowat=131072) on one host. ValueError."""
+    command = ["ip", "netns", "exec", host.namespace, "sysctl", "-qw", setting]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0 or done.stderr:
+        raise ValueError(f"{setting} cannot be set: {done.stderr.strip()}")
+
+
 def received_bytes(host: Host, interface: str) -> int:
     """What has come in over an interface so far."""
     path = f"/sys/class/net/{interface}/statistics/rx_bytes"

@@ -11,12 +11,13 @@ import json
 import secrets
 import statistics
 import subprocess
+from itertools import product
 from typing import Final
 
 import click
 
 from bench import sizes
-from bench.namespaces import hosts, run_ranks, why_not
+from bench.namespaces import hosts, run_ranks, set_kernel, why_not
 
 ALGORITHMS: Final = ("ring", "halving_doubling", "circulant", "star")
 _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -42,12 +43,11 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
 @click.command("wire")
 @click.option("--hosts", "count", type=click.IntRange(2, 64), default=4, show_default=True, metavar="H")
 @click.option("--ranks-per-host", "each", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N")
-@click.option(
-    "--rate", callback=_rate, default="1gbit", show_default=True, help="Of each link, each way."
-)
+@click.option("--rate", callback=_rate, default="1gbit", show_default=True, help="Of each link, each way.")
 @click.option("-b", "--bytes", "nbytes", callback=_sizes, default="16M,64M", show_default=True, metavar="SIZE,…")
 @click.option("--algorithms", default=",".join(ALGORITHMS), show_default=True, metavar="NAME,…")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N")
+@click.option("--sysctl", "settings", multiple=True, metavar="NAME=VALUE", help="A kernel parameter of every host.")
 @click.option("--json", "as_json", is_flag=True, help="Print all times instead of a table.")
 def main(
     count: int,
@@ -56,6 +56,7 @@ def main(
     nbytes: list[int],
     algorithms: str,
     repeats: int,
+    settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Measure allreduce of float32 between hosts on slow links, and what crosses them. Needs root, ip and tc."""
@@ -66,6 +67,11 @@ def main(
     plan = {"sizes": nbytes, "algorithms": names, "repeats": repeats}
     longest = sum(2 * count * each * n / rate[1] for n in nbytes) * len(names) * (repeats + 1)
     with hosts(count, rate=rate[0]) as made:
+        try:
+            for host, setting in product(made, settings):
+                set_kernel(host, setting)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="'--sysctl'") from None
         placement = [host for host in made for _ in range(each)]
         arguments = ("-m", "bench.wire_rank", json.dumps(plan))
         try:
@@ -88,7 +94,7 @@ def main(
         seconds = statistics.median(slowest)
         bound = 2 * (count - 1) / count * size / rate[1]
         sent = max(rank[at]["sent"] for rank in found) / size
-        click.echo(f"{size:10}  {name:24}{seconds * 1e3:9.1f}{bound / seconds:10.1%}{sent:12.3f}")
+        click.echo(f"{size:10}  {name:24}{seconds * 1e3:9.2f}{bound / seconds:10.1%}{sent:12.3f}")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,14 @@ def test_links_are_as_slow_as_asked_for() -> None:
     assert reason is not None and reason.startswith("links of 0gbit cannot be made here: ")
 
 
+@needs_namespaces
+def test_a_kernel_parameter_that_is_none_is_refused() -> None:
+    result = run("--hosts", "2", "--sysctl", "net.ipv4.tcp_wrong=1")
+    assert result.exit_code == 2 and "net.ipv4.tcp_wrong=1 cannot be set: " in result.output
+    arguments = ("--hosts", "2", "-b", "64K", "--algorithms", "ring", "--repeats", "1")
+    assert run(*arguments, "--sysctl", "net.ipv4.tcp_notsent_lowat=131072").exit_code == 0
+
+
 def test_without_the_programs_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     result = run()
