@@ -38,7 +38,7 @@ OF_SOCKETS: Final = ("oneway", "duplex")
 _BLOCK: Final = 128 << 10  # bytes that are reduced and then stored elsewhere while they are in the cache
 _ALIGNED: Final = 4096
 _WRITES: Final = (48 << 10, 1 << 40)  # bytes of one write at most: pieces, and the whole
-_TRIALS: Final = 3
+_TRIALS: Final = 6
 
 Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, on every rank alike
 
@@ -162,7 +162,7 @@ def _sockets(comm: Communicator, ring: Ring | None, case: Case, both: bool) -> C
     if ring is None:
         raise Unsupported("sockets need at least two ranks, all of them on one machine")
     nbytes = max(1, round(case.nbytes * case.kind.factor(comm.size))) if both else case.nbytes
-    data, into = bytearray(nbytes), bytearray(nbytes)
+    data, into = bytearray(b"\1") * nbytes, bytearray(b"\1") * nbytes  # pages of their own
 
     def move(piece: int) -> Callable[[], None]:
         if both:
