@@ -54,7 +54,7 @@ class Place:
     @property
     def lanes(self) -> int:
         """So many parts that every rank of the largest host keeps one; on smaller hosts some keep several."""
-        return max(map(len, self.layout.members))
+        return self.layout.largest
 
     def keeper(self, host: int, part: int, parts: int) -> int:
         ranks = self.layout.members[host % self.hosts]

@@ -6,12 +6,10 @@ No rank is started and nothing is sent.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import itertools
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +19,7 @@ import click
 from collectives import choosing
 from collectives.algorithms import registry
 from collectives.arrays import NAMES
+from collectives.commands.modules import load
 from collectives.explaining import row_lines
 from collectives.init import library_version
 from collectives.schedule.algorithm import Algorithm
@@ -129,7 +128,7 @@ def command(
       collectives explain --list
     """
     if module is not None:
-        _import(module)
+        load(module)
     if listing:
         click.echo("\n".join(_list([collective] if collective else list(COLLECTIVES))))
         return
@@ -168,14 +167,6 @@ def command(
 
 def row_text(row: Row) -> str:
     return f"up to {bytes_text(row.bytes)}" if row.bytes < ANY_SIZE else "any size"
-
-
-def _import(module: str) -> None:
-    sys.path.insert(0, "")  # as python -m does
-    try:
-        importlib.import_module(module)
-    except Exception as error:  # whatever the user's code raises
-        raise click.ClickException(f"cannot import {module}: {type(error).__name__}: {error}") from error
 
 
 def _table(situation: Situation) -> Table:

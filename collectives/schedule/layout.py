@@ -13,10 +13,11 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`hosts[r]` is the host of rank r; `members[h]` are the ranks of host h, ascending."""
+    """`hosts[r]` is the host of rank r; `members[h]` are the ranks of host h, ascending; `largest` of them at most."""
 
     hosts: tuple[int, ...]
     members: tuple[tuple[int, ...], ...] = field(init=False, compare=False, repr=False)
+    largest: int = field(init=False, compare=False, repr=False)
     _local: tuple[int, ...] = field(init=False, compare=False, repr=False)
     _hash: int = field(init=False, compare=False, repr=False)
 
@@ -31,6 +32,7 @@ class Layout:
             local.append(len(members[host]))
             members[host].append(rank)
         object.__setattr__(self, "members", tuple(map(tuple, members)))
+        object.__setattr__(self, "largest", max(map(len, members), default=0))
         object.__setattr__(self, "_local", tuple(local))
         object.__setattr__(self, "_hash", hash(self.hosts))
 

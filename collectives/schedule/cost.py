@@ -1,0 +1,114 @@
+"""What links and reductions cost: the alpha-beta-gamma model, as a value with a plain text form.
+
+Invariant: this is the only place where costs are named, and `from_text(to_text(costs)) == costs`. Times are seconds
+and rates bytes a second everywhere in the code; units are for people.
+
+The text has one `name = value` a line; `#` begins a comment; what is not named keeps its default:
+
+    latency = 2us               # between hosts: from the first host's network card to the second's core
+    bandwidth = 100Gbit         # of a network card, each way
+    overhead = 500ns            # what a message between hosts takes of the sender's core, and of the receiver's
+    hop = 300ns                 # what a switch adds
+    inside_latency = 300ns      # between two ranks of one host
+    inside_bandwidth = 10GB     # one core moving bytes into or out of memory that ranks share
+    inside_overhead = 200ns
+    memory_bandwidth = 100GB    # all ranks of a host together, when they move bytes between them
+    reduce_bandwidth = 8GB      # one core adding one operand to another
+    call = 1us                  # a call before its first step
+    slice = 128KiB              # what the engine handles at once
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+_TIMES: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # so many in a second
+_RATES: Final = {
+    "": 1.0,
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+}
+_NUMBER: Final = r"(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*"
+_TIME: Final = re.compile(_NUMBER + r"(s|ms|us|ns)")
+_RATE: Final = re.compile(_NUMBER + r"([kKMGT]|[KMG]i|)(bit|B|)(?:/s|ps)?")
+
+
+def seconds(text: str) -> float:
+    """The time meant by "2us", "1.5ms", "300ns"; ValueError."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a time: write 300ns, 2us, 1.5ms or 1s")
+    return float(found[1]) / _TIMES[found[2]]
+
+
+def rate(text: str) -> float:
+    """The bytes a second (or bytes) meant by "12.5GB", "100Gbit", "8GB/s"; powers of 1000. ValueError."""
+    found = _RATE.fullmatch(text.strip())
+    if found is None or (value := float(found[1]) * _RATES[found[2]]) <= 0:
+        raise ValueError(f"{text!r} is not a bandwidth: write 12.5GB or 100Gbit, which are the same")
+    return value / 8 if found[3] == "bit" else value
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds and bytes a second; the module says what each is. ValueError for what cannot be."""
+
+    latency: float = 2e-6
+    bandwidth: float = 12.5e9
+    overhead: float = 0.5e-6
+    hop: float = 0.3e-6
+    inside_latency: float = 0.3e-6
+    inside_bandwidth: float = 10e9
+    inside_overhead: float = 0.2e-6
+    memory_bandwidth: float = 100e9
+    reduce_bandwidth: float = 8e9
+    call: float = 1e-6
+    slice: float = float(128 << 10)
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            value = getattr(self, name)
+            if not 0 <= value < float("inf") or (value == 0 and name not in _TIMED):
+                raise ValueError(f"{name} cannot be {value!r}")
+
+    def to_text(self) -> str:
+        """One line a cost; `from_text` reads it back."""
+        return "".join(f"{name} = {getattr(self, name)!r}{'s' * (name in _TIMED)}\n" for name in NAMES)
+
+    def with_(self, name: str, value: str) -> Costs:
+        """The same with one cost as people write it. ValueError lists the names there are."""
+        if name not in NAMES:
+            raise ValueError(f"there is no cost {name!r}; there are {', '.join(NAMES)}")
+        try:
+            return replace(self, **{name: seconds(value) if name in _TIMED else rate(value)})
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    @classmethod
+    def from_text(cls, text: str) -> Costs:
+        """ValueError, which names the line, for what is not a cost."""
+        found = cls()
+        for number, line in enumerate(text.splitlines(), 1):
+            content = line.partition("#")[0].strip()
+            if not content:
+                continue
+            name, equals, value = (part.strip() for part in content.partition("="))
+            if not equals:
+                raise ValueError(f"line {number}: {content!r} is not name = value")
+            try:
+                found = found.with_(name, value)
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+        return found
+
+
+_TIMED: Final = frozenset({"latency", "overhead", "hop", "inside_latency", "inside_overhead", "call"})
+NAMES: Final = tuple(field.name for field in fields(Costs))

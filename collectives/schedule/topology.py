@@ -1,0 +1,60 @@
+"""Where the ranks of a group are: on hosts, below switches.
+
+Invariant: ranks are numbered host by host and hosts switch by switch, so a rank's place follows from its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """One level of switches: so many hosts, or switches of the level below, under each of them.
+
+    `oversubscription`: what comes in from below, over what the links to the level above carry.
+    """
+
+    radix: int
+    oversubscription: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.radix < 2:
+            raise ValueError(f"a switch joins at least 2, not {self.radix}")
+        if not 0 < self.oversubscription < float("inf"):
+            raise ValueError(f"links cannot be oversubscribed {self.oversubscription}:1")
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Ranks on hosts, each with network cards that its ranks share; above them levels of switches.
+
+    `cores` of a host, 0 for one each rank. Above the last level all are joined by a switch that never is in the way.
+    """
+
+    ranks_per_host: int = 1
+    cores: int = 0
+    cards: int = 1  # network cards of a host
+    levels: tuple[Switches, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.ranks_per_host < 1 or self.cards < 1 or self.cores < 0:
+            raise ValueError("a host has at least one rank and one network card")
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Hosts below one switch, level by level."""
+        return tuple(accumulate((level.radix for level in self.levels), mul))
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Bandwidth above one switch, level by level, in network cards."""
+        narrowing = accumulate((level.oversubscription for level in self.levels), mul)
+        return tuple(self.cards * span / narrow for span, narrow in zip(self.spans, narrowing, strict=True))
+
+    @property
+    def period(self) -> int:
+        """Ranks after which the topology repeats itself."""
+        return self.ranks_per_host * (self.spans[-1] if self.levels else 1)
