@@ -99,6 +99,12 @@ def gather(comm: Communicator) -> Group:
     return Group(tuple(Facts(**{**told, "features": tuple(told["features"])}) for told in everyones))
 
 
+def cores(comm: Communicator) -> list[int]:
+    """Those that any of the ranks may use, which are all on this machine. Collective."""
+    mine = np.array(sorted(os.sched_getaffinity(0)), np.int64)
+    return sorted(set(comm.allgatherv(mine).tolist()))
+
+
 def agree(comm: Communicator, number: int) -> bool:
     """Whether all ranks bring the same number. Collective."""
     return len(set(comm.allgather(np.array(number, np.int64)).tolist())) == 1

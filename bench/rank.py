@@ -19,7 +19,7 @@ import collectives
 from bench.cases import Case
 from bench.document import document, write
 from bench.gate import Gate
-from bench.hosts import Group, agree, gather
+from bench.hosts import Group, agree, cores, gather
 from bench.limits import floors
 from bench.measure import Contestant, Memory, Ours, Row, measure
 from bench.peers.side import Side
@@ -68,8 +68,9 @@ def _contestants(
     found += floors(comm, plan.limits, ping, stack)
     if plan.peers:
         gate = stack.enter_context(Gate(comm))
+        everywhere = cores(comm)  # a peer's ranks share what ours have, however ours are bound
         for peer in plan.peers:
-            side = Side(gate, plan, peer, comm.size, folder)
+            side = Side(gate, plan, peer, comm.size, folder, everywhere)
             stack.callback(side.close)
             found.append(side)
     return found

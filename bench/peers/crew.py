@@ -10,6 +10,7 @@ import contextlib
 import os
 import subprocess
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -39,8 +40,11 @@ class PeerCannot(Exception):
 class Crew:
     """Workers of one peer, one per rank, which sleep between commands."""
 
-    def __init__(self, plan: PeerPlan, ranks: int, folder: str) -> None:
-        """Start them, and wait until they have met; `folder` is private, and stays the caller's. PeerFailed."""
+    def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
+        """Start them, and wait until they have met; `folder` is private, and stays the caller's. PeerFailed.
+
+        `cores`: those that they may use; empty for this process's.
+        """
         self._name: Final = plan.name
         self._processes: Final[list[subprocess.Popen[bytes]]] = []
         self._channels: dict[int, Channel] = {}
@@ -50,7 +54,7 @@ class Crew:
         system = peer(plan.name)
         bench = str(Path(__file__).resolve().parents[1])
         try:
-            with Desk() as desk, self._log.open("wb") as log:
+            with Desk() as desk, self._log.open("wb") as log, _on(cores):
                 worker = ["-I", "-c", BOOT, bench, plan.name, desk.name, str(private), str(ranks)]
                 environment = {**os.environ, **system.environment(str(private))}
                 for command in system.commands(Path(plan.python), worker, ranks):
@@ -151,3 +155,14 @@ class Crew:
             polite = END
         for process in self._processes:
             process.wait()
+
+
+@contextlib.contextmanager
+def _on(cores: Collection[int]) -> Iterator[None]:
+    """What is started meanwhile may use these cores, whichever of them this rank has been bound to."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

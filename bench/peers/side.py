@@ -6,7 +6,7 @@ contest from then on, and the reason is shown; our own figures are not affected.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from bench.cases import Case
@@ -22,19 +22,24 @@ class Side:
 
     is_ours: Final = False
 
-    def __init__(self, gate: Gate, plan: Plan, peer: PeerPlan, ranks: int, folder: str) -> None:
-        """Starts the workers; `folder` is private, and stays the caller's. What goes wrong is said by `prepare`."""
+    def __init__(
+        self, gate: Gate, plan: Plan, peer: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()
+    ) -> None:
+        """Starts the workers; `folder` is private, and stays the caller's. What goes wrong is said by `prepare`.
+
+        `cores`: those that they may use; empty for this process's.
+        """
         self.name: Final = peer.name
         self._gate: Final = gate
         self._warmup: Final = plan.warmup
         self._crew: Crew | None = None
         self._over = ""  # why it takes no part any more
         self.versions: dict[str, str] = {}  # of the packages that it is made of; rank 0 knows
-        gate.while_asleep(lambda: self._start(peer, ranks, folder))
+        gate.while_asleep(lambda: self._start(peer, ranks, folder, cores))
 
-    def _start(self, peer: PeerPlan, ranks: int, folder: str) -> str:
+    def _start(self, peer: PeerPlan, ranks: int, folder: str, cores: Collection[int]) -> str:
         try:
-            self._crew = Crew(peer, ranks, folder)
+            self._crew = Crew(peer, ranks, folder, cores)
             self.versions = self._crew.versions
         except PeerFailed as error:
             self._over = str(error)

@@ -107,6 +107,10 @@ def command(
     sys.exit(3 if failed else 1 if runs.wrong or (strict and missed) else 0)
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 class _Runs:
     """Measures plans in processes of their own, and reads what they leave."""
 
@@ -117,7 +121,7 @@ class _Runs:
 
     def measure(self, plan: Plan, ranks: int) -> dict[str, Any] | None:
         self._file.unlink(missing_ok=True)
-        bind = ranks <= len(os.sched_getaffinity(0))  # as the MPIs do by themselves
+        bind = ranks <= _cores()  # as the MPIs do by themselves
         code = start(replace(plan, json=str(self._file)), self._screen, ranks, "", bind)
         if code == 130:
             raise click.Abort
@@ -136,7 +140,7 @@ def _print(rows: Sequence[Sequence[Cell]], documents: dict[Any, dict[str, Any]],
 
     for document in list(documents.values())[:1]:
         facts = document["group"]["ranks"][0]
-        show(f"# pycollectives {facts['pycollectives']}, {facts['processor']}, {facts['cores']} cores", "dim")
+        show(f"# pycollectives {facts['pycollectives']}, {facts['processor']}, {_cores()} cores", "dim")
     peers = {name: versions for document in documents.values() for name, versions in document["peers"].items()}
     for name, versions in peers.items():
         show(f"# {name}: {', '.join(f'{package} {version}' for package, version in versions.items())}", "dim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 
 from bench.cases import Case
 from bench.gate import Gate
+from bench.hosts import cores
 from bench.peers import NAMES, gloo, peer, tensorflow
 from bench.peers.crew import Crew, PeerCannot, PeerFailed
 from bench.peers.environment import NUMPY, CannotInstall, cache_folder, python_for
@@ -111,6 +113,25 @@ def test_commands(plan: PeerPlan, tmp_path: Path) -> None:
         crew.close()
     with pytest.raises(PeerFailed, match="has been ended"):
         crew.turn(1, 0)
+
+
+def test_bound_ranks_leave_all_cores_to_others(plan: PeerPlan, tmp_path: Path) -> None:
+    """Rank 0 starts them, and must not hand down the one core that it is bound to."""
+    every = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(every)})
+    try:
+        crew = Crew(plan, 2, str(tmp_path), every)
+        try:
+            assert [os.sched_getaffinity(process.pid) for process in crew._processes] == [every] * 2
+            assert os.sched_getaffinity(0) == {min(every)}
+        finally:
+            crew.close()
+    finally:
+        os.sched_setaffinity(0, every)
+
+
+def test_cores_of_all_ranks() -> None:
+    assert ranks(2, cores) == [sorted(os.sched_getaffinity(0))] * 2
 
 
 def test_a_python_without_it(tmp_path: Path) -> None:
