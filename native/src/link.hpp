@@ -35,6 +35,8 @@ struct Peer {
     std::string name() const;  // "rank 3 (host7)"
 };
 
+class ShmLink;
+
 class Link {
   public:
     explicit Link(Peer peer) : peer_(std::move(peer)) {}
@@ -77,6 +79,11 @@ class Link {
     // The peer may go on reading what was sent, and learns that nothing more will come.
     virtual void shut_down() = 0;
     virtual const char* scheme() const = 0;
+
+    // Itself, if it goes through shared memory.
+    virtual ShmLink* shared_memory() { return nullptr; }
+    // Bring closer what `peek` will look at first.
+    virtual void prefetch() const {}
 
     [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
 

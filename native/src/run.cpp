@@ -252,36 +252,52 @@ void Run::send(const Task& task, State& state) {
 void Run::cast(const Task& task, State& state) {
     const std::uint64_t ready = limit(task);
     const std::byte* data = at(task.dst);
-    // Where several peers read staging, one copy serves them; all others are written to one by one.
-    cast_links_.clear();
-    for (const int peer : task.peers) {
-        auto* shm = dynamic_cast<ShmLink*>(&link(peer));
-        if (shm != nullptr && workshop_.caster && shm->stages(data, static_cast<std::size_t>(task.length))) {
-            cast_links_.push_back(shm);
-        }
-    }
-    if (cast_links_.size() < 2) cast_links_.clear();
-    if (!cast_links_.empty()) {
-        const std::uint64_t from = cast_links_[0]->written();
-        workshop_.caster->write(cast_links_, data + from, static_cast<std::size_t>(ready - from));
-    }
+    stage_cast(task, data, ready);
     std::uint64_t released = task.length;
     std::uint64_t total = 0;
+    woken_.clear();
     for (const int peer : task.peers) {
         Link& to = link(peer);
-        const bool staged =
-            std::any_of(cast_links_.begin(), cast_links_.end(), [&](ShmLink* l) { return l == &to; });
+        ShmLink* const shm = to.shared_memory();
         std::uint64_t& taken = cast_taken_[static_cast<std::size_t>(peer)];
-        if (staged) {
-            taken = cast_links_[0]->written();
-        } else if (taken < task.length || task.length == 0) {
-            taken += to.write(data + taken, static_cast<std::size_t>(ready - taken));
+        if (std::find(cast_links_.begin(), cast_links_.end(), shm) != cast_links_.end()) {
+            taken = shm->written();
+        } else if (taken < task.length || (task.length == 0 && !to.finished())) {
+            const std::uint64_t n = ready - taken;
+            if (shm != nullptr) {
+                const std::size_t put = shm->put(data + taken, static_cast<std::size_t>(n));
+                taken += put;
+                if (put > 0 || task.length == 0) woken_.push_back(shm);
+            } else {
+                taken += to.write(data + taken, static_cast<std::size_t>(n));
+            }
         }
         total += taken;
         released = std::min(released, to.released());
     }
+    if (!woken_.empty()) {
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        for (ShmLink* const shm : woken_) shm->wake_peer();
+    }
     state.taken = total;
     state.done = released;
+}
+
+void Run::stage_cast(const Task& task, const std::byte* data, std::uint64_t ready) {
+    cast_links_.clear();
+    if (!workshop_.caster || task.length <= Line::inline_bytes) return;
+    for (const int peer : task.peers) {
+        ShmLink* const shm = link(peer).shared_memory();
+        if (shm != nullptr && shm->stages(data, static_cast<std::size_t>(task.length))) {
+            cast_links_.push_back(shm);
+        }
+    }
+    if (cast_links_.size() < 2) {
+        cast_links_.clear();
+        return;
+    }
+    const std::uint64_t from = cast_links_[0]->written();
+    workshop_.caster->write(cast_links_, data + from, static_cast<std::size_t>(ready - from));
 }
 
 void Run::recv(const Task& task, State& state) {
@@ -294,6 +310,11 @@ void Run::reduce(const Task& task, State& state) {
     std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
     if (n == 0) return;
     operands_.clear();
+    if (task.sources.size() > 2) {
+        for (const Operation::Source& source : task.sources) {
+            if (source.peer >= 0) link(source.peer).prefetch();
+        }
+    }
     // All peers are asked, also when one has nothing yet: a socket is drained while others are waited for.
     for (const Operation::Source& source : task.sources) {
         if (source.peer >= 0) {

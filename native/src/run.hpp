@@ -98,6 +98,8 @@ class Run {
     void start(const Task& task);
     void send(const Task& task, State& state);
     void cast(const Task& task, State& state);
+    // Where several peers read staging, one copy serves them: offer it to `cast_links_`.
+    void stage_cast(const Task& task, const std::byte* data, std::uint64_t ready);
     void recv(const Task& task, State& state);
     void reduce(const Task& task, State& state);
     void copy(const Task& task, State& state);
@@ -132,6 +134,7 @@ class Run {
     // Kept between operations to save allocations.
     std::vector<const std::byte*> operands_;
     std::vector<ShmLink*> cast_links_;
+    std::vector<ShmLink*> woken_;
     std::vector<std::uint64_t> cast_taken_;  // by rank: bytes handed over, in the one cast under way
     std::unique_ptr<std::byte[]> scratch_;
     std::uint64_t scratch_size_ = 0;

@@ -56,6 +56,16 @@ bool ShmLink::stages(const std::byte* data, std::size_t n) const {
 }
 
 std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
+    const std::uint64_t before = line_;
+    const std::size_t taken = put(data, n);
+    if (line_ != before) {
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        wake_peer();
+    }
+    return taken;
+}
+
+std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     if (length_ <= Line::inline_bytes) {
         if (started_ || n < length_ || !has_line()) return 0;
         Line& line = out_.lines[++line_ % lines_per_link];
@@ -96,14 +106,13 @@ std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n) {
 
 void ShmLink::publish(Line& line) {
     const std::uint64_t tag = line_ << 32 | sending_->fingerprint;
-    line.tag.store(tag, std::memory_order_seq_cst);
+    line.tag.store(tag, std::memory_order_release);
     started_ = true;
-    wake_peer();
 }
 
 void ShmLink::wake_peer() {
-    // What we have stored and what we look at here, and the peer's "set sleeping, then look once more", are
-    // all sequentially consistent: one of the two sees the other's store.
+    // Between what we have stored and what we look at here there is a full fence, as there is between the
+    // peer's "set sleeping" and its "look once more": one of the two sees the other's store.
     Header& header = theirs_->header();
     const auto sleep = static_cast<Sleep>(header.sleeping.load(std::memory_order_seq_cst));
     if (sleep == Sleep::awake) return;
@@ -225,6 +234,8 @@ std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data
     stage_(slot, data, n);
     uses.clear();
     for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n)});
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (ShmLink* link : links) link->wake_peer();
     next_ = (next_ + 1) % cast_slots;
     return n;
 }

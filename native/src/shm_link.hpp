@@ -33,6 +33,9 @@ class ShmLink final : public Link {
     bool ready(std::size_t unit) override;
     bool received() override;
 
+    ShmLink* shared_memory() override { return this; }
+    void prefetch() const override { __builtin_prefetch(&in_.lines[line_in_ % lines_per_link]); }
+
     const char* lost() override;
     void shut_down() override;
     const char* scheme() const override { return same_process_ ? "inproc" : "shm"; }
@@ -41,13 +44,16 @@ class ShmLink final : public Link {
     void mark_lost() { lost_.store(true, std::memory_order_release); }
     void wake_peer();
 
-    // --- for casts: one staged copy that several peers read
+    // --- for casts, to several peers at once
+    // As `write`, except that a sleeping peer is not woken: after a full fence, call `wake_peer`. So the
+    // peers' cache lines are fetched all at once.
+    std::size_t put(const std::byte* data, std::size_t n);
     // Whether a message like this one goes by staging slots at all.
     bool stages(const std::byte* data, std::size_t n) const;
     bool has_line();
     bool has_finished(std::uint64_t line);
     // Announce n bytes at `offset` of our arena as the next bytes of the message; the line's number. They
-    // count as released unless they are noted in `direct_`.
+    // count as released unless they are noted in `direct_`. Wakes nobody.
     std::uint64_t announce(std::uint64_t offset, std::size_t n);
     std::uint64_t written() const { return written_; }
 
