@@ -15,12 +15,14 @@ namespace collectives {
 using namespace std::chrono_literals;
 
 namespace {
-constexpr auto yield_for = 500us;    // then sleep: beyond this a wake-up's cost no longer matters
-constexpr auto slow_yield = 300us;   // a yield this long has given a time slice to a stranger
-constexpr auto crowded_for = 100ms;  // how long to remember that
+constexpr auto yield_for = 500us;     // then sleep: beyond this a wake-up's cost no longer matters
+constexpr auto slow_yield = 1ms;      // a yield this long has given a time slice away
+constexpr auto crowded_first = 2ms;   // how long to remember that the first time
+constexpr auto crowded_most = 200ms;  // and when it happens again each time that yielding is taken up
+constexpr auto again_within = 20ms;
 constexpr int fewest_spins = 32;
 // A rank that uses up its time slice by looking has to wait for the next one.
-constexpr int most_yields = 100;
+constexpr int most_yields = 1000;
 constexpr double never = 1e9;  // seconds
 }  // namespace
 
@@ -79,7 +81,11 @@ Backoff::Next Backoff::yield() {
     if (before < crowded_until_) return Next::sleep;
     if (++yields_ > most_yields || before - yielding_since_ > yield_for) return Next::sleep;
     ::sched_yield();
-    if (const auto after = Clock::now(); after - before > slow_yield) crowded_until_ = after + crowded_for;
+    if (const auto after = Clock::now(); after - before > slow_yield) {
+        const bool again = after - crowded_until_ < crowded_for_ + again_within;
+        crowded_for_ = again ? std::min<Clock::duration>(crowded_for_ * 2, crowded_most) : crowded_first;
+        crowded_until_ = after + crowded_for_;
+    }
     return Next::look;
 }
 

@@ -38,9 +38,9 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 //
 // Spin while there is a core for everybody, then yield, then sleep. Spinning pays only if what is waited for
 // comes meanwhile, which it cannot where two ranks have ended up on one core: periods that outlast the
-// spinning halve it, those that end in it double it. A yield that took long means that some other process
-// holds the core and every yield hands it a whole time slice; for a while after that, yielding is skipped: a
-// sleeper that is woken gets its core back at once.
+// spinning halve it, those that end in it double it. A yield that took long has handed a whole time slice to
+// some other process; for a while after that, yielding is skipped: a sleeper that is woken gets its core back
+// at once. It may have been chance, so the while is short at first, and doubles as long as it happens again.
 class Backoff {
   public:
     enum class Next : std::uint8_t { look, sleep };
@@ -64,6 +64,7 @@ class Backoff {
     int yields_ = 0;
     Clock::time_point yielding_since_{};
     Clock::time_point crowded_until_{};
+    Clock::duration crowded_for_{};
 };
 
 }  // namespace collectives
