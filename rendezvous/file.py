@@ -199,6 +199,7 @@ class FileStore:
 
     def _read(self, home: str, deadline: Deadline) -> tuple[str | None, bytes | None]:
         """The key's token and value, (None, None) if it is absent."""
+        before = None
         while True:
             token = self._token(home)
             if token is None:
@@ -208,9 +209,10 @@ class FileStore:
             try:
                 with open(path, "rb") as file:
                     data = file.read(MAX_VALUE + 1)
-            except FileNotFoundError:  # the key changed between the two looks
-                if deadline.passed:
+            except FileNotFoundError:  # the key changed between the two looks, or else somebody removed the file
+                if token == before and deadline.passed:
                     raise StoreError(f"{self!r}: {os.path.basename(path)} is missing; was it removed?") from None
+                before = token
                 time.sleep(0.001)
                 continue
             except OSError as error:

@@ -360,7 +360,16 @@ void reduce_arrays(nb::handle dst, const nb::sequence& sources, unsigned dtype, 
     const std::uint64_t count = nb::cast<std::uint64_t>(dst.attr("size"));
     const std::size_t unit = size_of(type);
     std::vector<const std::byte*> from;
-    for (const nb::handle source : sources) from.push_back(memory(source, count * unit, unit, "a source"));
+    const auto check = [&](nb::handle array) {
+        if (nb::cast<std::size_t>(array.attr("itemsize")) != unit) {
+            throw nb::type_error("an array's elements have another size than the dtype");
+        }
+    };
+    check(dst);
+    for (const nb::handle source : sources) {
+        check(source);
+        from.push_back(memory(source, count * unit, unit, "a source"));
+    }
     if (from.empty()) throw nb::value_error("there is nothing to reduce");
     std::byte* to = memory(dst, count * unit, unit, "the output");
     const nb::gil_scoped_release nogil;

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,41 @@ def test_a_directory_that_vanishes_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="gone"):
             call()
     store.close()
+
+
+def test_a_look_without_patience_is_not_confused_by_changes(tmp_path: Path) -> None:
+    """The value moves between the look at its name and the look into it, and there is no time left: no error."""
+    store = FileStore(tmp_path)
+    store.set("k", b"0")
+    stop = threading.Event()
+
+    def change() -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            store.set("k", str(number).encode())
+
+    writers = [threading.Thread(target=change) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(3000):
+            value = store.get("k", timeout=0)
+            assert value is not None and value.isdigit()
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+
+
+def test_a_value_that_was_removed_by_hand_is_an_error(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.set("k", b"0")
+    store.set("k", b"1")  # from now on the value lies beside the key
+    (value,) = tmp_path.glob("v.*")
+    value.unlink()
+    with pytest.raises(StoreError, match="was it removed"):
+        store.get("k", timeout=0.1)
 
 
 def test_foreign_files_do_no_harm(tmp_path: Path) -> None:
