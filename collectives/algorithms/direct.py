@@ -183,3 +183,17 @@ def direct_alltoall(rank: int, size: int) -> Schedule:
     for peer in reversed(others):
         b.recv(peer, b.out(peer))
     return b.build()
+
+
+@algorithm("barrier", name="direct", uneven=True)
+def direct_barrier(rank: int, size: int) -> Schedule:
+    """Everyone tells everyone.
+
+    Rounds 1; a rank sends an element to p-1 others, written once where peers share memory; any size. alpha.
+    """
+    b = Builder("barrier", "direct", rank, size, grid=(1, 1))
+    others = _others(rank, size)
+    if others:
+        b.send(others, b.inp())
+    _total(b, b.out(), b.inp(), rank, size)
+    return b.build()

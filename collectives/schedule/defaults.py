@@ -50,6 +50,7 @@ scatter         any              any   any   linear               : every byte c
 alltoall        self,inproc,shm  1-64  any   direct               : one round
 alltoall        any              5-    4K    bruck                : log2(ranks) messages instead of one a peer
 alltoall        any              any   any   pairwise             : every byte crosses one link only
+barrier         self,inproc,shm  1-16  any   direct               : one round: every rank tells all
 barrier         any              any   any   dissemination        : log2(ranks) rounds
 """,
     source="built in",
