@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rendezvous.store import Store
+from rendezvous.tcp import TcpStore
 from tests.rendezvous.backends import KINDS, PLAIN, Backend, backend
+from tests.rendezvous.dialing import SECRET
 
 if TYPE_CHECKING:
     from tests.redis_server import RedisServer
@@ -70,3 +72,19 @@ def no_threads_left() -> Iterator[None]:
     for thread in left:
         thread.join(10)
     assert not [thread for thread in left if thread.is_alive()]
+
+
+@pytest.fixture
+def server() -> Iterator[TcpStore]:
+    """A store that serves, with a secret."""
+    store = TcpStore.serve("127.0.0.1", 0, secret=SECRET)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def open_server() -> Iterator[TcpStore]:
+    """A store that serves everybody on this machine."""
+    store = TcpStore.serve("127.0.0.1", 0)
+    yield store
+    store.close()

@@ -10,6 +10,8 @@ import socket
 from rendezvous import _wire
 from rendezvous.tcp import TcpStore
 
+SECRET = bytes(range(32))  # of the stores in these tests
+
 
 def dial(server: TcpStore, *, reading: float = 10.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=reading)

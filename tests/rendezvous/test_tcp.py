@@ -6,7 +6,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,28 +13,9 @@ from native.errors import OpTimeout, StoreError
 from rendezvous import _wire
 from rendezvous.store import open_store
 from rendezvous.tcp import TcpStore
-from tests.rendezvous.dialing import dial_and_enter, read
+from tests.rendezvous.dialing import SECRET, dial_and_enter, read
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import background
-
-SECRET = bytes(range(32))
-
-
-@pytest.fixture
-def server() -> Iterator[TcpStore]:
-    """A store that serves, with a secret."""
-    store = TcpStore.serve("127.0.0.1", 0, secret=SECRET)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def open_server() -> Iterator[TcpStore]:
-    """A store that serves everybody on this machine."""
-    store = TcpStore.serve("127.0.0.1", 0)
-    yield store
-    store.close()
-
 
 # -- serving
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -15,28 +14,9 @@ from native.errors import AuthError, ConfigMismatch, StoreError
 from rendezvous import _tcp_server, _wire
 from rendezvous.store import open_store
 from rendezvous.tcp import TcpStore
-from tests.rendezvous.dialing import dial, dial_and_enter, is_closed, read
+from tests.rendezvous.dialing import SECRET, dial, dial_and_enter, is_closed, read
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import background, eventually, together
-
-SECRET = bytes(range(32))
-
-
-@pytest.fixture
-def server() -> Iterator[TcpStore]:
-    """A store that serves, with a secret."""
-    store = TcpStore.serve("127.0.0.1", 0, secret=SECRET)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def open_server() -> Iterator[TcpStore]:
-    """A store that serves everybody on this machine."""
-    store = TcpStore.serve("127.0.0.1", 0)
-    yield store
-    store.close()
-
 
 # -- secrets
 
