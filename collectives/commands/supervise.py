@@ -290,7 +290,7 @@ class _Supervisor:
             if rank.end is not None and rank.end.failed and rank.end is not self._first:
                 ways.setdefault(str(rank.end), []).append(rank)
         for way, ranks in ways.items():
-            self._console.say(f"{_these(ranks)} {way}")
+            self._console.say(f"{_these(ranks)} {way if len(ranks) == 1 else way.replace('was ', 'were ', 1)}")
 
     def _sweep(self) -> None:
         """The last resort and the last step: nothing is left, and process numbers are free again."""
