@@ -42,10 +42,10 @@ class Runner:
         self._group: Final = group
         self._execute: Final = group.run
         self._waiter: Final = Waiter()
-        # (function, x's shape and dtype, other arguments, whether out is x) ->
-        # (operation, the result's shape or None, what it wants of x)
         # `allreduce` for the user: native where the same call was made before, else by the method of that name.
         self.fast_allreduce: Final = _engine.repeater(group, self.gate.latch, timeout, self.allreduce)
+        # (function, x's shape and dtype, other arguments, whether out is x) ->
+        # (operation, the result's shape or None, what it wants of x)
         self._known: Final[dict[tuple[Any, ...], tuple[Operation, tuple[int, ...] | None, int]]] = {}
 
     def run(self, build: Callable[P, Call], *args: P.args, **kwargs: P.kwargs) -> Any:

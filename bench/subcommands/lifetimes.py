@@ -9,14 +9,14 @@ import sys
 from dataclasses import asdict
 
 import click
-from redis.exceptions import RedisError
 from rich.text import Text
 
-from bench.crowd import OWN, place, usual
+from bench.crowd import Place
 from bench.document import FORMAT, VERSION, write
 from bench.lifetimes import FIRST, GROWTH, Counts, Lifetimes, measure
 from bench.report import Progress
-from bench.subcommands.options import names, positive, screen, writable
+from bench.subcommands.options import positive, screen, writable
+from bench.subcommands.stores import each, store_option
 from native.errors import CollectiveError
 from transports import registry
 
@@ -29,14 +29,7 @@ _WIDTH = 11
     "--rounds", type=click.IntRange(min=1), default=1000, show_default=True, metavar="N", help="For each store."
 )
 @click.option("-n", "--ranks", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Threads.")
-@click.option(
-    "--store",
-    "stores",
-    multiple=True,
-    callback=names,
-    metavar="STORES",
-    help=f"{', '.join(OWN)}, redis://host.  [default: all, and $COLLECTIVES_STORE if that is Redis]",
-)
+@store_option
 @click.option("--transport", default="auto", show_default=True, metavar="NAME", help="auto, shm, tcp, ...")
 @click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
 @click.option("--json", metavar="FILE", callback=writable, help="Write the counts.")
@@ -63,32 +56,27 @@ def command(rounds: int, ranks: int, stores: tuple[str, ...], transport: str, ti
     found: list[Lifetimes] = []
     progress = Progress(screen().progress)
     failed = False
-    for name in stores or usual():
-        try:
-            with place(name) as where:
 
-                def note(number: int, kind: str = where.kind) -> None:
-                    if number % 10 == 0:
-                        progress.show(f"{kind}: round {number} of {rounds}")
+    def one(where: Place) -> Lifetimes:
+        def note(number: int) -> None:
+            if number % 10 == 0:
+                progress.show(f"{where.kind}: round {number} of {rounds}")
 
-                taken = measure(where, transport, ranks, rounds, timeout, note)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="'--store'") from error
-        except (CollectiveError, RedisError, OSError) as error:
-            progress.clear()
+        return measure(where, transport, ranks, rounds, timeout, note)
+
+    for taken in each(stores, progress, one):
+        if taken is None:
             failed = True
-            click.echo(f"collectives bench: {type(error).__name__}: {error}", err=True)
             continue
-        progress.clear()
         found.append(taken)
         for when, counts in (("before", taken.before), ("after", taken.after)):
             told = {**asdict(counts), "memory": f"{counts.memory / 2**20:.2f} MiB"}
             console.print(Text(f"  {taken.store:<8} {when:<6}" + "".join(f" {v:>{_WIDTH}}" for v in told.values())))
         verdict = f"grown: {', '.join(taken.grown)}" if taken.grown else "nothing has grown"
         style = "bold red" if taken.grown or taken.wrong else "green"
-        each = 1e3 * taken.seconds / rounds
+        pace = 1e3 * taken.seconds / rounds
         console.print(
-            Text(f"# {taken.store}: {verdict}, {taken.wrong} wrong values, {each:.2f} ms a round", style=style)
+            Text(f"# {taken.store}: {verdict}, {taken.wrong} wrong values, {pace:.2f} ms a round", style=style)
         )
         sys.stdout.flush()
     if json is not None:

@@ -11,15 +11,14 @@ from dataclasses import asdict
 from statistics import median
 
 import click
-from redis.exceptions import RedisError
 from rich.text import Text
 
-from bench.crowd import OWN, place, usual
+from bench.crowd import Place
 from bench.document import FORMAT, VERSION, write
 from bench.meeting import Meeting, measure
 from bench.report import Progress
-from bench.subcommands.options import names, positive, screen, writable
-from native.errors import CollectiveError
+from bench.subcommands.options import positive, screen, writable
+from bench.subcommands.stores import each, store_option
 
 FAILED = 3
 
@@ -27,14 +26,7 @@ FAILED = 3
 @click.command("meeting")
 @click.option("-n", "--ranks", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="Threads.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Of each.")
-@click.option(
-    "--store",
-    "stores",
-    multiple=True,
-    callback=names,
-    metavar="STORES",
-    help=f"{', '.join(OWN)}, redis://host.  [default: all, and $COLLECTIVES_STORE if that is Redis]",
-)
+@store_option
 @click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
 @click.option("--json", metavar="FILE", callback=writable, help="Write every round's times.")
 def command(ranks: int, rounds: int, stores: tuple[str, ...], timeout: float, json: str | None) -> None:
@@ -57,20 +49,17 @@ def command(ranks: int, rounds: int, stores: tuple[str, ...], timeout: float, js
     found: list[Meeting] = []
     progress = Progress(screen().progress)
     failed = False
-    for name in stores or usual():
-        try:
-            with place(name) as where:
-                progress.show(f"{ranks} ranks meet through {where.kind}")
-                found.append(measure(where, ranks, rounds, timeout))
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="'--store'") from error
-        except (CollectiveError, RedisError, OSError) as error:
-            progress.clear()
+
+    def one(where: Place) -> Meeting:
+        progress.show(f"{ranks} ranks meet through {where.kind}")
+        return measure(where, ranks, rounds, timeout)
+
+    for meeting in each(stores, progress, one):
+        if meeting is None:
             failed = True
-            click.echo(f"collectives bench: {type(error).__name__}: {error}", err=True)
             continue
-        progress.clear()
-        console.print(Text(f"  {found[-1].store:<10}" + _fields(found[-1].meet) + _fields(found[-1].init)))
+        found.append(meeting)
+        console.print(Text(f"  {meeting.store:<10}" + _fields(meeting.meet) + _fields(meeting.init)))
         sys.stdout.flush()
     if json is not None:
         told = {"format": f"{FORMAT} meeting", "version": VERSION}

@@ -2,7 +2,6 @@
 //
 // Invariant: the GIL is released around everything that can wait, and Python objects are touched only with
 // it: arrays of asynchronous operations are kept, and let go, by the Python object that started them.
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -10,7 +9,6 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <numpy/ndarraytypes.h>
 
 #include <algorithm>
 #include <limits>
@@ -114,10 +112,7 @@ std::byte* memory(nb::handle object, std::uint64_t bytes, std::size_t unit, cons
         throw nb::type_error((std::string(name) + " is not a NumPy array").c_str());
     }
     auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
-    std::uint64_t elements = 1;
-    for (int i = 0; i < PyArray_NDIM(array); ++i)
-        elements *= static_cast<std::uint64_t>(PyArray_DIM(array, i));
-    if (!PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS) || elements * unit != bytes) {
+    if (!PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS) || elements_of(array) * unit != bytes) {
         throw nb::value_error((std::string(name) + " has another size than the operation, or gaps").c_str());
     }
     return static_cast<std::byte*>(PyArray_DATA(array));

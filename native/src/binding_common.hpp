@@ -1,7 +1,10 @@
 // What the binding's files share: errors as Python raises them, and arrays' memory.
 #pragma once
 
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+
 #include <nanobind/nanobind.h>
+#include <numpy/ndarraytypes.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +25,12 @@ extern const Interrupted interrupted;
 
 // numpy.ndarray
 PyTypeObject* array_type();
+
+inline std::size_t elements_of(const PyArrayObject* array) {
+    std::size_t n = 1;
+    for (int i = 0; i < PyArray_NDIM(array); ++i) n *= static_cast<std::size_t>(PyArray_DIM(array, i));
+    return n;
+}
 
 struct PyOperation {
     std::shared_ptr<const Operation> operation;

@@ -2,9 +2,7 @@
 //
 // Invariant: whatever is not exactly as it was when the long way, in Python, accepted it goes the long way
 // again. Everything here runs with the GIL; it is released around the operation alone.
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <nanobind/nanobind.h>
-#include <numpy/ndarraytypes.h>
 #include <structmember.h>
 
 #include <cstring>
@@ -40,12 +38,6 @@ struct Latch {
     void release() { taken = false; }
 };
 
-std::size_t elements_of(const PyArrayObject* array) {
-    std::size_t n = 1;
-    for (int i = 0; i < PyArray_NDIM(array); ++i) n *= static_cast<std::size_t>(PyArray_DIM(array, i));
-    return n;
-}
-
 bool same_shape(const PyArrayObject* a, const PyArrayObject* b) {
     if (PyArray_NDIM(a) != PyArray_NDIM(b)) return false;
     for (int i = 0; i < PyArray_NDIM(a); ++i) {
@@ -76,18 +68,16 @@ struct Line {
             std::memcpy(copy.data(), in, copy.size());
             in = copy.data();
         }
-        bool failed = false;
         std::exception_ptr error;
         PyThreadState* const thread = PyEval_SaveThread();
         try {
             group->run(operation, in, out, timeout, interrupted);
         } catch (...) {
-            failed = true;
             error = std::current_exception();
         }
         PyEval_RestoreThread(thread);
         latch->release();
-        if (!failed) {
+        if (!error) {
             Py_INCREF(result);
             return result;
         }

@@ -97,20 +97,16 @@ bool Run::shares_memory_with(const Run& other) const {
            overlap(a.in, a_in, b.out, b_out);
 }
 
-void Run::look_at_turns() {
+void Run::look_at_turns(const Run* gone) {
     std::erase_if(turns_, [&](const Turn& turn) {
-        if (!turn.ahead->through_with(turn.lane)) return false;
+        if (turn.ahead != gone && !turn.ahead->through_with(turn.lane)) return false;
         release(turn.step);
         return true;
     });
 }
 
 void Run::forget(const Run* run) {
-    std::erase_if(turns_, [&](const Turn& turn) {
-        if (turn.ahead != run) return false;
-        release(turn.step);
-        return true;
-    });
+    look_at_turns(run);
     if (behind_ == run) behind_ = nullptr;
 }
 

@@ -63,7 +63,7 @@ class Run {
     bool complete() const { return unfinished_ == 0; }
     // Those without whose doing nothing moves.
     void awaited(std::vector<Awaited>& result);
-    // `run` is complete, as are all before it, and about to be forgotten.
+    // `run` is over, as are all before it, and about to be forgotten.
     void forget(const Run* run);
     // Give back what is not worth keeping.
     void end();
@@ -89,7 +89,8 @@ class Run {
     };
 
     void take_turns(std::span<const std::unique_ptr<Run>> earlier);
-    void look_at_turns();
+    // `gone`: a run that is over, whether or not it got through.
+    void look_at_turns(const Run* gone = nullptr);
     bool through_with(std::uint32_t lane) const;
     bool shares_memory_with(const Run& other) const;
     void release(std::uint32_t step);
