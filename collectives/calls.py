@@ -72,7 +72,7 @@ class Calls:
     """Prepares the calls of one communicator; the caller sees to it that one thread at a time does.
 
     Functions of one array take (x, out, timeout, and what the operation depends on besides x's shape and dtype);
-    `out` is the result's array where there may be one, else `x` where that is overwritten.
+    `out` is the result's array where the caller may give one.
     """
 
     def __init__(self, group: _engine.Group, preparer: Preparer, timeout: float) -> None:
@@ -96,7 +96,7 @@ class Calls:
     def allreduce(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str) -> Call:
         return self._reduction("allreduce", x, out, timeout, op, 0, algorithm)
 
-    def reduce(self, x: Any, out: Any, timeout: float | None, root: int, op: str, algorithm: str) -> Call:
+    def reduce(self, x: Any, out: Any, timeout: float | None, op: str, root: int, algorithm: str) -> Call:
         return self._reduction("reduce", x, out, timeout, op, check_rank(root, self.size, "root"), algorithm)
 
     def _reduction(

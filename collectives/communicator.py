@@ -22,6 +22,7 @@ from collectives.calls import Deadline
 from collectives.explaining import explain
 from collectives.family import Origin, separate
 from collectives.links import Linked
+from collectives.repeated import long_way, repeated, repeated_methods
 from collectives.runner import Runner
 from collectives.schedule.table import Table
 from collectives.work import Work
@@ -59,9 +60,12 @@ class Communicator:
         self._children = 0
         self._runner: Final = Runner(linked.group, rank, linked.situation, linked.layout, name, timeout)
         self._calls: Final = self._runner.calls
-        # Hides the method, which documents it, with what does the same sooner.
-        self.__dict__["allreduce"] = self._runner.fast_allreduce
         self._byte: Final = _bytes()
+        for method, (function, form) in _REPEATED.items():
+            # Hides the method, which documents it, with what does the same sooner.
+            way = long_way(self, function, self._runner.gate.refuse)
+            given = self._byte if method == "barrier" else None
+            self.__dict__[method] = self._runner.repeater(method, way, form, given)
         self._shut: Final = weakref.finalize(self, _shut, linked, closing, os.getpid())
 
     # --- what it is
@@ -186,6 +190,7 @@ class Communicator:
 
     # --- one array in, one out
 
+    @repeated("x")
     def allreduce(
         self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
@@ -193,7 +198,7 @@ class Communicator:
 
         `out`: an array of x's shape and dtype to write to, which may be `x` itself. Returns `out`, or a new array.
         """
-        return self._runner.allreduce(x, op, out=out, algorithm=algorithm, timeout=timeout)
+        return self._runner.remembered(self._calls.allreduce, x, out, timeout, op, algorithm)
 
     def allreduce_plan(
         self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
@@ -212,6 +217,7 @@ class Communicator:
         """`allreduce` in the background."""
         return self._runner.start(self._calls.allreduce, x, out, timeout, op, algorithm)
 
+    @repeated("x")
     def reduce(
         self,
         x: Any,
@@ -226,7 +232,7 @@ class Communicator:
 
         `out` is written on the root only.
         """
-        return self._runner.repeat(self._calls.reduce, x, out, timeout, root, op, algorithm)
+        return self._runner.remembered(self._calls.reduce, x, out, timeout, op, root, algorithm)
 
     def reduce_async(
         self,
@@ -239,8 +245,9 @@ class Communicator:
         timeout: Seconds = None,
     ) -> Work[Any]:
         """`reduce` in the background."""
-        return self._runner.start(self._calls.reduce, x, out, timeout, root, op, algorithm)
+        return self._runner.start(self._calls.reduce, x, out, timeout, op, root, algorithm)
 
+    @repeated("x")
     def reduce_scatter(
         self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
@@ -248,7 +255,7 @@ class Communicator:
 
         ValueError where `size` does not divide `x.shape[0]`. `out` has shape (n, *x.shape[1:]).
         """
-        return self._runner.repeat(self._calls.reduce_scatter, x, out, timeout, op, algorithm)
+        return self._runner.remembered(self._calls.reduce_scatter, x, out, timeout, op, algorithm)
 
     def reduce_scatter_async(
         self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
@@ -256,17 +263,19 @@ class Communicator:
         """`reduce_scatter` in the background."""
         return self._runner.start(self._calls.reduce_scatter, x, out, timeout, op, algorithm)
 
+    @repeated("x")
     def broadcast(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
         """Overwrite `x`, of the same shape and dtype everywhere, with the root's. Returns `x`."""
-        return self._runner.repeat(self._calls.broadcast, x, x, timeout, root, algorithm)
+        return self._runner.remembered(self._calls.broadcast, x, None, timeout, root, algorithm)
 
     def broadcast_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
         """`broadcast` in the background."""
-        return self._runner.start(self._calls.broadcast, x, x, timeout, root, algorithm)
+        return self._runner.start(self._calls.broadcast, x, None, timeout, root, algorithm)
 
+    @repeated("x")
     def allgather(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
         """Every rank's `x`, of the same shape everywhere, stacked: shape (size, *x.shape)."""
-        return self._runner.repeat(self._calls.allgather, x, out, timeout, algorithm)
+        return self._runner.remembered(self._calls.allgather, x, out, timeout, algorithm)
 
     def allgather_async(
         self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
@@ -285,9 +294,10 @@ class Communicator:
         """`allgatherv` in the background, once every rank has called it."""
         return self._runner.start(self._calls.allgatherv, x, algorithm, timeout)
 
+    @repeated("x")
     def gather(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
         """Every rank's `x`, stacked, on `root`: shape (size, *x.shape); None elsewhere."""
-        return self._runner.repeat(self._calls.gather, x, None, timeout, root, algorithm)
+        return self._runner.remembered(self._calls.gather, x, None, timeout, root, algorithm)
 
     def gather_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
         """`gather` in the background."""
@@ -329,12 +339,13 @@ class Communicator:
         """`scatterv` in the background, once the root has called it."""
         return self._runner.start(self._calls.scatterv, x, counts, root, algorithm, timeout)
 
+    @repeated("x")
     def alltoall(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
         """Block i of `x` goes to rank i, blocks being x.shape[0] / size rows; those received, in rank order.
 
         ValueError where `size` does not divide `x.shape[0]`.
         """
-        return self._runner.repeat(self._calls.alltoall, x, out, timeout, algorithm)
+        return self._runner.remembered(self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoall_async(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
         """`alltoall` in the background."""
@@ -351,33 +362,39 @@ class Communicator:
         """`alltoallv` in the background, once every rank has called it."""
         return self._runner.start(self._calls.alltoallv, x, counts, algorithm, timeout)
 
+    @repeated(None)
     def barrier(self, *, algorithm: str = "auto", timeout: Seconds = None) -> None:
         """Return when every rank has called it."""
-        self._runner.repeat(self._calls.barrier, *self._byte, timeout, algorithm)
+        self._runner.remembered(self._calls.barrier, *self._byte, timeout, algorithm)
 
     def barrier_async(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[None]:
         """`barrier` in the background."""
         return self._runner.start(self._calls.barrier, *_bytes(), timeout, algorithm)
 
+    @repeated("x")
     def send(self, x: Any, dest: int, *, timeout: Seconds = None) -> None:
         """Send `x` to rank `dest`, which calls `recv`. Returns when `x` may change; that may wait for `dest`.
 
         Operations of a communicator run one after another, in the background too: of two ranks that exchange
         arrays one has to receive first.
         """
-        self._runner.repeat(self._calls.send, x, None, timeout, dest)
+        self._runner.remembered(self._calls.send, x, None, timeout, dest)
 
     def send_async(self, x: Any, dest: int, *, timeout: Seconds = None) -> Work[None]:
         """`send` in the background."""
         return self._runner.start(self._calls.send, x, None, timeout, dest)
 
+    @repeated("out")
     def recv(self, out: Any, source: int, *, timeout: Seconds = None) -> Any:
         """Receive into `out` what rank `source` sends, of the same dtype and number of elements. Returns `out`."""
-        return self._runner.repeat(self._calls.recv, out, out, timeout, source)
+        return self._runner.remembered(self._calls.recv, out, None, timeout, source)
 
     def recv_async(self, out: Any, source: int, *, timeout: Seconds = None) -> Work[Any]:
         """`recv` in the background."""
-        return self._runner.start(self._calls.recv, out, out, timeout, source)
+        return self._runner.start(self._calls.recv, out, None, timeout, source)
+
+
+_REPEATED: Final = repeated_methods(Communicator)
 
 
 def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:

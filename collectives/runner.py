@@ -11,23 +11,19 @@ from typing import Any, Final, ParamSpec, TypeAlias
 
 import numpy as np
 
+from collectives.arrays import Array
 from collectives.calls import Call, Calls
 from collectives.gate import Gate
 from collectives.prepare import Preparer
+from collectives.repeated import Form
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from collectives.work import Waiter, Work
 from native import _engine
-from native._engine import Group, Operation, Plan
+from native._engine import Group, Plan, Repeater
 
 P = ParamSpec("P")
 Build: TypeAlias = "Callable[..., Call]"  # (x, out, timeout, *args)
-
-_MOST_KNOWN: Final = 1024
-_AS_IT_IS, _COPIED, _NO_INPUT = range(3)  # what an operation wants of x
-_ndarray, _empty, _may_share_memory = np.ndarray, np.empty, np.may_share_memory
-# NumPy's flags as bits: contiguous and aligned; writeable too; owner of its memory
-_READABLE, _WRITABLE, _OWNER = 0x101, 0x501, 0x4
 
 
 class Runner:
@@ -40,13 +36,8 @@ class Runner:
         self.gate: Final = Gate(name)
         self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
         self._group: Final = group
-        self._execute: Final = group.run
         self._waiter: Final = Waiter()
-        # `allreduce` for the user: native where the same call was made before, else by the method of that name.
-        self.fast_allreduce: Final = _engine.repeater(group, self.gate.latch, timeout, self.allreduce)
-        # (function, x's shape and dtype, other arguments, whether out is x) ->
-        # (operation, the result's shape or None, what it wants of x)
-        self._known: Final[dict[tuple[Any, ...], tuple[Operation, tuple[int, ...] | None, int]]] = {}
+        self._repeaters: Final[dict[str, Repeater]] = {}
 
     def run(self, build: Callable[P, Call], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Check and prepare the call by `build`, run it on this thread, give its result."""
@@ -72,52 +63,20 @@ class Runner:
         finally:
             latch.release()
 
-    def allreduce(
-        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: float | None = None
-    ) -> Any:
-        """The reduction of every rank's `x`, of the same shape and dtype everywhere; the same bits on every rank.
+    def repeater(self, name: str, way: Callable[..., Any], form: Form, arrays: tuple[Array, Array] | None) -> Repeater:
+        """Runs calls that `remembered` has seen, with no checks but those of what may have changed; others by `way`."""
+        made = _engine.repeater(self._group, self.gate.latch, self.timeout, way, form.positional, form.keywords, arrays)
+        self._repeaters[name] = made
+        return made
 
-        `out`: an array of x's shape and dtype to write to, which may be `x` itself. Returns `out`, or a new array.
-        """
-        return self.run(self._remember_allreduce, x, out, timeout, op, algorithm)
-
-    def repeat(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Any:
-        """As `run(build, x, out, timeout, *args)`; where an array like `x` has passed before, with one lookup."""
-        if timeout is None and type(x) is _ndarray:
-            dtype = x.dtype
-            try:
-                # True == 1, but is no root: the type belongs to what is looked up.
-                known = self._known.get((build, x.shape, dtype, args, type(args[0]), out is x))
-            except TypeError:  # something unhashable: the long way says what is wrong with it
-                known = None
-            if known is not None:
-                operation, shape, wants = known
-                flags = x.flags.num
-                if out is None:
-                    fits = flags & _READABLE == _READABLE
-                    result = None if shape is None else _empty(shape, dtype)
-                elif out is x:
-                    fits = flags & _WRITABLE == _WRITABLE
-                    result = out if shape is not None else None
-                else:
-                    fits = flags & _READABLE == _READABLE and _is_apart(out, shape, dtype, x, flags)
-                    result = out
-                if fits:
-                    inp = x if wants == _AS_IT_IS else x.copy() if wants == _COPIED else None
-                    latch = self.gate.latch
-                    if not latch.acquire():
-                        self.gate.refuse()
-                    try:
-                        self._execute(operation, inp, result, self.timeout)
-                    finally:
-                        latch.release()
-                    return result
+    def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Any:
+        """As `run(build, x, out, timeout, *args)`; from then on the repeater of that name knows calls like this one."""
         return self.run(self._remember, build, x, out, timeout, args)
 
     def plan(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str) -> Plan:
         """An allreduce of these arrays, ready to be called. Sends nothing. TypeError, ValueError for other arrays."""
         for name, array in (("x", x), ("out", out)):
-            if type(array) is not _ndarray and not (array is None and name == "out"):
+            if type(array) is not np.ndarray and not (array is None and name == "out"):
                 raise TypeError(f"a plan needs NumPy arrays, but {name} is {type(array).__name__}")
         if not x.flags.c_contiguous:
             raise ValueError("a plan needs arrays without gaps, in C order, but x is not contiguous")
@@ -135,32 +94,14 @@ class Runner:
         finally:
             latch.release()
 
-    def _remember_allreduce(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str) -> Call:
-        call = self.calls.allreduce(x, out, timeout, op, algorithm)
-        if type(x) is _ndarray and call.repeatable:
-            same = out is x
-            copied = same and call.inp is not x
-            _engine.remember(self.fast_allreduce, x, op, algorithm, same, call.operation, copied)
-        return call
-
     def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Call:
         call = build(x, out, timeout, *args)
-        if type(x) is _ndarray and call.repeatable:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            same = out is x
-            wants = _NO_INPUT if call.inp is None else _COPIED if same and call.inp is not x else _AS_IT_IS
-            shape = None if call.out is None else call.out.shape
-            self._known[(build, x.shape, x.dtype, args, type(args[0]), same)] = call.operation, shape, wants
+        target = call.target
+        # Another array like x might be written itself where this one was staged.
+        staged = target is not None and call.out is not x and (target.origin is x or target.result is x)
+        if type(x) is np.ndarray and call.repeatable and not staged:
+            copied = call.out is x and call.inp is not x
+            wants = _engine.NO_INPUT if call.inp is None else _engine.COPIED if copied else _engine.AS_IT_IS
+            result = None if target is None else x if call.out is x else target.host.shape
+            _engine.remember(self._repeaters[build.__name__], x, args, out is x, call.operation, wants, result)
         return call
-
-
-def _is_apart(out: Any, shape: Any, dtype: Any, x: Any, flags: int) -> bool:
-    """Whether `out` is an array for such a result that has no memory in common with `x`, whose flags are given."""
-    if type(out) is not _ndarray or out.shape != shape or out.dtype != dtype:
-        return False
-    bits = out.flags.num
-    if bits & _WRITABLE != _WRITABLE:
-        return False
-    # Two arrays that own their memory do not share it; asking NumPy costs more than all the rest.
-    return bool(bits & flags & _OWNER) or not _may_share_memory(x, out)

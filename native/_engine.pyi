@@ -144,23 +144,46 @@ class Latch:
     def shut(self) -> None: ...
 
 class Repeater:
-    """Made by `repeater`. Called like Communicator.allreduce."""
+    """Made by `repeater`. Called like the method that it stands for."""
 
     @property
     def known(self) -> int:
         """How many calls it remembers."""
 
-    def __call__(
-        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: float | None = None
-    ) -> Any: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
-def repeater(group: Group, latch: Latch, timeout: float, slow: Callable[..., Any]) -> Repeater:
-    """Runs at once the calls that `remember` was told of, and passes all others to `slow`."""
+def repeater(
+    group: Group,
+    latch: Latch,
+    timeout: float,
+    slow: Callable[..., Any],
+    positional: tuple[tuple[str, Any], ...],
+    keywords: tuple[tuple[str, Any], ...],
+    arrays: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
+) -> Repeater:
+    """Runs at once the calls that `remember` was told of, and passes all others to `slow`.
+
+    Called with an array x and the parameters, (name, default) each, `positional` ones in this order or by name,
+    and `out` by name. `arrays`: x and where the result goes for calls that have no arrays of their own.
+    """
+
+AS_IT_IS: Final[int]  # what an operation wants of x: to read it where it lies,
+COPIED: Final[int]  # a copy, since the result overwrites it,
+NO_INPUT: Final[int]  # nothing
 
 def remember(
-    repeater: Repeater, x: Any, op: str, algorithm: str, in_place: bool, operation: Operation, copied: bool
+    repeater: Repeater,
+    x: npt.NDArray[Any],
+    values: tuple[Any, ...],
+    in_place: bool,
+    operation: Operation,
+    input: int,
+    result: tuple[int, ...] | npt.NDArray[Any] | None,
 ) -> None:
-    """Calls with arrays like x, and these very other arguments, are `operation`. `copied`: x is, first."""
+    """Calls with arrays like x, these values of the parameters, and `out` x itself or not, are `operation`.
+
+    `result`: x where x is overwritten, the shape of another array, or None where there is none.
+    """
 
 class Plan:
     """Made by `plan`. Calling it runs the operation and returns `out`."""

@@ -464,5 +464,6 @@ NB_MODULE(_engine, module) {
         .def_prop_ro("broken", &PyGroup::broken)
         .def("close", &PyGroup::close);
 
-    add_repeated_calls(module);
+    add_repeaters(module);
+    add_plans(module);
 }

@@ -39,7 +39,9 @@ struct PyOperation {
 // The group of a native Group object, for calls that outlive this one.
 std::shared_ptr<Group> group_of(nanobind::handle group);
 
-// Adds Latch, Repeater and Plan.
-void add_repeated_calls(nanobind::module_& module);
+// Adds Latch and Repeater.
+void add_repeaters(nanobind::module_& module);
+// Adds Plan.
+void add_plans(nanobind::module_& module);
 
 }  // namespace collectives

@@ -91,16 +91,6 @@ def test_in_place_through_another_view() -> None:
     ranks(2, body)
 
 
-def test_the_calls_kept_for_repetition_are_limited() -> None:
-    with collectives.init() as comm:
-        for n in range(3000):
-            comm.allreduce(np.ones(n, np.int8))
-            comm.allgather(np.ones(n, np.int8))
-        assert 0 < comm._runner.fast_allreduce.known <= 1024
-        assert len(comm._runner._known) <= 1024
-        assert len(comm._calls.prepare._kept) <= 1024
-
-
 def test_buffers_and_other_libraries_arrays() -> None:
     def body(comm: Communicator) -> None:
         x = bytearray(b"\x01\x02")

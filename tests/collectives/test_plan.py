@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import weakref
 from typing import Any
 
@@ -112,14 +111,3 @@ def test_a_communicator_goes_with_its_last_reference() -> None:
     assert shut.alive
     del comm
     assert not shut.alive
-
-
-def test_the_short_way_is_documented_like_the_long_one() -> None:
-    with collectives.init() as comm:
-        assert str(inspect.signature(comm.allreduce)).startswith("(x: 'Any', op: 'str' = 'sum', *, out:")
-        assert comm.allreduce.__doc__ == Communicator.allreduce.__doc__
-        assert comm.allreduce.__name__ == "allreduce"
-        with pytest.raises(TypeError, match="'x'"):
-            comm.allreduce()  # type: ignore[call-arg]
-        with pytest.raises(TypeError, match="axis"):
-            comm.allreduce(np.ones(3), axis=0)  # type: ignore[call-arg]
