@@ -21,6 +21,12 @@ constexpr std::size_t most_remembered = 1024;
 constexpr std::size_t most_parameters = 3;
 constexpr int most_dimensions = 6;
 
+nb::object interned(nb::handle name) {
+    PyObject* text = nb::borrow(name).release().ptr();
+    PyUnicode_InternInPlace(&text);
+    return nb::steal(text);
+}
+
 // What an argument is compared by: a number, such as a rank, by its value, which as an odd one is no address;
 // everything else by what object it is.
 std::uintptr_t token(PyObject* value) {
@@ -99,7 +105,10 @@ struct Repeater {
 
     // False: nothing has happened, and the long way has to be gone.
     bool fast(PyObject* const* args, std::size_t nargs, PyObject* names, PyObject*& result);
-    bool read(PyObject* const* args, std::size_t nargs, PyObject* names, Key& key, PyObject*& to) const;
+    // The arguments after x. `interning`: strings by the objects that stand for them. False for an argument that
+    // is not known here.
+    bool read(PyObject* const* args, std::size_t nargs, PyObject* names, Key& key, PyObject*& to,
+              bool interning) const;
 
     int visit(visitproc visit, void* arg) const {
         Py_VISIT(slow.ptr());
@@ -112,9 +121,8 @@ PyObject* name_of_out() {
     return name;
 }
 
-// The arguments after x. False for one that is not known here.
-bool Repeater::read(PyObject* const* args, std::size_t nargs, PyObject* names, Key& key,
-                    PyObject*& to) const {
+bool Repeater::read(PyObject* const* args, std::size_t nargs, PyObject* names, Key& key, PyObject*& to,
+                    bool interning) const {
     if (nargs > positional) return false;
     std::array<PyObject*, most_parameters> values{};
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -133,7 +141,10 @@ bool Repeater::read(PyObject* const* args, std::size_t nargs, PyObject* names, K
         if (i == parameters.size()) return false;
         values[i] = value;
     }
-    for (std::size_t i = 0; i < parameters.size(); ++i) key.values[i] = token(values[i]);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const bool text = interning && PyUnicode_CheckExact(values[i]);
+        key.values[i] = token(text ? interned(values[i]).ptr() : values[i]);
+    }
     return true;
 }
 
@@ -168,9 +179,13 @@ bool Repeater::fast(PyObject* const* args, std::size_t nargs, PyObject* names, P
     if (array == nullptr || !PyArray_CHKFLAGS(array, readable)) return false;
     Key key;
     PyObject* to = Py_None;
-    if (!key.take(array) || !read(args, nargs, names, key, to)) return false;
+    if (!key.take(array) || !read(args, nargs, names, key, to, false)) return false;
     key.in_place = to == from;
-    const auto place = known.find(key);
+    auto place = known.find(key);
+    if (place == known.end()) {
+        if (!read(args, nargs, names, key, to, true)) return false;
+        place = known.find(key);
+    }
     if (place == known.end()) return false;
     const Remembered& call = place->second;
     nb::object fresh;
@@ -226,12 +241,6 @@ PyGetSetDef attributes[] = {{"known", known_to, nullptr, "How many calls it reme
                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyTypeObject* type = nullptr;
-
-nb::object interned(nb::handle name) {
-    PyObject* text = nb::borrow(name).release().ptr();
-    PyUnicode_InternInPlace(&text);
-    return nb::steal(text);
-}
 
 void add_parameters(Repeater& repeater, const nb::tuple& parameters) {
     for (const nb::handle parameter : parameters) {
