@@ -64,11 +64,12 @@ def separate(
     origin: Origin,
     everyones: Callable[[bytes], Sequence[bytes]],
     deadline: Deadline,
+    home: int,
 ) -> tuple[int, Linked] | None:
     """This rank's number in, and part of, a new group of those with its color, ordered by key and rank.
 
-    `origin` is the new group's; `everyones` exchanges bytes over the parent. None where `color` is None. Raises
-    CollectiveError, on every rank, where any cannot open its listeners; and what `link` raises.
+    `origin` is the new group's; `everyones` exchanges bytes over the parent; `home` is as in the parent. None where
+    `color` is None. Raises CollectiveError, on every rank, where any cannot open its listeners; and what `link` raises.
     """
     doors, wish = None, Wish(color, key, None)
     problem: Exception | None = None
@@ -93,7 +94,7 @@ def separate(
             raise ConfigMismatch("a rank that wants to join a new group sent no record")
         mine = ranks.index((key, rank))
         name = context(origin.run, origin.epoch, origin.path)
-        return mine, link(mine, members, doors, origin.policy, name, origin.epoch, deadline)
+        return mine, link(mine, members, doors, origin.policy, name, origin.epoch, deadline, home)
     except BaseException:
         if doors is not None:
             doors.close()

@@ -18,7 +18,7 @@ from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
 from transports import registry
-from transports.host import HostIdentity, oversubscribed
+from transports.host import HostIdentity, home_core, oversubscribed
 from transports.transport import Listener, Place, Scope
 
 T = TypeVar("T")
@@ -117,6 +117,7 @@ class Linked:
     hosts: tuple[str, ...]
     local_rank: int
     local_size: int
+    home: int  # the core to wait on where ranks outnumber cores
 
     def close(self) -> None:
         self.group.close()
@@ -129,10 +130,17 @@ def context(run: str, epoch: int, path: str) -> bytes:
 
 
 def link(
-    rank: int, members: Sequence[Member], doors: Doors, policy: Policy, name: bytes, epoch: int, deadline: Deadline
+    rank: int,
+    members: Sequence[Member],
+    doors: Doors,
+    policy: Policy,
+    name: bytes,
+    epoch: int,
+    deadline: Deadline,
+    home: int | None = None,
 ) -> Linked:
     """Make the group and tell it how to reach every peer. Opens no links yet, closes nothing on errors but what
-    it made; the doors stay the caller's then.
+    it made; the doors stay the caller's then. `home`: this rank's core in the group that it first belonged to.
 
     Raises TransportUnavailable for a pair that no allowed transport connects, with every reason.
     """
@@ -144,7 +152,9 @@ def link(
     mine = identities[rank]
     layout = Layout.of((identity.boot, identity.netns) for identity in identities)
     crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
-    group = Group(rank, len(members), name, epoch, policy.secret, 0, oversubscribed(mine, identities))
+    if home is None:
+        home = home_core(rank, identities)
+    group = Group(rank, len(members), name, epoch, policy.secret, 0, oversubscribed(mine, identities), home)
     try:
         doors.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):
@@ -166,6 +176,7 @@ def link(
         hosts=tuple(identity.host for identity in identities),
         local_rank=layout.local_rank(rank),
         local_size=len(layout.members[layout.hosts[rank]]),
+        home=home,
     )
 
 

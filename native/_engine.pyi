@@ -91,9 +91,11 @@ class Group:
         secret: bytes,
         segment: int = 0,
         oversubscribed: bool = False,
+        home: int = -1,
     ) -> None:
         """`context`: 16 bytes naming run and communicator. `secret` may be empty (insecure).
-        `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host."""
+        `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; then
+        `home` is the core that this rank's threads go back to when they wait, -1 for none."""
 
     def listen(self, scheme: str, fd: int) -> None:
         """Accept peers of `scheme` ("shm", "tcp") on this bound, listening, non-blocking socket; owns it."""

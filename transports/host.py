@@ -128,6 +128,17 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
     return separator.join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
+def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
+    """The core on which that rank waits where ranks (one identity each) outnumber cores.
+
+    Those that may use the same cores are spread over them evenly, neighbours together.
+    """
+    mine = everyone[rank]
+    alike = [r for r, identity in enumerate(everyone) if identity.same_machine(mine) and identity.cpus == mine.cpus]
+    cores = [core for core in range(mine.cpus.bit_length()) if mine.cpus >> core & 1]
+    return cores[alike.index(rank) * len(cores) // len(alike)]
+
+
 def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
     """How many cores the ranks (one identity each) of my machine may keep busy together; at least 1."""
     here = [identity for identity in everyone if identity.same_machine(mine)]

@@ -2,6 +2,7 @@
 //
 // Invariant: the GIL is released around everything that can wait, and Python objects are touched only with
 // it: arrays of asynchronous operations are kept, and let go, by the Python object that started them.
+#include <sched.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -232,7 +233,7 @@ struct Ticket {
 class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
-            std::size_t segment, bool oversubscribed) {
+            std::size_t segment, bool oversubscribed, int home) {
         Group::Options options;
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
         if (context.size() != options.identity.group.size())
@@ -245,6 +246,8 @@ class PyGroup {
         options.identity.secret.assign(secret.c_str(), secret.size());
         options.segment = segment;
         options.oversubscribed = oversubscribed;
+        if (home < -1 || home >= CPU_SETSIZE) throw nb::value_error("no such core");
+        options.home = home;
         group_ = std::make_shared<Group>(std::move(options));
     }
     PyGroup(const PyGroup&) = delete;
@@ -449,9 +452,9 @@ NB_MODULE(_engine, module) {
         .def("wait", &Ticket::wait, "timeout"_a.none());
 
     nb::class_<PyGroup>(module, "Group")
-        .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool>(),
+        .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
-             "oversubscribed"_a = false)
+             "oversubscribed"_a = false, "home"_a = -1)
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("listen_inproc", &PyGroup::listen_inproc)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)

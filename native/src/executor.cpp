@@ -20,7 +20,7 @@ constexpr auto longest_sleep = 50ms;
 }  // namespace
 
 Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing)
-    : settings_(settings), sleeper_(sleeper), closing_(closing), backoff_(settings.spins) {
+    : settings_(settings), sleeper_(sleeper), closing_(closing), backoff_(settings.spins, settings.home) {
     workshop_.slice = settings.slice;
 }
 

@@ -51,6 +51,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     }
     scale_ = 1.0 / program.size;
     told_ = false;
+    sockets_.reset();
     held_ = false;
     error_ = nullptr;
     states_.assign(program.steps.size(), State{});
@@ -110,12 +111,15 @@ void Run::forget(const Run* run) {
     if (behind_ == run) behind_ = nullptr;
 }
 
-bool Run::uses_sockets() const {
-    const std::vector<int>& peers = operation().program().peers;
-    return std::any_of(peers.begin(), peers.end(), [&](int peer) {
-        const Link* to = request_.links[static_cast<std::size_t>(peer)];
-        return to != nullptr && to->fd() >= 0;
-    });
+bool Run::uses_sockets() {
+    if (!sockets_) {
+        const std::vector<int>& peers = operation().program().peers;
+        sockets_ = std::any_of(peers.begin(), peers.end(), [&](int peer) {
+            const Link* to = request_.links[static_cast<std::size_t>(peer)];
+            return to != nullptr && to->fd() >= 0;
+        });
+    }
+    return *sockets_;
 }
 
 void Run::release(std::uint32_t step) {
@@ -190,7 +194,9 @@ void Run::start(const Task& task) {
             break;
         case StepKind::reduce:
             for (const Operation::Source& source : task.sources) {
-                if (source.peer >= 0) link(source.peer).expect(context_, task.length);
+                if (source.peer < 0) continue;
+                link(source.peer).expect(context_, task.length);
+                link(source.peer).prefetch();
             }
             break;
         case StepKind::copy:
@@ -304,14 +310,8 @@ void Run::recv(const Task& task, State& state) {
 void Run::reduce(const Task& task, State& state) {
     const std::uint64_t unit = operation().unit();
     std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
-    if (n == 0) return;
+    if (n == 0 || !all_there(task, state)) return;
     operands_.clear();
-    if (task.sources.size() > 2) {
-        for (const Operation::Source& source : task.sources) {
-            if (source.peer >= 0) link(source.peer).prefetch();
-        }
-    }
-    // All peers are asked, also when one has nothing yet: a socket is drained while others are waited for.
     for (const Operation::Source& source : task.sources) {
         if (source.peer >= 0) {
             const std::span<const std::byte> data = link(source.peer).peek(static_cast<std::size_t>(unit));
@@ -322,7 +322,6 @@ void Run::reduce(const Task& task, State& state) {
         }
     }
     n -= n % unit;
-    if (n == 0) return;
     const double scale = task.final ? scale_ : 1.0;
     const ReduceFn kernel = kernels_[static_cast<std::size_t>(stores(task))];
     kernel(at(task.dst) + state.done, operands_.data(), operands_.size(), static_cast<std::size_t>(n / unit),
@@ -331,6 +330,19 @@ void Run::reduce(const Task& task, State& state) {
         if (source.peer >= 0) link(source.peer).consume(static_cast<std::size_t>(n));
     }
     state.done += n;
+    state.there = 0;
+}
+
+bool Run::all_there(const Task& task, State& state) {
+    const auto has_come = [&](const Operation::Source& source) {
+        return source.peer < 0 || !link(source.peer).peek(static_cast<std::size_t>(operation().unit())).empty();
+    };
+    const auto missing = std::find_if_not(task.sources.begin() + state.there, task.sources.end(), has_come);
+    state.there = static_cast<std::uint32_t>(missing - task.sources.begin());
+    if (missing == task.sources.end()) return true;
+    // A socket is drained while others are waited for.
+    if (uses_sockets()) std::for_each(missing + 1, task.sources.end(), has_come);
+    return false;
 }
 
 void Run::copy(const Task& task, State& state) {

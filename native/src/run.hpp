@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <functional>
 #include <memory>
 #include <span>
@@ -69,7 +70,7 @@ class Run {
     void end();
 
     const Request& request() const { return request_; }
-    bool uses_sockets() const;
+    bool uses_sockets();
 
   private:
     using Task = Operation::Task;
@@ -78,6 +79,7 @@ class Run {
         std::uint64_t done = 0;    // the watermark
         std::uint64_t taken = 0;   // sends: bytes handed to the link
         std::uint32_t before = 0;  // queues in which others come first
+        std::uint32_t there = 0;   // reductions: of the next slice's operands, the first so many have come
         bool started = false;
         bool complete = false;
     };
@@ -103,6 +105,8 @@ class Run {
     void stage_cast(const Task& task, const std::byte* data, std::uint64_t ready);
     void recv(const Task& task, State& state);
     void reduce(const Task& task, State& state);
+    // Whether the next bytes of all operands are here.
+    bool all_there(const Task& task, State& state);
     void copy(const Task& task, State& state);
     bool is_complete(const Task& task, const State& state);
 
@@ -123,6 +127,7 @@ class Run {
     std::array<ReduceFn, 2> kernels_{};  // by Stores
     double scale_ = 1.0;
     bool told_ = false;  // peers can read which call this is
+    std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
     bool held_ = false;
     const Run* behind_ = nullptr;  // the last earlier run that works on the same memory
     std::vector<Turn> turns_;      // not yet had

@@ -75,16 +75,19 @@ Backoff::Next Backoff::idle() {
 }
 
 Backoff::Next Backoff::yield() {
-    const auto before = Clock::now();
-    if (!yielded_) yielding_since_ = before;
+    if (!yielded_) yielding_since_ = looked_ = Clock::now();
     yielded_ = true;
+    const auto before = looked_;
     if (before < crowded_until_) return Next::sleep;
     if (++yields_ > most_yields || before - yielding_since_ > yield_for) return Next::sleep;
     ::sched_yield();
-    if (const auto after = Clock::now(); after - before > slow_yield) {
-        const bool again = after - crowded_until_ < crowded_for_ + again_within;
+    looked_ = Clock::now();
+    const bool slow = looked_ - before > slow_yield;
+    home_.seek(looked_, slow);
+    if (slow) {
+        const bool again = looked_ - crowded_until_ < crowded_for_ + again_within;
         crowded_for_ = again ? std::min<Clock::duration>(crowded_for_ * 2, crowded_most) : crowded_first;
-        crowded_until_ = after + crowded_for_;
+        crowded_until_ = looked_ + crowded_for_;
     }
     return Next::look;
 }

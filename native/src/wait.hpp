@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "home.hpp"
+
 namespace collectives {
 
 using Clock = std::chrono::steady_clock;
@@ -45,8 +47,10 @@ class Backoff {
   public:
     enum class Next : std::uint8_t { look, sleep };
 
-    // `most_spins`: looks before the first yield where spinning has proved useful.
-    explicit Backoff(int most_spins) : most_spins_(most_spins), spins_(most_spins) {}
+    // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which to
+    // yield, -1 for any.
+    explicit Backoff(int most_spins, int home = -1)
+        : most_spins_(most_spins), spins_(most_spins), home_(home) {}
 
     // What was waited for has come.
     void reset();
@@ -63,8 +67,10 @@ class Backoff {
     bool yielded_ = false;
     int yields_ = 0;
     Clock::time_point yielding_since_{};
+    Clock::time_point looked_{};  // after the last yield; a look since then counts as part of the next one
     Clock::time_point crowded_until_{};
     Clock::duration crowded_for_{};
+    Home home_;
 };
 
 }  // namespace collectives

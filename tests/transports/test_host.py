@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transports.host import HostIdentity, cpu_quota, oversubscribed, usable_cores
+from transports.host import HostIdentity, cpu_quota, home_core, oversubscribed, usable_cores
 
 HERE = HostIdentity.here()
 
@@ -87,6 +87,24 @@ def test_ranks_are_counted_against_cores(masks: list[int], quotas: list[float], 
 
 def test_ranks_of_other_machines_do_not_count() -> None:
     assert not oversubscribed(like(cpus=1), [like(cpus=1), *[like(cpus=1, boot=str(i)) for i in range(5)]])
+
+
+@pytest.mark.parametrize(
+    ("masks", "homes"),
+    [
+        ([0b11] * 4, [0, 0, 1, 1]),
+        ([0b1010] * 3, [1, 1, 3]),
+        ([0b111] * 8, [0, 0, 0, 1, 1, 1, 2, 2]),
+        ([0b1, 0b10, 0b1, 0b10], [0, 1, 0, 1]),  # pinned already
+        ([0b11, 0b11, 0b1100, 0b1100], [0, 1, 2, 3]),
+    ],
+)
+def test_homes_are_spread_over_the_cores_that_ranks_may_use(masks: list[int], homes: list[int]) -> None:
+    everyone = [like(cpus=mask) for mask in masks]
+    assert [home_core(rank, everyone) for rank in range(len(masks))] == homes
+    # Ranks of another machine, in between, change nothing.
+    mixed = [identity for mask in masks for identity in (like(cpus=mask), like(cpus=mask, boot="another"))]
+    assert [home_core(rank, mixed) for rank in range(0, len(mixed), 2)] == homes
 
 
 def test_the_quota_of_cgroup_v2_is_the_tightest_on_the_way_up(tmp_path: Path) -> None:
