@@ -2,7 +2,6 @@
 //
 // Invariant: the GIL is released around everything that can wait, and Python objects are touched only with
 // it: arrays of asynchronous operations are kept, and let go, by the Python object that started them.
-#include <sched.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -10,6 +9,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <limits>

@@ -105,8 +105,8 @@ struct Repeater {
 
     // False: nothing has happened, and the long way has to be gone.
     bool fast(PyObject* const* args, std::size_t nargs, PyObject* names, PyObject*& result);
-    // The arguments after x. `interning`: strings by the objects that stand for them. False for an argument that
-    // is not known here.
+    // The arguments after x. `interning`: strings by the objects that stand for them. False for an argument
+    // that is not known here.
     bool read(PyObject* const* args, std::size_t nargs, PyObject* names, Key& key, PyObject*& to,
               bool interning) const;
 

@@ -335,7 +335,8 @@ void Run::reduce(const Task& task, State& state) {
 
 bool Run::all_there(const Task& task, State& state) {
     const auto has_come = [&](const Operation::Source& source) {
-        return source.peer < 0 || !link(source.peer).peek(static_cast<std::size_t>(operation().unit())).empty();
+        return source.peer < 0 ||
+               !link(source.peer).peek(static_cast<std::size_t>(operation().unit())).empty();
     };
     const auto missing = std::find_if_not(task.sources.begin() + state.there, task.sources.end(), has_come);
     state.there = static_cast<std::uint32_t>(missing - task.sources.begin());

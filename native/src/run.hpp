@@ -10,9 +10,9 @@
 #include <array>
 #include <cstdint>
 #include <exception>
-#include <optional>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -126,7 +126,7 @@ class Run {
     Context context_;                    // links refer to it between operations
     std::array<ReduceFn, 2> kernels_{};  // by Stores
     double scale_ = 1.0;
-    bool told_ = false;  // peers can read which call this is
+    bool told_ = false;            // peers can read which call this is
     std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
     bool held_ = false;
     const Run* behind_ = nullptr;  // the last earlier run that works on the same memory

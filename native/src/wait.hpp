@@ -47,8 +47,8 @@ class Backoff {
   public:
     enum class Next : std::uint8_t { look, sleep };
 
-    // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which to
-    // yield, -1 for any.
+    // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which
+    // to yield, -1 for any.
     explicit Backoff(int most_spins, int home = -1)
         : most_spins_(most_spins), spins_(most_spins), home_(home) {}
 
