@@ -57,7 +57,8 @@ class Probe:
 def probes(plan: Plan, ranks: int) -> list[Probe]:
     """All that there is to measure, for those sizes and that many ranks."""
     common = {"timeout": plan.timeout}
-    transport = {"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {}
+    segment = {"COLLECTIVES_SEGMENT": str(plan.segment)} if plan.segment else {}
+    transport = {"COLLECTIVES_TRANSPORT": plan.transport, **segment} if plan.transport else segment
     peak = "VmHWM (reset by clear_refs) after the call minus VmRSS before it"
     found = [
         Probe(
@@ -89,7 +90,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
             256 * 1024,
             f"VmRSS after an alltoall opened the rest of {LINKED - 1} links minus VmRSS before, by links opened",
             common,
-            {"COLLECTIVES_TRANSPORT": "tcp"},
+            {"COLLECTIVES_TRANSPORT": "tcp", **segment},
         ),
         Probe(
             "threads",
@@ -98,7 +99,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
             1024 * MIB,
             "VmHWM of the process, Python and NumPy included, after alltoall and allreduce among all 64",
             {**common, "ranks": 64},
-            {},
+            segment,
         ),
     ]
 

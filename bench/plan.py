@@ -59,6 +59,7 @@ class Plan:
     check: bool = True
     timeout: float = 60.0
     transport: str | None = None
+    segment: int | None = None
     modules: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     peers: tuple[PeerPlan, ...] = ()

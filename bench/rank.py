@@ -37,7 +37,7 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
 
     `folder`: a private one, which peers need. Raises CollectiveError, ValueError, OSError.
     """
-    with collectives.init(store, transport=plan.transport, timeout=plan.timeout) as comm:
+    with collectives.init(store, transport=plan.transport, timeout=plan.timeout, segment=plan.segment) as comm:
         if not agree(comm, plan.fingerprint):
             raise ValueError("the ranks were given different arguments")
         todo = cases(plan, comm.size)

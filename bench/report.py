@@ -259,9 +259,10 @@ def _columns(plan: Plan, longest: int) -> list[_Column]:
 def _preamble(plan: Plan, group: Group, peers: Versions, started: datetime) -> list[str]:
     facts = group.ranks[0]
     pairs = ", ".join(f"{kind} ({number} pair{'s' * (number != 1)})" for kind, number in sorted(group.pairs.items()))
+    segments = f", segments of {sizes.text(plan.segment)}" if plan.segment else ""
     lines = [
         f"pycollectives {facts.pycollectives} bench, {started.isoformat(' ', 'seconds')}",
-        f"ranks {len(group.ranks)}, transport {pairs or 'none'}, buffers {plan.buffers}",
+        f"ranks {len(group.ranks)}, transport {pairs or 'none'}, buffers {plan.buffers}{segments}",
     ]
     for host, ranks in group.hosts:
         quota = f", quota {host.quota:g} cores" if host.quota else ""

@@ -11,11 +11,12 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from collectives import choosing
+from collectives import choosing, sizes
 from collectives.arrays import check_timeout
 from collectives.calls import Deadline
 from collectives.choosing import TableLike, Wish
@@ -31,6 +32,7 @@ from transports import registry
 from transports.transport import Scope
 
 TIMEOUT: Final = 300.0  # seconds for one operation
+LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two for each peer, and three more
 _RELEASE: Final = 1.0  # seconds that removing what forming left in the store may take
 
 
@@ -55,6 +57,7 @@ def init(
     insecure: bool = False,
     table: TableLike | None = None,
     calibrate: str | None = None,
+    segment: int | None = None,
 ) -> Communicator:
     """Meet the other ranks of this job; blocks until all have come and are linked.
 
@@ -77,12 +80,15 @@ def init(
     - `calibrate`: "auto" uses what was measured on this machine for such a group; where nothing was, and the group is
       on one host with a core for each rank, it measures now, once, for less than 2 s. "cached" never measures, "off"
       uses nothing measured. COLLECTIVES_CALIBRATE where None, else "auto"
+    - `segment`: bytes, 1 to 64 MiB, the same on all ranks: the most that is staged in shared memory, copied or reduced
+      at a time, rounded up to whole cache lines. COLLECTIVES_SEGMENT ("64K") where None, else what suits. Nothing is
+      measured at first use where it is given: tables are about the usual one
 
     COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
 
     Raises ValueError and TypeError for wrong arguments; TransportUnavailable where ranks cannot be linked as asked;
     StoreError where the store cannot be used; OpTimeout, naming the ranks that are missing; ConfigMismatch
-    where ranks disagree on size, numbers, version or transport; AuthError where they do on the secret.
+    where ranks disagree on size, numbers, version, transport or segment; AuthError where they do on the secret.
     """
     limit = check_timeout(join_timeout, "join_timeout")
     chosen_timeout = None if timeout is None else check_timeout(timeout)
@@ -96,10 +102,14 @@ def init(
     if scheme != "auto":
         registry.transport(scheme)  # refuses a name that is unknown, or not installed
     wanted = choosing.wish(launch.rank, table, calibrate)
+    forced = _segment(segment, os.environ)
+    if forced and wanted.mode == "auto":
+        wanted = replace(wanted, mode="cached")
     policy = Policy(
         scheme,
         Scope(launch.secret is not None or insecure, os.environ.get("COLLECTIVES_INTERFACE") or None),
         launch.secret or b"",
+        forced,
     )
     return _join(launch, policy, wanted, insecure, Deadline(limit))
 
@@ -148,9 +158,33 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         return comm
 
 
+def check_segment(size: int) -> int:
+    """`size` in bytes. Raises ValueError."""
+    if not 1 <= size <= LARGEST_SEGMENT:
+        raise ValueError(f"a segment is 1 byte to {sizes.text(LARGEST_SEGMENT)}, not {size}")
+    return size
+
+
+def _segment(given: int | None, env: Mapping[str, str]) -> int:
+    """In bytes, 0 where nobody asks for one. Raises TypeError, ValueError."""
+    if isinstance(given, bool) or not isinstance(given, int | None):
+        raise TypeError(f"segment must be an int, not {type(given).__name__}")
+    if given is not None:
+        return check_segment(given)
+    text = env.get("COLLECTIVES_SEGMENT")
+    if not text:
+        return 0
+    try:
+        return check_segment(sizes.parse(text))
+    except ValueError as error:
+        raise ValueError(f"COLLECTIVES_SEGMENT: {error}") from None
+
+
 def _fingerprint(policy: Policy) -> str:
     """What ranks have to agree on."""
-    return f"pycollectives {library_version()}, wire {_engine.WIRE_VERSION}, transport {policy.transport}"
+    segment = f"{policy.segment} bytes" if policy.segment else "usual"
+    wire = f"wire {_engine.WIRE_VERSION}, transport {policy.transport}, segment {segment}"
+    return f"pycollectives {library_version()}, {wire}"
 
 
 class _Closing:

@@ -28,11 +28,13 @@ _MOST_SCHEMES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a group and those split from it may be linked: `transport` as in `init`; `secret` may be empty."""
+    """How a group and those split from it are linked: `transport` as in `init`; `secret` may be empty; `segment` is 0
+    for what the engine chooses."""
 
     transport: str
     scope: Scope
     secret: bytes
+    segment: int = 0
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -154,7 +156,9 @@ def link(
     crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
     if home is None:
         home = home_core(rank, identities)
-    group = Group(rank, len(members), name, epoch, policy.secret, 0, oversubscribed(mine, identities), home)
+    group = Group(
+        rank, len(members), name, epoch, policy.secret, policy.segment, oversubscribed(mine, identities), home
+    )
     try:
         doors.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):

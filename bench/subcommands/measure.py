@@ -29,6 +29,7 @@ from bench.subcommands.options import names, positive, say, screen, writable
 from bench.traces import TRACES
 from collectives.commands.run import STORES
 from collectives.commands.supervise import StartError
+from collectives.init import check_segment
 from native.errors import CollectiveError
 from rendezvous.bootstrap import bootstrap
 from rendezvous.store import SCHEMES
@@ -43,6 +44,14 @@ BUDGET, BESIDE = 0.2, 0.5  # seconds; they share the rounds
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     try:
         return None if value is None else sizes.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _segment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    size = _size(ctx, param, value)
+    try:
+        return None if size is None else check_segment(size)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -145,6 +154,13 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 )
 @click.option("--transport", envvar="COLLECTIVES_TRANSPORT", metavar="NAME", help="auto, shm, tcp, ...")
 @click.option(
+    "--segment",
+    envvar="COLLECTIVES_SEGMENT",
+    callback=_segment,
+    metavar="SIZE",
+    help="Staged, copied or reduced at a time.",
+)
+@click.option(
     "--store",
     envvar="COLLECTIVES_STORE",
     callback=_store,
@@ -190,6 +206,7 @@ def command(
     algorithm: str,
     modules: tuple[str, ...],
     transport: str | None,
+    segment: int | None,
     store: str | None,
     bind: bool,
     timeout: float,
@@ -268,6 +285,7 @@ def command(
         check=check == "1",
         timeout=timeout,
         transport=transport,
+        segment=segment,
         modules=modules,
         limits=() if not limits else OF_SOCKETS if transport == "tcp" else OF_MEMORY,
         traces=traces,

@@ -98,6 +98,15 @@ def test_dtypes_ops_and_ways(tmp_path: Path) -> None:
     assert line[6:10] == ["N/A"] * 4 and line[13] == "0" and "buffers shared" in shared.stdout
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_small_odd_segments(tmp_path: Path, transport: str) -> None:
+    arguments = ("-b", "4", "-e", "40000", "-f", "100", "-n", "3", "--transport", transport, "--algorithm", "all")
+    done = bench(*arguments, *QUICK, "--segment", "100", "--json", "run.json", folder=tmp_path)
+    assert f"transport {transport} (3 pairs), buffers plain, segments of 100" in done.stdout
+    assert all({line[9], line[13]} == {"0"} for line in table(done.stdout))
+    assert json.loads((tmp_path / "run.json").read_text())["arguments"]["segment"] == 100
+
+
 def test_gradients_of_a_model(tmp_path: Path) -> None:
     done = bench("--trace", "mnist-cnn", "--bucket", "8M", *QUICK, "--json", "trace.json", folder=tmp_path)
     assert "# allreduce of the gradients of mnist-cnn" in done.stdout
@@ -197,6 +206,8 @@ def test_the_command_of_its_own() -> None:
         (["-r", "2"], "root 2 is not one of 2 ranks"),
         (["--algorithm", "fastest"], "no algorithm 'fastest'"),
         (["--import", "not_there"], "cannot import not_there"),
+        (["--segment", "0"], "a segment is 1 byte to 64M, not 0"),
+        (["--segment", "1G"], "a segment is 1 byte to 64M, not 1073741824"),
         (["--transport", "pigeon"], "unknown transport 'pigeon'"),
         (["--store", "pigeon://loft"], "'pigeon://loft': the ranks can meet at"),
         (["--store", "memory://here"], "cannot meet there"),

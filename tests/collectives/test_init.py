@@ -92,6 +92,10 @@ def test_a_group_of_one_needs_nothing() -> None:
         ({"timeout": -1}, ValueError, "timeout is -1"),
         ({"join_timeout": math.nan}, ValueError, "join_timeout is nan"),
         ({"join_timeout": "60"}, TypeError, "join_timeout must be a number"),
+        ({"segment": 0}, ValueError, "a segment is 1 byte to 64M, not 0"),
+        ({"segment": (64 << 20) + 1}, ValueError, "a segment is 1 byte to 64M, not 67108865"),
+        ({"segment": "64K"}, TypeError, "segment must be an int, not str"),
+        ({"segment": True}, TypeError, "segment must be an int, not bool"),
         ({"secret": b"short"}, ValueError, "16 to 4096 bytes"),
         ({"secret": "text"}, TypeError, "a secret is bytes"),
     ],
@@ -99,6 +103,21 @@ def test_a_group_of_one_needs_nothing() -> None:
 def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
     with nothing_left(), pytest.raises(error, match=words):
         collectives.init(arguments.pop("store", None), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("many", "COLLECTIVES_SEGMENT: 'many' is not a size"),
+        ("-1", "COLLECTIVES_SEGMENT: '-1' is not a size"),
+        ("0", "COLLECTIVES_SEGMENT: a segment is 1 byte to 64M, not 0"),
+        ("1G", "COLLECTIVES_SEGMENT: a segment is 1 byte to 64M, not 1073741824"),
+    ],
+)
+def test_a_wrong_segment_in_the_environment(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_SEGMENT", text)
+    with nothing_left(), pytest.raises(ValueError, match=words):
+        collectives.init()
 
 
 def test_an_unreachable_redis_is_named_in_time() -> None:
@@ -173,6 +192,40 @@ def test_transports_that_differ_are_told_to_all(memory: str) -> None:
     assert errors(found) == ["ConfigMismatch"] * 2
     assert "transport shm" in str(found[0].error)
     assert "transport tcp" in str(found[0].error)
+
+
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
+def test_segments_that_differ_are_told_to_all(memory: str, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_SEGMENT", "1K")
+    with nothing_left():
+        found = start(3, lambda rank: {"segment": 100} if rank == 2 else {}, store=memory, transport=transport)
+    assert errors(found) == ["ConfigMismatch"] * 3
+    assert all("segment 100 bytes" in str(o.error) and "segment 1024 bytes" in str(o.error) for o in found)
+
+
+def test_a_segment_is_for_all_that_comes_of_a_group(memory: str) -> None:
+    """Slots of that size make the shared memory of a group, and of its copy, larger or smaller."""
+
+    def arenas(segment: int) -> set[int]:
+        def rank(number: int) -> set[int]:
+            settings: dict[str, Any] = {"rank": number, "size": 2, "transport": "shm", "segment": segment}
+            with collectives.init(memory, **settings) as comm, comm.dup() as copy:
+                assert np.array_equal(copy.allreduce(np.ones(70_001)), np.full(70_001, 2.0))
+                found = {stat.st_size for stat in map(os.stat, _descriptors("memfd:collectives"))}
+                comm.barrier()
+                return found
+
+        return set.union(*(o.value for o in together([lambda: rank(0), lambda: rank(1)])))
+
+    (small,), (large,) = arenas(100), arenas(8 << 20)
+    slots = 2 * 2 + 3  # two for each rank, and three more
+    assert slots * (8 << 20) <= large - small <= slots * (8 << 20) + (4 << 20)
+
+
+def _descriptors(name: str) -> list[str]:
+    """Of this process, those open on a file of that name."""
+    paths = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return [path for path in paths if os.path.lexists(path) and name in os.readlink(path)]
 
 
 def test_another_secret_is_refused(memory: str) -> None:

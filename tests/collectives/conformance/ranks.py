@@ -31,6 +31,7 @@ class Job:
     size: int
     name: str
     secret: str = ""  # path
+    segment: int | None = None  # bytes
 
     def command(self, rank: int) -> dict[str, Any]:
         return {
@@ -41,6 +42,7 @@ class Job:
             "rank": rank,
             "name": self.name,
             "secret": self.secret,
+            "segment": self.segment,
         }
 
 

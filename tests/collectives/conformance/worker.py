@@ -38,6 +38,7 @@ class Worker:
                     timeout=OPERATION,
                     join_timeout=OPERATION,
                     secret=secret.read(command["secret"]) if command["secret"] else None,
+                    segment=command["segment"],
                 )
                 return []
             case "leave":
