@@ -27,6 +27,11 @@ class Host:
     namespace: str
     addresses: Mapping[str, str]
 
+    @property
+    def enter(self) -> tuple[str, ...]:
+        """What stands in front of a command that is to run there."""
+        return ("ip", "netns", "exec", self.namespace)
+
 
 def why_not(rate: str | None = None) -> str | None:
     """Why namespaces, and links of that rate, can't be made here, or None."""
@@ -111,7 +116,7 @@ def run_ranks(
         processes = []
         for rank, host in enumerate(placement):
             out, err = files.enter_context(tempfile.TemporaryFile()), files.enter_context(tempfile.TemporaryFile())
-            command = ["ip", "netns", "exec", host.namespace, sys.executable, *arguments]
+            command = [*host.enter, sys.executable, *arguments]
             mine = {**settings, "COLLECTIVES_RANK": str(rank)}
             processes.append((subprocess.Popen(command, env=mine, stdout=out, stderr=err), out, err))
         ended = []
@@ -131,7 +136,7 @@ def run_ranks(
 
 def set_kernel(host: Host, setting: str) -> None:
     """Set one of the kernel's network parameters (net.ipv4.tcp_notsent_lowat=131072) on one host. ValueError."""
-    command = ["ip", "netns", "exec", host.namespace, "sysctl", "-qw", setting]
+    command = [*host.enter, "sysctl", "-qw", setting]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or done.stderr:
         raise ValueError(f"{setting} cannot be set: {done.stderr.strip()}")
@@ -140,9 +145,7 @@ def set_kernel(host: Host, setting: str) -> None:
 def received_bytes(host: Host, interface: str) -> int:
     """What has come in over an interface so far."""
     path = f"/sys/class/net/{interface}/statistics/rx_bytes"
-    shown = subprocess.run(
-        ["ip", "netns", "exec", host.namespace, "cat", path], capture_output=True, text=True, check=True
-    )
+    shown = subprocess.run([*host.enter, "cat", path], capture_output=True, text=True, check=True)
     return int(shown.stdout)
 
 

@@ -54,11 +54,12 @@ class Rank(Protocol):
 class ProcessRank:
     """A worker process; one command is a line of JSON, and so is its answer."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, prefix: Sequence[str] = ()) -> None:
+        """`prefix`: what stands in front of the command, where it is to run elsewhere."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.number = number
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.collectives.conformance.worker"],
+            [*prefix, sys.executable, "-m", "tests.collectives.conformance.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -130,11 +131,12 @@ class ThreadRank:
 
 
 @contextmanager
-def processes(count: int) -> Iterator[list[ProcessRank]]:
+def processes(prefixes: Sequence[Sequence[str]]) -> Iterator[list[ProcessRank]]:
+    """One for each prefix, in that order."""
     ranks: list[ProcessRank] = []
     try:
-        for number in range(count):
-            ranks.append(ProcessRank(number))
+        for number, prefix in enumerate(prefixes):
+            ranks.append(ProcessRank(number, prefix))
         yield ranks
     finally:
         for rank in ranks:

@@ -3,6 +3,9 @@
 shm and tcp run between processes, which stay for the whole module and join one group after another; inproc, and
 whatever meets through the memory store, between threads. A store has no part in a group once ranks have met: all
 algorithms, shapes and ways to pass arrays are gone through with one of them, dtypes and ops with all.
+
+With that store also in segments of a few odd sizes, so small that most messages are cut into many slices.
+COLLECTIVES_SEGMENT=100 runs the whole suite like that.
 """
 
 from __future__ import annotations
@@ -23,15 +26,18 @@ from tests.collectives.conformance.ranks import Job, Rank, ThreadRank, everyone,
 from tests.collectives.conformance.reference import DTYPES, ops
 from tests.redis_server import RedisServer
 
+TRANSPORTS = ("shm", "tcp", "inproc")
 SIZES = (1, 2, 3, 4, 5, 7, 8)
 STORES = ("memory", "file", "redis", "tcp")
 THOROUGH = "file"  # the store with which everything is gone through
+SEGMENTS = {100: (2, 3, 4), 1000: (5, 7, 8)}  # bytes; of groups of these sizes
 GROUPS = [
-    pytest.param(group, id="-".join(map(str, group)))
+    pytest.param((*group, None)[:4], id="-".join(map(str, group)))
     for group in (
-        *itertools.product(("shm", "tcp", "inproc"), STORES, SIZES),
+        *itertools.product(TRANSPORTS, STORES, SIZES),
         ("shm", "redis-password", 3),
         ("tcp", "redis-tls", 2),
+        *((t, THOROUGH, size, s) for t in TRANSPORTS for s, some in SEGMENTS.items() for size in some),
     )
 ]
 _jobs = itertools.count()
@@ -54,8 +60,8 @@ class Ranks:
         self._secret = directory / "secret"
         secret.write(self._secret, secret.mint())
 
-    def lend(self, transport: str, store: str, size: int) -> Sequence[Rank]:
-        """Ranks that have joined one group."""
+    def lend(self, transport: str, store: str, size: int, segment: int | None) -> Sequence[Rank]:
+        """Ranks that have joined one group; `segment` as in `init`."""
         in_threads = transport == "inproc" or store == "memory"
         ranks = (self._local if in_threads else self._workers)[:size]
         name = f"job{next(_jobs)}"
@@ -69,7 +75,7 @@ class Ranks:
                     url = f"tcp://127.0.0.1:{port}"
                 case _:
                     url = self._find_redis(store).url
-            job = Job(url, transport, size, name, str(self._secret))
+            job = Job(url, transport, size, name, str(self._secret), segment)
             assert not failures(everyone(ranks, [job.command(rank) for rank in range(size)]))
         return ranks
 
@@ -86,7 +92,7 @@ def reserved_port() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     fixtures = {"redis": "redis_plain", "redis-password": "redis_password", "redis-tls": "redis_tls"}
-    with processes(max(SIZES)) as workers, threads(max(SIZES)) as local:
+    with processes([()] * max(SIZES)) as workers, threads(max(SIZES)) as local:
         directory = tmp_path_factory.mktemp("conformance")
         yield Ranks(directory, lambda kind: request.getfixturevalue(fixtures[kind]), workers, local)
 
@@ -94,8 +100,8 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module", params=GROUPS)
 def group(request: pytest.FixtureRequest, ranks: Ranks) -> Iterator[tuple[Sequence[Rank], bool]]:
     """Ranks that form a group, for all collectives one after another; and whether to be thorough."""
-    transport, store, size = request.param
-    lent = ranks.lend(transport, store, size)
+    transport, store, size, segment = request.param
+    lent = ranks.lend(transport, store, size, segment)
     yield lent, store == THOROUGH
     assert not failures(everyone(lent, [{"do": "leave"}] * size))
 
@@ -133,10 +139,11 @@ def drawn_cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.parametrize("segment", [None, *SEGMENTS])
 @pytest.mark.parametrize(("transport", "size"), [("shm", 3), ("tcp", 4), ("inproc", 5), ("shm", 8)])
-def test_drawn_shapes(ranks: Ranks, transport: str, size: int) -> None:
+def test_drawn_shapes(ranks: Ranks, transport: str, size: int, segment: int | None) -> None:
     """Cases nobody thought of, run by a group that stays; hypothesis shrinks what fails."""
-    lent = ranks.lend(transport, "file", size)
+    lent = ranks.lend(transport, THOROUGH, size, segment)
 
     @settings(
         max_examples=60,

@@ -1,0 +1,62 @@
+"""The conformance suite between hosts: four, with one and with two ranks each, over tcp and shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from bench.namespaces import Host, hosts, received_bytes, why_not
+from rendezvous import secret
+from tests.collectives.conformance.cases import COLLECTIVES, Case
+from tests.collectives.conformance.ranks import Job, Rank, everyone, failures, processes
+
+_reason = why_not()
+pytestmark = pytest.mark.skipif(_reason is not None, reason=str(_reason))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Ranks of one group, and the hosts that they are on."""
+
+    hosts: Sequence[Host]
+    ranks: Sequence[Rank]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(((0, 1, 2, 3), None), id="1 rank each"),
+        pytest.param(((0, 0, 1, 1, 2, 2, 3, 3), None), id="2 ranks each"),
+        pytest.param(((0, 1, 2, 3, 0, 1, 2, 3), 1000), id="2 ranks each in turn, segments of 1000"),
+        pytest.param(((0, 0, 1, 1, 2, 2, 3, 3), 100), id="2 ranks each, segments of 100"),
+    ],
+)
+def spread(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
+    """Rank r on host placement[r]; the segment as in `init`."""
+    placement, segment = request.param
+    size = len(placement)
+    directory = tmp_path_factory.mktemp("hosts")
+    secret.write(directory / "secret", secret.mint())
+    with hosts(max(placement) + 1) as made, processes([made[host].enter for host in placement]) as ranks:
+        job = Job((directory / "store").as_uri(), "auto", size, "hosts", str(directory / "secret"), segment)
+        assert not failures(everyone(ranks, [job.command(rank) for rank in range(size)]))
+        yield Spread(made, ranks)
+        assert not failures(everyone(ranks, [{"do": "leave"}] * size))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_collective(spread: Spread, collective: str) -> None:
+    command = {"do": "all", "collective": collective, "thorough": True}
+    wrong = failures(everyone(spread.ranks, [command] * len(spread.ranks)))
+    assert not wrong, wrong
+
+
+def test_bytes_go_between_hosts_and_inside_them_through_memory(spread: Spread) -> None:
+    before = [received_bytes(host, "net0") for host in spread.hosts]
+    case = Case("allreduce", "float64", shape=(70_001,))
+    assert not failures(everyone(spread.ranks, [{"do": "case", "case": case.to_json()}] * len(spread.ranks)))
+    for host, bytes_before in zip(spread.hosts, before, strict=True):
+        assert received_bytes(host, "net0") - bytes_before > 8 * 70_001
+        assert received_bytes(host, "lo") == 0
