@@ -34,6 +34,7 @@ class CompiledStep(NamedTuple):
     dst: Triple  # for a send: the chunk to send
     sources: tuple[int | Triple, ...]
     final: bool
+    shared: bool
     dependencies: tuple[tuple[int, int, int, int], ...]
 
 
@@ -58,13 +59,13 @@ def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
 def _record(step: Step, waits: tuple[Dependency, ...]) -> CompiledStep:
     after = tuple((d.step, d.buffer, d.there, d.here) for d in waits)
     if isinstance(step, Send):
-        return CompiledStep(SEND, step.peers, _triple(step.chunk), (), False, after)
+        return CompiledStep(SEND, step.peers, _triple(step.chunk), (), False, False, after)
     if isinstance(step, Recv):
-        return CompiledStep(RECV, (step.peer,), _triple(step.chunk), (), False, after)
+        return CompiledStep(RECV, (step.peer,), _triple(step.chunk), (), False, False, after)
     if isinstance(step, Copy):
-        return CompiledStep(COPY, (), _triple(step.dst), (_triple(step.src),), False, after)
+        return CompiledStep(COPY, (), _triple(step.dst), (_triple(step.src),), False, False, after)
     sources = tuple(_triple(o) if isinstance(o, Chunk) else o for o in step.operands)
-    return CompiledStep(REDUCE, (), _triple(step.dst), sources, step.final, after)
+    return CompiledStep(REDUCE, (), _triple(step.dst), sources, step.final, step.shared, after)
 
 
 def _triple(chunk: Chunk) -> Triple:

@@ -62,8 +62,16 @@ std::size_t Geometry::outlet_stride() const {
     return round_up(sizeof(Outlet), page_size) + round_up(slots_per_link * slot_bytes, page_size);
 }
 
+std::size_t Geometry::board_offset() const {
+    return round_up(cast_offset() + cast_slots * cast_slot_bytes, page_size);
+}
+
+std::size_t Geometry::results_offset() const {
+    return board_offset() + round_up(sizeof(Board) + size * sizeof(std::uint32_t), page_size);
+}
+
 std::size_t Geometry::heap_offset() const {
-    return round_up(cast_offset() + cast_slots * cast_slot_bytes, huge_page);
+    return round_up(results_offset() + pieces_kept * slot_bytes, huge_page);
 }
 
 std::size_t heap_reserve(int size) {

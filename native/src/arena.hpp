@@ -10,6 +10,8 @@
 //     Header                     one page: identity, doorbell, current operation
 //     Outlet[size]               per receiving peer: lines, acknowledgements, staging slots
 //     cast slots                 staging that several peers read at once
+//     Board                      rank 0's only: who has taken what of the reductions that are done together
+//     results                    slices of these reductions that this rank has done
 //     heap                       arrays from Communicator.empty()
 #pragma once
 
@@ -50,6 +52,8 @@ static_assert(sizeof(Line) == cache_line);
 inline constexpr std::size_t lines_per_link = 64;
 inline constexpr std::size_t slots_per_link = 2;
 inline constexpr std::size_t cast_slots = 3;
+inline constexpr std::size_t most_slices = 64;
+inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
 
 // A sender's side of its link to one peer.
 struct Outlet {
@@ -68,6 +72,12 @@ struct Header {
     alignas(cache_line) std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> current;
 };
 
+// See Together.
+struct Board {
+    std::array<std::array<std::atomic<std::uint64_t>, most_slices>, pieces_kept> slices;
+    std::atomic<std::uint32_t> got[];  // by rank: the last piece of which it has the whole result
+};
+
 enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };
 
 struct Geometry {
@@ -78,6 +88,8 @@ struct Geometry {
 
     std::size_t outlet_stride() const;
     std::size_t cast_offset() const { return page_size + size * outlet_stride(); }
+    std::size_t board_offset() const;
+    std::size_t results_offset() const;
     std::size_t heap_offset() const;
     std::size_t total() const { return heap_offset() + heap_bytes; }
 };
@@ -100,6 +112,10 @@ class Arena {
     Outlet& outlet(int peer);
     std::byte* slot(int peer, std::size_t index);
     std::byte* cast_slot(std::size_t index);
+    Board& board() { return *reinterpret_cast<Board*>(base_ + geometry_.board_offset()); }
+    std::byte* results(std::size_t index) {
+        return base_ + geometry_.results_offset() + index * geometry_.slot_bytes;
+    }
     // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.
     std::byte* at(std::uint64_t offset) {
         return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(base_) + offset);

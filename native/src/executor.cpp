@@ -30,6 +30,7 @@ void Executor::share(std::shared_ptr<Arena> arena) {
 }
 
 void Executor::close() {
+    idle_.clear();
     workshop_.caster.reset();
     workshop_.arena.reset();
 }

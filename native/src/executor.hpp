@@ -29,6 +29,9 @@ class Executor {
     // Sends to several peers that share memory with us are staged in `arena`.
     void share(std::shared_ptr<Arena> arena);
 
+    // All ranks of the group share memory.
+    void work_together() { workshop_.together = true; }
+
     // Run one operation to its end, with nothing else under way.
     void run(const Request& request);
 

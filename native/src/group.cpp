@@ -109,6 +109,11 @@ void Group::route(int peer, Scheme scheme, std::vector<std::string> addresses, s
     }
     if (addresses.empty()) throw Error(ErrorKind::invalid, "a route needs an address");
     routes_[peer] = {scheme, std::move(addresses), std::move(host)};
+    const bool all = routes_.size() + 1 == static_cast<std::size_t>(identity_.size);
+    if (all && std::none_of(routes_.begin(), routes_.end(),
+                            [](const auto& route) { return route.second.scheme == Scheme::tcp; })) {
+        executor_.work_together();
+    }
 }
 
 Peer Group::describe(int peer) const {

@@ -104,7 +104,7 @@ std::uint32_t Program::blocks_of(int buffer) const {
     return static_cast<std::uint32_t>(scratch[static_cast<std::size_t>(buffer - buffer_scratch)].size());
 }
 
-void Program::check(std::uint32_t index) const {
+void Program::check(std::uint32_t index) {
     const Step& step = steps[index];
     const auto check_chunk = [&](const Chunk& chunk) {
         if (chunk.buffer < 0 || chunk.buffer >= buffer_scratch + static_cast<int>(scratch.size())) {
@@ -139,6 +139,15 @@ void Program::check(std::uint32_t index) const {
                           ? step.operands.size() >= 2
                           : step.operands.size() == 1 && step.operands[0].peer < 0;
     if (!fits) bad(index, "has a wrong number of peers or operands");
+    if (!step.shared) return;
+    // Operands are in the order of ranks, so that all ranks mean the same.
+    bool alike = step.kind == StepKind::reduce && step.operands.size() == static_cast<std::size_t>(size);
+    for (int r = 0; alike && r < size; ++r) {
+        const int peer = step.operands[static_cast<std::size_t>(r)].peer;
+        alike = r == rank ? peer < 0 : peer == r;
+    }
+    if (!alike || shared) bad(index, "is shared, but not the one reduction of all ranks");
+    shared = true;
 }
 
 Bounds::Bounds(std::uint64_t n, std::uint32_t blocks) {
@@ -210,7 +219,7 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
             const auto here = static_cast<std::int64_t>(offset(d.buffer, d.here));
             gates_.push_back({d.step, there - here});
         }
-        tasks_.push_back({step.kind, step.final, length(step.dst), place(step.dst), step.peers,
+        tasks_.push_back({step.kind, step.final, step.shared, length(step.dst), place(step.dst), step.peers,
                           std::span(sources_).subspan(first_source), std::span(gates_).subspan(first_gate)});
     }
 }

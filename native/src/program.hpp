@@ -47,6 +47,7 @@ struct Dependency {
 struct Step {
     StepKind kind = StepKind::copy;
     bool final = false;
+    bool shared = false;            // a reduction that every rank makes of the same messages
     Chunk dst;                      // for a send: the source
     std::vector<int> peers;         // for a send and a receive
     std::vector<Operand> operands;  // for a reduction and a copy
@@ -70,6 +71,7 @@ struct Program {
     std::vector<std::vector<Block>> scratch;
     std::vector<Step> steps;
     std::vector<int> peers;  // all that it exchanges messages with, ascending
+    bool shared = false;     // one of the steps is
 
     // One direction of a link, and the first and the last step that use it.
     struct LaneUse {
@@ -88,7 +90,7 @@ struct Program {
     std::vector<std::uint32_t> predecessors;
 
   private:
-    void check(std::uint32_t index) const;
+    void check(std::uint32_t index);
     std::uint32_t blocks_of(int buffer) const;
 };
 
@@ -126,6 +128,7 @@ class Operation {
     struct Task {
         StepKind kind = StepKind::copy;
         bool final = false;
+        bool shared = false;
         std::uint64_t length = 0;
         Place dst;
         std::span<const int> peers;

@@ -58,6 +58,8 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) states_[i].before = program.predecessors[i];
     cast_taken_.resize(static_cast<std::size_t>(program.size));
     unfinished_ = program.steps.size();
+    if (together_) together_->abandon();
+    if (program.shared && workshop_.together) number_pieces();
     take_turns(earlier);
     active_.clear();
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
@@ -169,7 +171,7 @@ bool Run::advance(const Task& task, State& state) {
             recv(task, state);
             break;
         case StepKind::reduce:
-            reduce(task, state);
+            is_done_together(task) ? reduce_together(task, state) : reduce(task, state);
             break;
         case StepKind::copy:
             copy(task, state);
@@ -333,6 +335,62 @@ void Run::reduce(const Task& task, State& state) {
     state.there = 0;
 }
 
+// Links may not be there yet, so only what every rank knows alike decides.
+bool Run::is_done_together(const Task& task) const {
+    return task.shared && workshop_.together && task.length > Line::inline_bytes;
+}
+
+void Run::number_pieces() {
+    const std::vector<Task>& tasks = operation().tasks();
+    const std::size_t piece = workshop_.arena->geometry().slot_bytes;
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+        if (!is_done_together(tasks[i])) continue;
+        states_[i].piece = workshop_.pieces + 1;
+        workshop_.pieces += static_cast<std::uint32_t>((tasks[i].length + piece - 1) / piece);
+    }
+}
+
+void Run::reduce_together(const Task& task, State& state) {
+    if (!together_) together_ = make_together();
+    const bool opening = !together_->is_open();
+    const std::size_t n = std::min<std::uint64_t>(together_->piece_bytes(), task.length - state.done);
+    if (opening) {
+        if (limit(task) < state.done + n || !all_there(task, state)) return;
+        operands_.clear();
+        for (const Operation::Source& source : task.sources) {
+            if (source.peer < 0) {
+                operands_.push_back(at(source.place) + state.done);
+                continue;
+            }
+            const std::span<const std::byte> data = link(source.peer).peek(n);
+            if (data.size() < n) link(source.peer).shared_memory()->throw_other_pieces();
+            operands_.push_back(data.data());
+        }
+        together_->open(state.piece, operands_, at(task.dst) + state.done, n, operation().unit());
+    }
+    if (together_->work(kernels_[static_cast<std::size_t>(stores(task))], task.final ? scale_ : 1.0)) {
+        // Others may have gone to sleep for what we have done, or for the next piece's turn.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        for (const int peer : operation().program().peers) link(peer).shared_memory()->wake_peer();
+    }
+    if (!together_->gather()) return;
+    for (const Operation::Source& source : task.sources) {
+        if (source.peer >= 0) link(source.peer).consume(n);
+    }
+    state.done += n;
+    state.there = 0;
+    ++state.piece;
+}
+
+std::unique_ptr<Together> Run::make_together() const {
+    std::vector<std::shared_ptr<Arena>> arenas;
+    const int rank = operation().program().rank;
+    for (int r = 0; r < operation().program().size; ++r) {
+        arenas.push_back(r == rank ? workshop_.arena : link(r).shared_memory()->arena_of_peer());
+    }
+    return std::make_unique<Together>(rank, std::move(arenas));
+}
+
 bool Run::all_there(const Task& task, State& state) {
     const auto has_come = [&](const Operation::Source& source) {
         return source.peer < 0 ||
@@ -385,6 +443,12 @@ void Run::awaited(std::vector<Awaited>& result) {
                 break;
             case StepKind::reduce:
                 if (state.done == ready && ready < task.length) break;
+                if (together_ && together_->is_open() && is_done_together(task)) {
+                    owing_.clear();
+                    together_->awaited(owing_);
+                    for (const int peer : owing_) result.push_back({peer, false});
+                    break;
+                }
                 for (const Operation::Source& source : task.sources) {
                     if (source.peer >= 0 && !link(source.peer).ready(operation().unit())) {
                         result.push_back({source.peer, false});

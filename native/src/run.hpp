@@ -19,6 +19,7 @@
 #include "program.hpp"
 #include "reduce.hpp"
 #include "shm_link.hpp"
+#include "together.hpp"
 
 namespace collectives {
 
@@ -38,6 +39,8 @@ struct Workshop {
     std::size_t slice = 0;           // the most that one reduction or copy does before others get their turn
     std::shared_ptr<Arena> arena;    // memory shared with peers, or null
     std::unique_ptr<Caster> caster;  // stages what several of them read
+    bool together = false;           // all ranks share memory: shared reductions are done together
+    std::uint32_t pieces = 0;        // of these so far
 };
 
 class Run {
@@ -80,6 +83,7 @@ class Run {
         std::uint64_t taken = 0;   // sends: bytes handed to the link
         std::uint32_t before = 0;  // queues in which others come first
         std::uint32_t there = 0;   // reductions: of the next slice's operands, the first so many have come
+        std::uint32_t piece = 0;   // reductions done together: the next piece's number
         bool started = false;
         bool complete = false;
     };
@@ -105,6 +109,10 @@ class Run {
     void stage_cast(const Task& task, const std::byte* data, std::uint64_t ready);
     void recv(const Task& task, State& state);
     void reduce(const Task& task, State& state);
+    void reduce_together(const Task& task, State& state);
+    bool is_done_together(const Task& task) const;
+    void number_pieces();
+    std::unique_ptr<Together> make_together() const;
     // Whether the next bytes of all operands are here.
     bool all_there(const Task& task, State& state);
     void copy(const Task& task, State& state);
@@ -138,6 +146,8 @@ class Run {
     std::size_t unfinished_ = 0;
 
     // Kept between operations to save allocations.
+    std::unique_ptr<Together> together_;
+    std::vector<int> owing_;
     std::vector<const std::byte*> operands_;
     std::vector<ShmLink*> cast_links_;
     std::vector<ShmLink*> woken_;

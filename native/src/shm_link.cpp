@@ -86,7 +86,9 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
         return n;
     }
     if (!has_line()) return 0;
-    n = std::min(n, direct_piece);
+    // No piece that ranks work on together lies in two of these.
+    const std::size_t slot = own_->geometry().slot_bytes;
+    n = std::min(n, std::max(direct_piece - direct_piece % slot, slot));
     direct_.push_back({line_ + 1, written_ + n});
     announce(own_->offset_of(data), n);
     return n;
@@ -210,6 +212,10 @@ void ShmLink::finish_line() {
 bool ShmLink::received() {
     if (!opened_) next_slice();
     return opened_ && taken_ == expected_length_;
+}
+
+void ShmLink::throw_other_pieces() const {
+    throw_desync(expected_->call, theirs_->current_call(), ", in pieces of another length");
 }
 
 const char* ShmLink::lost() {

@@ -44,6 +44,10 @@ class ShmLink final : public Link {
     void mark_lost() { lost_.store(true, std::memory_order_release); }
     void wake_peer();
 
+    const std::shared_ptr<Arena>& arena_of_peer() const { return theirs_; }
+    // What the peer sends lies in other pieces than all ranks agreed upon.
+    [[noreturn]] void throw_other_pieces() const;
+
     // --- for casts, to several peers at once
     // As `write`, except that a sleeping peer is not woken: after a full fence, call `wake_peer`. So the
     // peers' cache lines are fetched all at once.

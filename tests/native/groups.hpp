@@ -95,15 +95,15 @@ struct World {
 // --- schedules, by hand
 
 inline Step send(std::vector<int> peers, Chunk chunk, std::vector<Dependency> after = {}) {
-    return {StepKind::send, false, chunk, std::move(peers), {}, std::move(after)};
+    return {StepKind::send, false, false, chunk, std::move(peers), {}, std::move(after)};
 }
 
 inline Step recv(int peer, Chunk chunk, std::vector<Dependency> after = {}) {
-    return {StepKind::recv, false, chunk, {peer}, {}, std::move(after)};
+    return {StepKind::recv, false, false, chunk, {peer}, {}, std::move(after)};
 }
 
 // Everyone sends everything to everyone and reduces in rank order.
-inline std::shared_ptr<const Program> one_shot(int rank, int size) {
+inline std::shared_ptr<const Program> all_to_all(int rank, int size, bool shared) {
     std::vector<int> peers;
     std::vector<Operand> operands;
     for (int r = 0; r < size; ++r) {
@@ -111,9 +111,13 @@ inline std::shared_ptr<const Program> one_shot(int rank, int size) {
         operands.push_back(r == rank ? Operand{-1, {buffer_in, 0, 1}} : Operand{r, {}});
     }
     std::vector<Step> steps{send(peers, {buffer_in, 0, 1})};
-    steps.push_back({StepKind::reduce, true, {buffer_out, 0, 1}, {}, operands, {}});
+    steps.push_back({StepKind::reduce, true, shared, {buffer_out, 0, 1}, {}, operands, {}});
     return std::make_shared<const Program>(rank, size, 1, 1, std::vector<std::vector<Block>>{}, steps);
 }
+
+inline std::shared_ptr<const Program> one_shot(int rank, int size) { return all_to_all(rank, size, false); }
+// The same, and where they can they reduce together.
+inline std::shared_ptr<const Program> claim(int rank, int size) { return all_to_all(rank, size, true); }
 
 // Reduce-scatter and allgather around the ring; each step works on what the one before has finished.
 inline std::shared_ptr<const Program> ring(int rank, int size) {
@@ -133,6 +137,7 @@ inline std::shared_ptr<const Program> ring(int rank, int size) {
         const std::uint32_t in = block(rank - i - 1);
         steps.push_back({StepKind::reduce,
                          i == size - 2,
+                         false,
                          {buffer_out, in, 1},
                          {},
                          {{left, {}}, {-1, {buffer_in, in, 1}}},
