@@ -15,7 +15,7 @@ import numpy.typing as npt
 from collectives.algorithms import registry
 from collectives.arrays import NAMES, Dtype
 from collectives.schedule.algorithm import Algorithm, schedule_of
-from collectives.schedule.compile import RECV, SEND, program
+from collectives.schedule.compile import RECV, SEND, CompiledStep, program
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.form import Schedule
 from collectives.schedule.layout import Layout
@@ -109,7 +109,7 @@ class Preparer:
         if found is not None:
             return found
         peer, kind, buffer = (dest, SEND, 0) if source == self.rank else (source, RECV, 1)
-        step = (kind, (peer,), (buffer, 0, 1), (), False, ())
+        step = CompiledStep(kind, (peer,), (buffer, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
         code, op = _codes(dtype, "sum")
         operation = _engine.Operation(

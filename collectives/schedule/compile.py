@@ -32,10 +32,10 @@ class CompiledStep(NamedTuple):
     kind: int
     peers: tuple[int, ...]
     dst: Triple  # for a send: the chunk to send
-    sources: tuple[int | Triple, ...]
-    final: bool
-    shared: bool
-    dependencies: tuple[tuple[int, int, int, int], ...]
+    sources: tuple[int | Triple, ...] = ()
+    final: bool = False
+    shared: bool = False
+    dependencies: tuple[tuple[int, int, int, int], ...] = ()
 
 
 class Compiled(NamedTuple):
@@ -59,11 +59,11 @@ def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
 def _record(step: Step, waits: tuple[Dependency, ...]) -> CompiledStep:
     after = tuple((d.step, d.buffer, d.there, d.here) for d in waits)
     if isinstance(step, Send):
-        return CompiledStep(SEND, step.peers, _triple(step.chunk), (), False, False, after)
+        return CompiledStep(SEND, step.peers, _triple(step.chunk), dependencies=after)
     if isinstance(step, Recv):
-        return CompiledStep(RECV, (step.peer,), _triple(step.chunk), (), False, False, after)
+        return CompiledStep(RECV, (step.peer,), _triple(step.chunk), dependencies=after)
     if isinstance(step, Copy):
-        return CompiledStep(COPY, (), _triple(step.dst), (_triple(step.src),), False, False, after)
+        return CompiledStep(COPY, (), _triple(step.dst), (_triple(step.src),), dependencies=after)
     sources = tuple(_triple(o) if isinstance(o, Chunk) else o for o in step.operands)
     return CompiledStep(REDUCE, (), _triple(step.dst), sources, step.final, step.shared, after)
 

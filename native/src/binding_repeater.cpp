@@ -16,7 +16,7 @@ namespace collectives {
 namespace {
 
 // Inputs up to this size are copied here where the result overwrites them.
-constexpr std::size_t most_copied = 64 << 10;
+constexpr std::size_t most_copied = 256 << 10;
 constexpr std::size_t most_remembered = 1024;
 constexpr std::size_t most_parameters = 3;
 constexpr int most_dimensions = 6;
