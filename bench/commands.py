@@ -16,6 +16,7 @@ OTHERS: Final = {
     "standing": "This machine's figures beside the best MPI's and Gloo's, and the bars.",
     "compare": "Find what has become slower between two results (--json).",
     "meeting": "How long many ranks take to meet, through each store.",
+    "simulator": "Find the costs that the simulator goes by here, and how far off it is.",
     "lifetimes": "Make and close communicators many times, and look for what is left.",
 }
 

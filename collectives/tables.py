@@ -4,7 +4,8 @@ Invariant: a file is there in full or not at all, and is used only for the machi
 measured with. Nothing here fails because the folder cannot be written: then there is no cache.
 
 ~/.cache/pycollectives/tables/MACHINE/KIND-RANKSxPER_HOST[-crowded].table, or where XDG_CACHE_HOME says. MACHINE is
-a hash of what the file's facts spell out: processor, kernel, cores, version.
+a hash of what the file's facts spell out: processor, kernel, cores, version. KIND.costs beside them are the costs that
+the simulator goes by for ranks of one host that are linked so.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from collectives.schedule.cost import Costs
 from collectives.schedule.table import LONGEST, Situation, Table, parse, text
 from native import _engine
 from transports.host import HostIdentity, group_cores, processor
@@ -113,11 +115,37 @@ def covers(tables: Sequence[Table], situation: Situation) -> bool:
 
 def save(path: Path, table: Table) -> None:
     """Put it there, whole, in place of what there was. Raises OSError."""
+    _write(path, text(table))
+
+
+def costs_path(machine: Machine, kind: str) -> Path | None:
+    home = folder(machine)
+    return None if home is None else home / f"{kind}.costs"
+
+
+def save_costs(path: Path, costs: Costs, machine: Machine, how: str) -> None:
+    """Put them there, whole, with comments that say when and where they were found. Raises OSError."""
+    told = {"made": _today(), "how": how, **machine.facts}
+    _write(path, "".join(f"# {name}: {value}\n" for name, value in told.items()) + costs.to_text())
+
+
+def load_costs(machine: Machine, kind: str) -> Costs | None:
+    """Those that were found here, None where there are none. ValueError, naming the file, for one that is damaged."""
+    path = costs_path(machine, kind)
+    if path is None or not path.exists():
+        return None
+    try:
+        return Costs.from_text(path.read_text(errors="replace")[:LONGEST])
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _write(path: Path, written: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".new", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
-            file.write(text(table))
+            file.write(written)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -150,11 +178,14 @@ def reserved(path: Path) -> Iterator[bool]:
 
 def described(table: Table, machine: Machine, situation: Situation, how: str, more: Mapping[str, str]) -> Table:
     """The table with the facts that belong into its file."""
-    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     shape = {
         "kind": situation.kind,
         "ranks": str(situation.size),
         "ranks-per-host": str(situation.per_host),
         "crowded": "yes" if situation.crowded else "no",
     }
-    return Table(table.rows, {"made": made, "how": how, **machine.facts, **shape, **more})
+    return Table(table.rows, {"made": _today(), "how": how, **machine.facts, **shape, **more})
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

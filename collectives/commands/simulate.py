@@ -16,17 +16,23 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from collectives import sizes
+from collectives import choosing, sizes, tables
 from collectives.algorithms import registry
 from collectives.commands.curves import FORMATS, Line, Panel, plot
 from collectives.commands.modules import load
+from collectives.init import library_version
 from collectives.schedule import training
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.check import VerificationError
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.cost import NAMES, Costs, seconds
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.select import select
 from collectives.schedule.simulate import Prediction, simulate
+from collectives.schedule.table import Situation
 from collectives.schedule.topology import Switches, Topology
+from collectives.tables import Machine
+from transports.host import usable_cores
 
 _T = TypeVar("_T")
 
@@ -39,15 +45,37 @@ _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What all simulations of one run have in common."""
+    """What all simulations of one run have in common. No `algorithms`: the one that would be chosen.
 
+    `kind`: of the links, None: shared memory within a host, tcp between hosts. `here`: on this machine.
+    """
+
+    collective: str
     algorithms: tuple[Algorithm, ...]
     topology: Topology
     costs: Costs
     root: int
+    kind: str | None = None
+    here: bool = False
 
     def predict(self, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
+
+    def candidates(self, ranks: int, nbytes: int) -> tuple[Algorithm, ...]:
+        return self.algorithms or (self._chosen(ranks, nbytes),)
+
+    def _chosen(self, ranks: int, nbytes: int) -> Algorithm:
+        """By the built-in table or, `here`, by the one that is in force on this machine."""
+        most = min(self.topology.ranks_per_host, ranks)
+        hosts = -(-ranks // self.topology.ranks_per_host)
+        kind = "self" if ranks == 1 else self.kind or ("shm" if hosts == 1 else "tcp")
+        situation = Situation(ranks, kind, self.topology.per_core(ranks) > 1, most, hosts)
+        table = DEFAULTS
+        if self.here:
+            machine = Machine.here(usable_cores(), library_version())
+            table = choosing.in_force(choosing.wish(0, None, None), machine, situation)
+        usable = {known.name: known for known in registry.algorithms(self.collective, ranks)}
+        return usable[select(self.collective, nbytes, situation, usable.__contains__, table).algorithm]
 
 
 def _sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
@@ -124,7 +152,13 @@ def _writable(ctx: click.Context, param: click.Parameter, value: Path | None) ->
 @click.option("-e", "--maxbytes", callback=_size, metavar="SIZE", help="Largest size, from --bytes on.")
 @click.option("-f", "--stepfactor", type=float, metavar="FACTOR", help="Between sizes up to -e.  [default: 2]")
 @click.option(
-    "--algorithms", "--algorithm", "names", default="all", show_default=True, metavar="NAMES", help="Joined by commas."
+    "--algorithms",
+    "--algorithm",
+    "names",
+    default="all",
+    show_default=True,
+    metavar="NAMES",
+    help="Joined by commas; or auto.",
 )
 @click.option("--root", type=click.IntRange(min=0), default=0, show_default=True, metavar="RANK")
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
@@ -152,6 +186,12 @@ def _writable(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     "costs_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A file of NAME = VALUE lines.",
+)
+@click.option(
+    "--here",
+    "kind",
+    metavar="KIND",
+    help="This machine, with the costs that `collectives bench simulator` found for KIND: shm or tcp.",
 )
 @click.option("--show-costs", is_flag=True, help="Print the costs in force, as such a file is written.")
 @click.option("--gradients", metavar="FILE|SIZES", help="A training step: its gradients, the first to be ready first.")
@@ -193,6 +233,7 @@ def command(
     bandwidth: str | None,
     changes: tuple[str, ...],
     costs_file: Path | None,
+    kind: str | None,
     show_costs: bool,
     gradients: str | None,
     compute_time: float | None,
@@ -215,23 +256,28 @@ def command(
     """
     if module is not None:
         load(module)
-    costs = _costs(costs_file, latency, bandwidth, changes)
+    if kind is not None:
+        if ranks_per_host != 1 or cores is not None or costs_file is not None or radix:
+            raise click.UsageError("--here is this machine, with costs of its own: it goes with none of those options")
+        ranks_per_host, cores = ranks[-1], usable_cores()
+    costs = _costs(costs_file, kind, latency, bandwidth, changes)
     if show_costs:
         click.echo(costs.to_text(), nl=False)
         return
     try:
         setting = _Setting(
+            collective or "allreduce",
             _algorithms(collective or "allreduce", names),
             Topology(ranks_per_host, cores or 0, cards, _levels(radix, oversubscription)),
             costs,
             root,
+            kind,
+            kind is not None,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if root and (root >= ranks[0] or not setting.algorithms[0].contract.rooted):
-        raise click.UsageError(
-            f"--root {root}: not in all these groups, or {setting.algorithms[0].collective} has none"
-        )
+    if root and (root >= ranks[0] or not COLLECTIVES[setting.collective].rooted):
+        raise click.UsageError(f"--root {root}: not in all these groups, or {setting.collective} has none")
     if gradients is not None:
         if collective not in (None, "allreduce") or nbytes is not None or maxbytes is not None:
             raise click.UsageError("--gradients are sizes for allreduce: they go with no others")
@@ -253,13 +299,18 @@ def command(
         click.echo(f"drawn into {picture}", err=True)
 
 
-def _costs(file: Path | None, latency: str | None, bandwidth: str | None, changes: Sequence[str]) -> Costs:
+def _costs(
+    file: Path | None, kind: str | None, latency: str | None, bandwidth: str | None, changes: Sequence[str]
+) -> Costs:
     costs = Costs()
     try:
         if file is not None:
             costs = Costs.from_text(file.read_text())
+        if kind is not None:
+            costs = _found_here(kind)
     except (ValueError, OSError) as error:
-        raise click.BadParameter(f"{file}: {error}", param_hint="'--costs'") from None
+        what = "" if file is None else f"{file}: "
+        raise click.BadParameter(f"{what}{error}", param_hint=f"'{'--here' if file is None else '--costs'}'") from None
     named = [("--latency", "latency", latency), ("--bandwidth", "bandwidth", bandwidth)]
     for change in changes:
         name, _, value = change.partition("=")
@@ -273,7 +324,18 @@ def _costs(file: Path | None, latency: str | None, bandwidth: str | None, change
     return costs
 
 
+def _found_here(kind: str) -> Costs:
+    """ValueError where there are none, or the file is damaged."""
+    found = tables.load_costs(Machine.here(usable_cores(), library_version()), kind)
+    if found is None:
+        raise ValueError(f"no costs for {kind} are known here: collectives bench simulator --transport {kind}")
+    return found
+
+
 def _algorithms(collective: str, names: str) -> tuple[Algorithm, ...]:
+    """None for "auto"."""
+    if names.strip() == "auto":
+        return ()
     if names.strip() == "all":
         return registry.algorithms(collective)
     found = [registry.get(collective, name.strip()) for name in names.split(",")]
@@ -308,11 +370,11 @@ def _all_sizes(given: list[int] | None, last: int | None, factor: float | None) 
 
 def _sweep(setting: _Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> tuple[list[Panel], dict[str, Any]]:
     """Print a table for each number of ranks and size."""
-    if len(counts) * len(all_sizes) * len(setting.algorithms) > MOST_CASES:
+    if len(counts) * len(all_sizes) * max(1, len(setting.algorithms)) > MOST_CASES:
         raise click.UsageError(f"more than {MOST_CASES} simulations")
     found: list[Prediction] = []
-    collective = setting.algorithms[0].collective
-    width = max(len(algorithm.name) for algorithm in setting.algorithms)
+    collective = setting.collective
+    width = max(len(known.name) for known in setting.algorithms or registry.algorithms(collective))
     for count in counts:
         for nbytes in all_sizes:
             click.echo(f"{collective} of {_bytes_text(nbytes)}, {_ranks_text(count, setting.topology)}")
@@ -320,7 +382,7 @@ def _sweep(setting: _Setting, counts: Sequence[int], all_sizes: Sequence[int]) -
                 f"  {'algorithm':{width}} {'time':>10} {'busbw':>10} {'rounds':>8} {'rank sends':>11}  bottleneck"
             )
             fastest: Prediction | None = None
-            for algorithm in setting.algorithms:
+            for algorithm in setting.candidates(count, nbytes):
                 one = _predict(setting, algorithm, count, nbytes)
                 if isinstance(one, str):
                     click.echo(f"  {algorithm.name:{width}} {one}")
@@ -437,7 +499,7 @@ def _allreduce(setting: _Setting, ranks: int, wanted: Sequence[int]) -> Callable
 
 def _fastest(setting: _Setting, ranks: int, nbytes: int) -> float:
     found, reasons = math.inf, []
-    for algorithm in setting.algorithms:
+    for algorithm in setting.candidates(ranks, nbytes):
         one = _predict(setting, algorithm, ranks, nbytes)
         if isinstance(one, str):
             reasons.append(f"{algorithm.name}: {one}")

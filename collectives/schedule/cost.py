@@ -16,6 +16,11 @@ The text has one `name = value` a line; `#` begins a comment; what is not named 
     reduce_bandwidth = 8GB      # one core adding one operand to another
     call = 1us                  # a call before its first step
     slice = 128KiB              # what the engine handles at once
+    switch = 0s                 # a rank that waits, for each other rank on its core: that one's turn
+    stagger = 0s                # for each pair of ranks that share a core: until both have come to the call
+    staging = 0s                # more latency for a message inside a host that one line of memory has no room for
+    cache = 1MiB                # of a core: arrays, of all its ranks together, that are moved and reduced faster
+    cached = 1                  # so many times as fast
 """
 
 from __future__ import annotations
@@ -72,6 +77,11 @@ class Costs:
     reduce_bandwidth: float = 8e9
     call: float = 1e-6
     slice: float = float(128 << 10)
+    switch: float = 0.0
+    stagger: float = 0.0
+    staging: float = 0.0
+    cache: float = float(1 << 20)
+    cached: float = 1.0
 
     def __post_init__(self) -> None:
         for name in NAMES:
@@ -82,6 +92,15 @@ class Costs:
     def to_text(self) -> str:
         """One line a cost; `from_text` reads it back."""
         return "".join(f"{name} = {getattr(self, name)!r}{'s' * (name in _TIMED)}\n" for name in NAMES)
+
+    def holding(self, nbytes: float) -> Costs:
+        """The same for a core whose ranks' arrays have so many bytes: what its cache holds of them is faster."""
+        if self.cached == 1:
+            return self
+        pace = 1 - (1 - 1 / self.cached) * min(1.0, self.cache / max(nbytes, 1.0))
+        return replace(
+            self, inside_bandwidth=self.inside_bandwidth / pace, reduce_bandwidth=self.reduce_bandwidth / pace
+        )
 
     def with_(self, name: str, value: str) -> Costs:
         """The same with one cost as people write it. ValueError lists the names there are."""
@@ -110,5 +129,7 @@ class Costs:
         return found
 
 
-_TIMED: Final = frozenset({"latency", "overhead", "hop", "inside_latency", "inside_overhead", "call"})
+_TIMED: Final = frozenset(
+    {"latency", "overhead", "hop", "inside_latency", "inside_overhead", "call", "switch", "stagger", "staging"}
+)
 NAMES: Final = tuple(field.name for field in fields(Costs))

@@ -40,7 +40,8 @@ class Everyone:
         count = int(lengths.sum())
         self.rank = (np.repeat(np.arange(size), lengths) + root) % size
         self._step = np.arange(count) - np.repeat(starts, lengths)
-        forms = np.zeros((4, count), np.int64)
+        self.kind = np.zeros(count, np.int8)
+        self.blocks, self.operands = np.zeros((2, count), np.int64)
         edges: list[tuple[Array, Array, Array]] = []
         ends: list[tuple[Array, Array, Array, Array, Array]] = []
         for family in found:
@@ -48,7 +49,9 @@ class Everyone:
             mine = starts[members]
             peer = 0
             for task, (shape, waits) in enumerate(zip(family.outline.shapes, family.outline.waits, strict=True)):
-                forms[:, mine + task] = np.array(shape)[:, None]
+                self.kind[mine + task] = shape.kind
+                self.blocks[mine + task] = shape.blocks
+                self.operands[mine + task] = shape.operands
                 for other, progress in waits:
                     edges.append((mine + other, mine + task, np.full(members.size, progress)))
                 for turn in range(shape.peers):
@@ -56,7 +59,6 @@ class Everyone:
                     sends = np.full(members.size, shape.kind == SEND)
                     ends.append((mine + task, members, others, np.full(members.size, turn), sends))
                     peer += 1
-        self.kind, _, self.blocks, self.operands = forms
         self._match(_columns(ends, 5))
         source, target, shares = _columns(edges, 3)
         order = np.argsort(source, kind="stable")

@@ -22,6 +22,7 @@ from collectives.schedule.topology import Topology
 
 Array = npt.NDArray[Any]
 
+_LINE: Final = 56  # bytes of a message for which one line of memory has room, beside what is said about it
 _SIDE_BY_SIDE: Final = 32  # so many in a queue are served for all queues at once, the rest queue by queue
 
 
@@ -43,10 +44,8 @@ class Resource:
 
         All are `ready` then; of equals the one whose `tie` is lower is first, or the first that is given.
         """
-        numbers = np.arange(which.size)
-        self._stamp[which] = numbers
-        if (self._stamp[which] == numbers).all():
-            start = np.maximum(ready, self.free[:, which])
+        if self._are_different(which):
+            start = np.maximum(ready, self.free.take(which, axis=1))
             self.free[0, which] = start[0] + heads
             self.free[1, which] = start[1] + takes
             self.busy[which] += takes
@@ -78,6 +77,13 @@ class Resource:
         result[:, order] = start
         return result
 
+    def _are_different(self, which: Array) -> bool:
+        if (which[1:] > which[:-1]).all():
+            return True
+        numbers = np.arange(which.size)
+        self._stamp[which] = numbers
+        return bool((self._stamp[which] == numbers).all())
+
 
 @dataclass(slots=True, eq=False)
 class _Stage:
@@ -105,6 +111,7 @@ class Sends:
     memory_heads: Array
     memory_takes: Array
     order: Array  # of those inside: which goes first
+    way: Array  # of those inside: latency
     stages: list[_Stage]
     wire: Array  # of those across: latency
     slices: Array  # of those across: a slice's time on the wire
@@ -188,6 +195,7 @@ class Network:
             memory_heads=np.minimum(size[nearby], costs.slice) / costs.memory_bandwidth,
             memory_takes=size[nearby] / costs.memory_bandwidth,
             order=departing[nearby],
+            way=costs.inside_latency + np.where(size[nearby] > _LINE, costs.staging, 0.0),
             stages=[
                 _Stage(self._out, mine, heads, between, departing[away], None),
                 *stages,
@@ -224,6 +232,11 @@ class Network:
         pace = np.where(copies, 1 / costs.inside_bandwidth, 0.0)
         pace = np.where(kind == REDUCE, (operands - 1) / costs.reduce_bandwidth, pace)
         overhead = near * costs.inside_overhead + far * costs.overhead
+        if costs.switch:
+            waiting = np.flatnonzero(near + far)
+            _, first = np.unique(rank[waiting], return_index=True)  # one turn for all that comes in a round
+            chosen = waiting[first]
+            overhead[chosen] += costs.switch * self._neighbours(rank[chosen])
         tail = np.minimum(nbytes, costs.slice) * pace
         return Takes(self._core_of(rank), overhead + nbytes * pace, overhead + tail, tail)
 
@@ -241,8 +254,8 @@ class Network:
         if here.size:
             takes = sends.memory_takes
             turns, at = self._memory.serve(sends.memory, begun[here], sends.memory_heads, takes, sends.order)
-            begun[here] = turns + self.costs.inside_latency
-            ended[here] = np.maximum(ended[here], at + takes) + self.costs.inside_latency
+            begun[here] = turns + sends.way
+            ended[here] = np.maximum(ended[here], at + takes) + sends.way
         there = sends.across
         if there.size:
             at, end = begun[there], ended[there] + sends.slices
@@ -265,6 +278,13 @@ class Network:
         """Receive, reduce and copy what is ready: when the first slice and the last byte are done."""
         turn, start = self._core.serve(takes.core, first, takes.head, takes.busy, tie)
         return turn + takes.head, np.maximum(start + takes.busy, last + takes.tail)
+
+    def _neighbours(self, rank: Array) -> Array:
+        """Other ranks on the same core."""
+        per = self.topology.ranks_per_host
+        place = rank % per % self._cores
+        others: Array = (per - 1 - place) // self._cores
+        return others
 
     def _core_of(self, rank: Array) -> Array:
         per = self.topology.ranks_per_host

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import monotonic
 from typing import Final
@@ -85,12 +85,16 @@ def simulate(
     if nbytes < 0:
         raise ValueError(f"{nbytes} is no number of bytes")
     topology, costs = topology or Topology(), costs or Costs()
+    if ranks < topology.ranks_per_host:
+        topology = replace(topology, ranks_per_host=max(1, ranks))
     with _no_collections():
         per_host = topology.ranks_per_host if algorithm.hosts else 0
         group = _group(algorithm, ranks, root, topology.period, per_host, symmetric)
+        crowd = topology.per_core(ranks)
+        costs = costs.holding(float(nbytes) * crowd)
         network = Network(topology, costs, group.play.lanes if isinstance(group.play, Lanes) else ranks)
         played = group.play.play(network, nbytes / group.blocks)
-    seconds = costs.call + played.seconds
+    seconds = costs.call + costs.stagger * (crowd * (crowd - 1) // 2) + played.seconds
     busiest = max(network.resources, key=lambda resource: float(resource.busy.max(initial=0.0)))
     share = float(busiest.busy.max(initial=0.0)) / seconds if seconds else 0.0
     return Prediction(

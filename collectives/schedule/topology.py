@@ -58,3 +58,8 @@ class Topology:
     def period(self) -> int:
         """Ranks after which the topology repeats itself."""
         return self.ranks_per_host * (self.spans[-1] if self.levels else 1)
+
+    def per_core(self, ranks: int) -> int:
+        """Of a group of so many, the ranks that share the core which has most."""
+        here = min(self.ranks_per_host, ranks)
+        return -(-here // min(self.cores or here, here))

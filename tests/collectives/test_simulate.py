@@ -139,6 +139,48 @@ def test_ranks_share_cores() -> None:
     assert shared == pytest.approx(4 * own, rel=0.1)
 
 
+def test_a_shared_core_switches_between_its_ranks() -> None:
+    def more(name: str, ranks: int, cores: int, **costs: float) -> float:
+        known, place = get("allreduce", name), Topology(ranks, cores=cores)
+        return simulate(known, ranks, 8, place, Costs(**costs)).seconds - simulate(known, ranks, 8, place).seconds
+
+    assert more("one_shot", 4, 4, switch=1e-3, stagger=1e-3) == 0
+    assert more("one_shot", 4, 2, switch=1e-3) == pytest.approx(2e-3, rel=0.01)  # 2 ranks, each with another one
+    assert more("recursive_doubling", 8, 2, switch=1e-3) == pytest.approx(3 * 4 * 3e-3, rel=0.01)  # in 3 rounds
+    assert more("one_shot", 8, 2, stagger=1e-3) == pytest.approx(6e-3)  # for each pair of 4 ranks
+    assert more("one_shot", 3, 2, stagger=1e-3) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("known", [a for a in EVERY if a.collective in ("allreduce", "broadcast")], ids=str)
+def test_symmetry_changes_nothing_where_cores_switch(known: Algorithm) -> None:
+    costs = Costs(switch=2e-6, stagger=1e-6, cached=2.0)
+    for nbytes in (8, 100_000):
+        quick, full = (
+            simulate(known, 8, nbytes, Topology(4, cores=2), costs, symmetric=symmetric) for symmetric in (True, False)
+        )
+        assert quick.seconds == pytest.approx(full.seconds, rel=0.04)
+
+
+def test_a_message_beyond_a_line_is_staged() -> None:
+    known, place = get("broadcast", "direct"), Topology(2)
+    short, long = (
+        simulate(known, 2, nbytes, place, Costs(staging=1e-3)).seconds - simulate(known, 2, nbytes, place).seconds
+        for nbytes in (56, 57)
+    )
+    assert short == 0 and long == pytest.approx(1e-3)
+
+
+def test_what_a_cache_holds_is_faster() -> None:
+    known, place = get("allreduce", "one_shot"), Topology(2)
+    costs = Costs(cached=2.0, cache=float(MIB), call=0, inside_latency=0, inside_overhead=0, memory_bandwidth=1e18)
+    plain = Costs(call=0, inside_latency=0, inside_overhead=0, memory_bandwidth=1e18)
+    gains = [
+        simulate(known, 2, nbytes, place, plain).seconds / simulate(known, 2, nbytes, place, costs).seconds
+        for nbytes in (64 * KIB, MIB, 2 * MIB, 64 * MIB)
+    ]
+    assert gains == pytest.approx([2, 2, 4 / 3, 1], rel=0.02)
+
+
 @given(st.sampled_from([a for a in EVERY if a.collective == "allreduce"]), st.integers(2, 12), st.integers(0, 22))
 def test_more_costs_more(known: Algorithm, ranks: int, power: int) -> None:
     place, nbytes = Topology(2), 1 << power

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from collectives import tables
 from collectives.algorithms import algorithms, registry
 from collectives.commands.main import main
+from collectives.init import library_version
 from collectives.schedule.cost import Costs
+from collectives.tables import Machine
+from transports.host import usable_cores
 
 
 def run(*arguments: str) -> Result:
@@ -56,6 +60,31 @@ def test_costs_from_everywhere(tmp_path: Path) -> None:
     file.write_text("latency = 9us\nhop = 1us\n")
     said = text("--costs", str(file), "--latency", "3us", "--cost", "overhead=1us", "--show-costs")
     assert Costs.from_text(said) == Costs(latency=3e-6, hop=1e-6, overhead=1e-6)
+
+
+def test_the_algorithm_that_would_be_chosen(tmp_path: Path) -> None:
+    def chosen(*arguments: str) -> list[str]:
+        text("--algorithms", "auto", "--json", str(tmp_path / "a.json"), *arguments)
+        return [p["algorithm"] for p in json.loads((tmp_path / "a.json").read_text())["predictions"]]
+
+    assert chosen("-n", "4", "--ranks-per-host", "4", "-b", "1K:1M:1024") == ["one_shot", "two_shot"]
+    assert chosen("-n", "4", "-b", "1K:1M:1024") == ["recursive_doubling", "ring"]
+    assert chosen("-n", "4:16:4", "--ranks-per-host", "4") == ["two_shot", "hierarchical_ring"]
+    assert "120 ms" in text("--gradients", "4M", "--compute-time", "120ms", "-n", "4", "--algorithms", "auto")
+
+
+def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine = Machine.here(usable_cores(), library_version())
+    path = tables.costs_path(machine, "shm")
+    assert path is not None
+    tables.save_costs(path, Costs(call=1.0), machine, "by hand")
+    text("--here", "shm", "-n", "2:8", "-b", "8", "--algorithms", "one_shot", "--json", str(tmp_path / "a.json"))
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert all(1 < p["seconds"] < 1.1 for p in found["predictions"])
+    assert (found["topology"]["ranks_per_host"], found["topology"]["cores"]) == (8, usable_cores())
+    assert "--transport tcp" in run("--here", "tcp").output
+    assert "goes with none of those" in run("--here", "shm", "--cores", "4").output
 
 
 def test_a_narrow_network_is_slower() -> None:

@@ -1,0 +1,98 @@
+"""Times of collectives on this machine, for the simulator to be measured by: what a rank does, and who starts it.
+
+Invariant: a time is that of the slowest rank after a barrier, as in the benchmark. Everything is measured in several
+passes, in turns, and the fastest pass counts: what other programs do to a call is not the simulator's to know.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import collectives
+from bench.start import processes
+from collectives.algorithms import registry
+from collectives.calibration.calls import Arrays
+from collectives.calibration.costs import Case, Measured
+from collectives.calibration.timing import Stopwatch
+from native.errors import CollectiveError
+from transports.host import HostIdentity, group_cores
+
+PASSES: Final = 5
+FEWEST, MOST = 2, 25  # iterations of a case in a pass
+FAILED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the ranks of one group measure, in about `budget` seconds, and into which file rank 0 writes it."""
+
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    transport: str
+    budget: float
+    file: str
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> Order:
+        found: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in value.items()}
+        return Order(**found)
+
+
+def measure(order: Order, ranks: int) -> list[Measured]:
+    """Start so many ranks, which measure. Raises StartError, OSError; RuntimeError where a rank failed."""
+    with tempfile.TemporaryDirectory(prefix="collectives-simulator-") as folder:
+        file = Path(folder) / "times"
+        told = {**asdict(order), "file": str(file)}
+        code = processes("bench.simulator", told, ranks, environment={"COLLECTIVES_CALIBRATE": "off"})
+        if code != 0:
+            raise RuntimeError(f"a rank of {ranks} ended with exit code {code}")
+        return [Measured(Case(*case), seconds) for case, seconds in json.loads(file.read_text())]
+
+
+def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
+    """Of what was measured several times, the least."""
+    found: dict[Case, float] = {}
+    for measured in several:
+        for case, seconds in measured:
+            found[case] = min(seconds, found.get(case, seconds))
+    return [Measured(case, seconds) for case, seconds in found.items()]
+
+
+def run(order: Order) -> None:
+    """Measure, as one rank."""
+    with collectives.init(transport=order.transport) as comm:
+        told = [json.loads(text) for text in comm._everyones(json.dumps(HostIdentity.here().to_json()).encode())]
+        cores = group_cores(HostIdentity.here(), [HostIdentity.from_json(value) for value in told])
+        cases = [
+            Case(collective, known.name, comm.size, cores, nbytes)
+            for nbytes in order.sizes
+            for collective in order.collectives
+            for known in registry.algorithms(collective, comm.size)
+            if not known.hosts  # on one host they are what they are made of
+        ]
+        arrays, watch = Arrays(max(order.sizes), comm.size), Stopwatch(comm)
+        calls = [arrays.call(comm, case.collective, case.algorithm, case.nbytes) for case in cases]
+        watch.turns(calls, [1] * len(calls), 1)
+        once = watch.turns(calls, [1] * len(calls), 1)[0]
+        share = order.budget / max(1, len(calls)) / PASSES
+        iterations = [int(min(MOST, max(FEWEST, share / (seconds + watch.pause)))) for seconds in once.tolist()]
+        seconds = watch.turns(calls, iterations, PASSES).min(axis=0).tolist()
+        if comm.rank == 0:
+            Path(order.file).write_text(json.dumps(list(zip(cases, seconds, strict=True))))
+        comm.barrier()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """A process that `measure` started as a rank."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        run(Order.from_json(json.loads(given[0])))
+    except (CollectiveError, ValueError, OSError) as error:
+        sys.stderr.write(f"collectives bench simulator: {type(error).__name__}: {error}\n")
+        sys.exit(FAILED)

@@ -1,0 +1,125 @@
+"""Costs for the simulator, found by measuring collectives and asking which costs predict those times.
+
+Invariant: what counts is the relative error, of a short call as of a long one, and its median rather than its worst:
+a time that something else on the machine has disturbed moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.algorithms import registry
+from collectives.schedule.cost import Costs
+from collectives.schedule.simulate import simulate
+from collectives.schedule.topology import Topology
+
+# Of one host; what lies between hosts cannot be found there.
+FITTED: Final = (
+    *("call", "inside_latency", "inside_overhead", "inside_bandwidth", "reduce_bandwidth", "memory_bandwidth"),
+    *("slice", "switch", "stagger", "staging", "cache", "cached"),
+)
+START: Final = Costs(
+    call=4e-7,
+    inside_latency=2e-7,
+    inside_overhead=1e-7,
+    reduce_bandwidth=18e9,
+    memory_bandwidth=30e9,
+    switch=1e-6,
+    stagger=4e-6,
+    staging=5e-7,
+    cached=1.3,
+)
+_ONLY_SHARED: Final = frozenset({"switch", "stagger"})
+
+_ROUNDS: Final = 12
+_NUDGE: Final = 0.05  # of the logarithm of a cost, to see what depends on it
+_FARTHEST: Final = 0.7  # that a logarithm moves in one round
+_DAMPING: Final = 1e-2
+_FLOOR: Final = 0.05  # errors below that all count the same
+_LEAST: Final = 5e-3  # what a round has to gain of the error for another one
+
+Array = npt.NDArray[np.float64]
+
+
+class Case(NamedTuple):
+    """One call on one host of `cores` cores that its ranks may use."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    cores: int
+    nbytes: int
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(self.ranks, cores=min(self.cores, self.ranks))
+
+
+class Measured(NamedTuple):
+    case: Case
+    seconds: float
+
+
+def predict(cases: Iterable[Case], costs: Costs) -> Array:
+    """Seconds, case by case. The cases of one group are best given one after the other."""
+    return np.array(
+        [simulate(registry.get(c.collective, c.algorithm), c.ranks, c.nbytes, c.topology, costs).seconds for c in cases]
+    )
+
+
+def errors(measured: Sequence[Measured], costs: Costs) -> Array:
+    """Of each prediction, over what was measured: 0.1 is a tenth too much, -0.1 a tenth too little."""
+    seconds = np.array([m.seconds for m in measured])
+    found: Array = predict((m.case for m in measured), costs) / seconds - 1
+    return found
+
+
+def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float], None] | None = None) -> Costs:
+    """The costs with the least mean error of the logarithms, from `start` on; what does not matter stays as it is.
+
+    Gauss and Newton's steps in logarithms of costs, with weights that make squares into absolute values. `say` is told
+    which share is done. ValueError if nothing was measured.
+    """
+    if not measured:
+        raise ValueError("no costs can be found where nothing was measured")
+    measured = sorted(measured, key=lambda m: m.case)
+    cases, seconds = [m.case for m in measured], np.log([m.seconds for m in measured])
+    shared = any(case.ranks > case.cores for case in cases)
+    names = [name for name in FITTED if shared or name not in _ONLY_SHARED]
+    if not shared:
+        start = replace(start, switch=0.0, stagger=0.0)
+
+    def residuals(costs: Costs) -> Array:
+        found: Array = np.log(predict(cases, costs)) - seconds
+        return found
+
+    best, now = start, residuals(start)
+    for number in range(_ROUNDS):
+        if say is not None:
+            say(number / _ROUNDS)
+        slopes = np.stack([(residuals(_moved(best, {name: _NUDGE})) - now) / _NUDGE for name in names], axis=1)
+        weights = 1 / np.maximum(np.abs(now), _FLOOR)
+        weighed = slopes * weights[:, None]
+        square = weighed.T @ slopes + _DAMPING * len(cases) * np.eye(len(names))
+        step = np.clip(np.linalg.solve(square, -(weighed.T @ now)), -_FARTHEST, _FARTHEST)
+        before = float(np.abs(now).mean())
+        for shorter in (1.0, 0.5, 0.25, 0.1):
+            trial = _moved(best, dict(zip(names, (shorter * step).tolist(), strict=True)))
+            found = residuals(trial)
+            if np.abs(found).mean() < np.abs(now).mean():
+                best, now = trial, found
+                break
+        if before - float(np.abs(now).mean()) < _LEAST * before:
+            break
+    return best
+
+
+def _moved(costs: Costs, by: dict[str, float]) -> Costs:
+    """With the logarithms of some costs changed."""
+    values: dict[str, Any] = {name: getattr(costs, name) * float(np.exp(move)) for name, move in by.items()}
+    return replace(costs, **{name: max(1.0, value) if name == "cached" else value for name, value in values.items()})
