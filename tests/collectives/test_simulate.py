@@ -161,6 +161,13 @@ def test_symmetry_changes_nothing_where_cores_switch(known: Algorithm) -> None:
         assert quick.seconds == pytest.approx(full.seconds, rel=0.04)
 
 
+def test_what_is_reduced_together_is_reduced_once() -> None:
+    costs = Costs(reduce_bandwidth=1e6, slice=1e9)
+    for place, factor in ((Topology(4), 4), (Topology(2), 1)):
+        each, once = (simulate(get("allreduce", name), 4, MIB, place, costs).seconds for name in ("one_shot", "claim"))
+        assert each == pytest.approx(factor * once, rel=0.01)
+
+
 def test_a_message_beyond_a_line_is_staged() -> None:
     known, place = get("broadcast", "direct"), Topology(2)
     short, long = (
