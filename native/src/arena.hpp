@@ -55,11 +55,19 @@ inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t most_slices = 64;
 inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
 
-// A sender's side of its link to one peer.
+// Where a message from a peer is wanted, see Relay.
+struct alignas(cache_line) Post {
+    std::atomic<std::uint64_t> tag;  // which message; 0: none. Stored last, and first withdrawn
+    std::uint64_t offset;            // within the receiver's arena
+    std::uint64_t length;
+};
+
+// One rank's side of its link to a peer.
 struct Outlet {
     std::array<Line, lines_per_link> lines;
     alignas(cache_line) std::atomic<std::uint64_t> acknowledged;  // lines the peer has finished with
-    alignas(page_size) std::byte slots[];                         // slots_per_link * slot_bytes
+    Post post;
+    alignas(page_size) std::byte slots[];  // slots_per_link * slot_bytes
 };
 
 struct Header {

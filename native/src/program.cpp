@@ -64,11 +64,14 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
         }
     }
     std::map<Queue, std::pair<std::uint32_t, std::uint32_t>> spans;  // first and last step so far
+    std::map<Queue, std::uint32_t> lengths;                          // steps so far
     std::set<int> seen;
     for (std::uint32_t i = 0; i < steps.size(); ++i) {
         check(i);
         for (const Dependency& dependency : steps[i].dependencies) needed[dependency.step] = true;
+        std::vector<std::uint32_t> ordinals;
         for (const Queue& queue : queues_of(steps[i])) {
+            ordinals.push_back(lengths[queue]++);
             if (queue.first == Lane::to_peer || queue.first == Lane::from_peer) seen.insert(queue.second);
             const auto [place, first] = spans.try_emplace(queue, i, i);
             if (!first) {
@@ -77,6 +80,10 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
                 ++predecessors[i];
                 last = i;
             }
+        }
+        if (steps[i].kind == StepKind::send && !relay) find_relay(i, ordinals);
+        if (steps[i].kind == StepKind::recv && steps[i].dependencies.empty()) {
+            receptions.push_back({i, steps[i].peers[0], ordinals[0]});
         }
     }
     peers.assign(seen.begin(), seen.end());
@@ -88,6 +95,20 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
                 2 * static_cast<std::uint32_t>(peer) + (direction == Lane::from_peer ? 1 : 0);
             lanes.push_back({lane, place->second.first, place->second.second});
         }
+    }
+}
+
+void Program::find_relay(std::uint32_t send, const std::vector<std::uint32_t>& ordinals) {
+    const Step& step = steps[send];
+    if (step.dependencies.size() != 1) return;
+    const Dependency& after = step.dependencies[0];
+    const Step& source = steps[after.step];
+    const bool whole = source.kind == StepKind::reduce && !source.shared && source.dst == step.dst &&
+                       after.buffer == step.dst.buffer && after.there == after.here;
+    if (!whole) return;
+    relay = Relay{after.step, send, {}};
+    for (std::size_t i = 0; i < step.peers.size(); ++i) {
+        relay->messages.emplace_back(step.peers[i], ordinals[i]);
     }
 }
 

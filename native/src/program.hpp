@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct Chunk {
     int buffer = 0;
     std::uint32_t first = 0;
     std::uint32_t count = 0;
+
+    bool operator==(const Chunk&) const = default;
 };
 
 // What a reduction takes: a peer's next message, or local data.
@@ -82,6 +85,22 @@ struct Program {
     std::vector<LaneUse> lanes;  // ascending
     const LaneUse* use_of(std::uint32_t lane) const;
 
+    // A reduction whose result is sent on, and the messages that do: a peer, and how many come before on the
+    // link.
+    struct Relay {
+        std::uint32_t reduction = 0;
+        std::uint32_t send = 0;
+        std::vector<std::pair<int, std::uint32_t>> messages;
+    };
+    std::optional<Relay> relay;  // the first there is
+    // Receptions that wait for nothing, in the same way.
+    struct Reception {
+        std::uint32_t step = 0;
+        int peer = -1;
+        std::uint32_t ordinal = 0;
+    };
+    std::vector<Reception> receptions;
+
     // Order beyond the data: the tasks that become heads of a queue when step i is complete, and the number
     // of queues in which it has others before it.
     std::vector<std::vector<std::uint32_t>> successors;
@@ -91,6 +110,7 @@ struct Program {
 
   private:
     void check(std::uint32_t index);
+    void find_relay(std::uint32_t send, const std::vector<std::uint32_t>& ordinals);
     std::uint32_t blocks_of(int buffer) const;
 };
 

@@ -14,6 +14,8 @@ constexpr std::uint64_t kept_scratch = 1 << 20;
 constexpr std::uint64_t scratch_alignment = 64;
 // Outputs from this size on are written around the caches: they would not stay there.
 constexpr std::uint64_t streaming_from = 12 << 20;
+// Results smaller than this are not worth saying where they are wanted.
+constexpr std::uint64_t smallest_posted = 64 << 10;
 
 bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {
     const auto from_a = reinterpret_cast<std::uintptr_t>(a);
@@ -61,6 +63,8 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     if (together_) together_->abandon();
     if (program.shared && workshop_.together) number_pieces();
     take_turns(earlier);
+    relay_.reset();
+    if (behind_ == nullptr && operation().out_bytes() >= smallest_posted) post_receptions();
     active_.clear();
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
         if (states_[i].before == 0) active_.push_back(i);
@@ -129,6 +133,8 @@ void Run::release(std::uint32_t step) {
 }
 
 void Run::end() {
+    for (ShmLink* const link : posted_) link->withdraw();
+    posted_.clear();
     if (scratch_size_ <= kept_scratch) return;
     scratch_.reset();
     scratch_size_ = 0;
@@ -238,13 +244,17 @@ std::uint64_t Run::limit(const Task& task) const {
     return most == task.length ? most : most - most % operation().unit();
 }
 
+bool Run::is_large(const Task& task) const {
+    return operation().out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
+}
+
 Stores Run::stores(const Task& task) const {
-    const bool large = operation().out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
-    const auto index = static_cast<std::size_t>(&task - operation().tasks().data());
-    return large && !operation().program().needed[index] ? Stores::streaming : Stores::cached;
+    return is_large(task) && !operation().program().needed[index_of(task)] ? Stores::streaming
+                                                                           : Stores::cached;
 }
 
 void Run::send(const Task& task, State& state) {
+    if (is_relayed(task, task.peers[0])) return cast(task, state);
     Link& to = link(task.peers[0]);
     if (state.taken < task.length || task.length == 0) {
         const std::uint64_t ready = limit(task);
@@ -269,7 +279,9 @@ void Run::cast(const Task& task, State& state) {
         } else if (taken < task.length || (task.length == 0 && !to.finished())) {
             const std::uint64_t n = ready - taken;
             if (shm != nullptr) {
-                const std::size_t put = shm->put(data + taken, static_cast<std::size_t>(n));
+                const std::size_t put = is_relayed(task, peer)
+                                            ? shm->announce_placed(static_cast<std::size_t>(n))
+                                            : shm->put(data + taken, static_cast<std::size_t>(n));
                 taken += put;
                 if (put > 0 || task.length == 0) woken_.push_back(shm);
             } else {
@@ -292,7 +304,8 @@ void Run::stage_cast(const Task& task, const std::byte* data, std::uint64_t read
     if (!workshop_.caster || task.length <= Line::inline_bytes) return;
     for (const int peer : task.peers) {
         ShmLink* const shm = link(peer).shared_memory();
-        if (shm != nullptr && shm->stages(data, static_cast<std::size_t>(task.length))) {
+        if (shm != nullptr && shm->stages(data, static_cast<std::size_t>(task.length)) &&
+            !is_relayed(task, peer)) {
             cast_links_.push_back(shm);
         }
     }
@@ -324,15 +337,55 @@ void Run::reduce(const Task& task, State& state) {
         }
     }
     n -= n % unit;
-    const double scale = task.final ? scale_ : 1.0;
-    const ReduceFn kernel = kernels_[static_cast<std::size_t>(stores(task))];
-    kernel(at(task.dst) + state.done, operands_.data(), operands_.size(), static_cast<std::size_t>(n / unit),
-           scale);
+    const auto& relay = operation().program().relay;
+    if (relay && relay->reduction == index_of(task)) {
+        reduce_and_relay(task, state.done, static_cast<std::size_t>(n));
+    } else {
+        apply(task, at(task.dst) + state.done, static_cast<std::size_t>(n), stores(task));
+    }
     for (const Operation::Source& source : task.sources) {
         if (source.peer >= 0) link(source.peer).consume(static_cast<std::size_t>(n));
     }
     state.done += n;
     state.there = 0;
+}
+
+void Run::apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const {
+    const ReduceFn kernel = kernels_[static_cast<std::size_t>(stores)];
+    kernel(dst, operands_.data(), operands_.size(), n / operation().unit(), task.final ? scale_ : 1.0);
+}
+
+void Run::post_receptions() {
+    for (const Program::Reception& reception : operation().program().receptions) {
+        const Task& task = operation().tasks()[reception.step];
+        Link* const from = request_.links[static_cast<std::size_t>(reception.peer)];
+        ShmLink* const shm = from == nullptr ? nullptr : from->shared_memory();
+        const std::uint64_t tag = post_tag(request_.call, reception.ordinal);
+        if (shm != nullptr && shm->post(tag, at(task.dst), task.length)) posted_.push_back(shm);
+    }
+}
+
+void Run::reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n) {
+    std::byte* const dst = at(task.dst) + done;
+    if (!relay_.has_begun()) {
+        relay_.begin(*operation().program().relay, request_.call, request_.links, task.length);
+    }
+    if (!relay_.is_used()) return apply(task, dst, n, stores(task));
+    if (!is_large(task)) {
+        apply(task, dst, n, Stores::cached);
+        relay_.push(dst, done, n, Stores::cached);
+        return;
+    }
+    // Neither our place nor the peers' stays in the caches; what is read again does.
+    if (!relayed_) relayed_ = std::make_unique_for_overwrite<std::byte[]>(workshop_.slice);
+    apply(task, relayed_.get(), n, Stores::cached);
+    copy_streaming(dst, relayed_.get(), n);
+    relay_.push(relayed_.get(), done, n, Stores::streaming);
+}
+
+bool Run::is_relayed(const Task& task, int peer) const {
+    const auto& relay = operation().program().relay;
+    return relay && relay->send == index_of(task) && relay_.reaches(peer);
 }
 
 // Links may not be there yet, so only what every rank knows alike decides.

@@ -18,6 +18,7 @@
 
 #include "program.hpp"
 #include "reduce.hpp"
+#include "relay.hpp"
 #include "shm_link.hpp"
 #include "together.hpp"
 
@@ -112,6 +113,15 @@ class Run {
     void reduce_together(const Task& task, State& state);
     bool is_done_together(const Task& task) const;
     void number_pieces();
+    // Say where messages are wanted that may come at once.
+    void post_receptions();
+    // `operands_` to n bytes of the result, also where peers want them.
+    void reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n);
+    // Whether that peer gets what the task sends from the relay.
+    bool is_relayed(const Task& task, int peer) const;
+    std::uint32_t index_of(const Task& task) const {
+        return static_cast<std::uint32_t>(&task - operation().tasks().data());
+    }
     std::unique_ptr<Together> make_together() const;
     // Whether the next bytes of all operands are here.
     bool all_there(const Task& task, State& state);
@@ -125,8 +135,12 @@ class Run {
     }
     const Operation& operation() const { return *request_.operation; }
     Link& link(int peer) const { return *request_.links[static_cast<std::size_t>(peer)]; }
+    // The task's results do not stay in the caches.
+    bool is_large(const Task& task) const;
     // Large results that no later step reads go around the caches.
     Stores stores(const Task& task) const;
+    // n bytes of `operands_` reduced to `dst`.
+    void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;
     std::byte* scratch(std::uint64_t bytes);
 
     Workshop& workshop_;
@@ -147,6 +161,9 @@ class Run {
 
     // Kept between operations to save allocations.
     std::unique_ptr<Together> together_;
+    Relay relay_;
+    std::unique_ptr<std::byte[]> relayed_;  // a slice on its way
+    std::vector<ShmLink*> posted_;          // links on which we have posted
     std::vector<int> owing_;
     std::vector<const std::byte*> operands_;
     std::vector<ShmLink*> cast_links_;

@@ -17,6 +17,8 @@ constexpr std::size_t direct_from_thread = 4 << 10;
 constexpr std::size_t direct_piece = 1 << 20;
 // Lines without a slot are acknowledged in batches: nobody waits for them.
 constexpr std::uint64_t quiet_lines = lines_per_link / 2;
+// The offset that stands for: where it was wanted.
+constexpr std::uint64_t where_posted = ~std::uint64_t{0};
 
 }  // namespace
 
@@ -94,6 +96,34 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     return n;
 }
 
+bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length) {
+    if (same_process_ || place_ != nullptr || length < direct_from_shm || !own_->in_heap(place, length)) {
+        return false;
+    }
+    place_ = place;
+    out_.post.offset = own_->offset_of(place);
+    out_.post.length = length;
+    out_.post.tag.store(tag, std::memory_order_release);
+    return true;
+}
+
+void ShmLink::withdraw() {
+    place_ = nullptr;
+    out_.post.tag.store(0, std::memory_order_release);
+}
+
+std::byte* ShmLink::posted(std::uint64_t tag, std::uint64_t length) const {
+    if (in_.post.tag.load(std::memory_order_acquire) != tag || in_.post.length != length) return nullptr;
+    std::byte* const place = theirs_->at(in_.post.offset);
+    return theirs_->in_heap(place, length) ? place : nullptr;
+}
+
+std::size_t ShmLink::announce_placed(std::size_t n) {
+    if (n == 0 || !has_line()) return 0;
+    announce(where_posted, n);
+    return n;
+}
+
 std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n) {
     Line& line = out_.lines[++line_ % lines_per_link];
     // Between threads an address is an address; it is told relative to our arena like any other.
@@ -165,6 +195,10 @@ bool ShmLink::next_slice() {
     }
     const std::uint64_t offset = line.slice.offset;
     const std::uint64_t n = line.slice.length;
+    if (offset == where_posted && place_ != nullptr && n > 0 && n <= expected_length_ - taken_) {
+        slice_ = {place_ + taken_, static_cast<std::size_t>(n)};
+        return true;
+    }
     const std::size_t total = theirs_->geometry().total();
     const bool inside = same_process_ || (n <= total && offset <= total - n);
     if (!inside || n == 0 || n > expected_length_ - taken_) {

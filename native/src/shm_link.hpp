@@ -48,6 +48,17 @@ class ShmLink final : public Link {
     // What the peer sends lies in other pieces than all ranks agreed upon.
     [[noreturn]] void throw_other_pieces() const;
 
+    // --- messages that go straight to their place
+    // Say where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`. False where
+    // the peer cannot write there, or something else is posted.
+    bool post(std::uint64_t tag, std::byte* place, std::uint64_t length);
+    void withdraw();
+    // Where the peer wants that message; nullptr if it has not said so.
+    std::byte* posted(std::uint64_t tag, std::uint64_t length) const;
+    // The next n bytes of the message lie where the peer wants them. How many of them are announced; wakes
+    // nobody.
+    std::size_t announce_placed(std::size_t n);
+
     // --- for casts, to several peers at once
     // As `write`, except that a sleeping peer is not woken: after a full fence, call `wake_peer`. So the
     // peers' cache lines are fetched all at once.
@@ -101,7 +112,8 @@ class ShmLink final : public Link {
     std::uint64_t line_in_ = 1;  // the line to read next
     std::uint64_t told_ = 0;     // lines we have acknowledged
     std::span<const std::byte> slice_;
-    bool in_line_ = false;  // the slice lies in a line we have not finished
+    bool in_line_ = false;        // the slice lies in a line we have not finished
+    std::byte* place_ = nullptr;  // where the posted message is wanted
 };
 
 // Staging that several peers read at once: the copy is made once, each link announces it.

@@ -119,6 +119,28 @@ inline std::shared_ptr<const Program> one_shot(int rank, int size) { return all_
 // The same, and where they can they reduce together.
 inline std::shared_ptr<const Program> claim(int rank, int size) { return all_to_all(rank, size, true); }
 
+// Each reduces a block of everyone's and sends it to all.
+inline std::shared_ptr<const Program> two_shot(int rank, int size) {
+    const auto block = [](int r) { return static_cast<std::uint32_t>(r); };
+    std::vector<Step> steps;
+    std::vector<int> others;
+    std::vector<Operand> operands;
+    for (int r = 0; r < size; ++r) {
+        operands.push_back(r == rank ? Operand{-1, {buffer_in, block(r), 1}} : Operand{r, {}});
+        if (r == rank) continue;
+        others.push_back(r);
+        steps.push_back(send({r}, {buffer_in, block(r), 1}));
+    }
+    const auto reduction = static_cast<std::uint32_t>(steps.size());
+    const Chunk mine{buffer_out, block(rank), 1};
+    steps.push_back({StepKind::reduce, true, false, mine, {}, operands, {}});
+    steps.push_back(send(others, mine, {{reduction, buffer_out, block(rank), block(rank)}}));
+    for (const int r : others) steps.push_back(recv(r, {buffer_out, block(r), 1}));
+    const auto blocks = static_cast<std::uint32_t>(size);
+    return std::make_shared<const Program>(rank, size, blocks, blocks, std::vector<std::vector<Block>>{},
+                                           steps);
+}
+
 // Reduce-scatter and allgather around the ring; each step works on what the one before has finished.
 inline std::shared_ptr<const Program> ring(int rank, int size) {
     const int right = (rank + 1) % size;

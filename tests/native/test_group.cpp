@@ -88,6 +88,58 @@ TEST_CASE("memory of the arena is read where it lies") {
     });
 }
 
+TEST_CASE("results go straight to memory of the arena, where a peer has such") {
+    for (const int size : {2, 3}) {
+        for (const bool everyone : {true, false}) {
+            World world(size, Scheme::shm);
+            world.each([&](int rank, Group& group) {
+                for (const std::size_t n : {40'000U, 300'001U, 4'000'000U}) {
+                    std::vector<float> own(2 * n);
+                    const bool in_arena = everyone || rank == 1;
+                    auto* const memory = group.arena()->allocate(2 * n * sizeof(float));
+                    float* const x = in_arena ? reinterpret_cast<float*>(memory) : own.data();
+                    float* const y = x + n;
+                    std::ranges::copy(values(rank, n), x);
+                    const auto operation = sum_of_floats(two_shot(rank, size), n);
+                    const std::vector<float> expected = total(size, n);
+                    for (int i = 0; i < 3; ++i) {
+                        std::fill_n(y, n, -1.0F);
+                        const auto job = group.start(operation, reinterpret_cast<std::byte*>(x),
+                                                     reinterpret_cast<std::byte*>(y), 30.0);
+                        REQUIRE(group.wait(*job, 30.0, {}));
+                        CHECK(std::equal(expected.begin(), expected.end(), y));
+                    }
+                    group.arena()->release(memory, 2 * n * sizeof(float));
+                }
+            });
+        }
+    }
+}
+
+TEST_CASE("two results on their way into the same memory come one after the other") {
+    World world(2, Scheme::shm);
+    constexpr std::size_t n = 200'000;
+    world.each([&](int rank, Group& group) {
+        auto* const x = reinterpret_cast<float*>(group.arena()->allocate(3 * n * sizeof(float)));
+        float* const y = x + n;
+        float* const z = y + n;
+        std::ranges::copy(values(rank, n), x);
+        const auto operation = sum_of_floats(two_shot(rank, 2), n);
+        const auto raw_of = [](float* p) { return reinterpret_cast<std::byte*>(p); };
+        std::vector<float> expected = total(2, n);
+        for (int i = 0; i < 5; ++i) {
+            // Both ranks have the same sum, so its sum is twice that.
+            group.start(operation, raw_of(x), raw_of(y), 30.0);
+            group.start(operation, raw_of(y), raw_of(z), 30.0);
+            const auto last = group.start(operation, raw_of(x), raw_of(y), 30.0);
+            REQUIRE(group.wait(*last, 30.0, {}));
+            CHECK(std::equal(expected.begin(), expected.end(), y));
+            for (std::size_t k = 0; k < n; ++k) REQUIRE(z[k] == 2 * expected[k]);
+        }
+        group.arena()->release(raw_of(x), 3 * n * sizeof(float));
+    });
+}
+
 TEST_CASE("an average is divided once, where the sum is complete") {
     for (const Scheme scheme : all_schemes) {
         World world(4, scheme);

@@ -1,0 +1,38 @@
+#include "relay.hpp"
+
+#include <algorithm>
+
+#include "copy.hpp"
+
+namespace collectives {
+
+std::uint64_t post_tag(const Call& call, std::uint32_t ordinal) {
+    return call.sequence << 16 | (ordinal + 1);
+}
+
+void Relay::begin(const Program::Relay& relay, const Call& call, std::span<Link* const> links,
+                  std::uint64_t length) {
+    begun_ = true;
+    length_ = length;
+    targets_.clear();
+    for (const auto& [peer, ordinal] : relay.messages) {
+        ShmLink* const link = links[static_cast<std::size_t>(peer)]->shared_memory();
+        const std::uint64_t tag = post_tag(call, ordinal);
+        if (link != nullptr && link->posted(tag, length) != nullptr) targets_.push_back({peer, link, tag});
+    }
+}
+
+void Relay::push(const std::byte* data, std::uint64_t at, std::size_t n, Stores stores) {
+    const auto copy = stores == Stores::streaming ? copy_streaming : copy_bytes;
+    for (const Target& target : targets_) {
+        std::byte* const place = target.link->posted(target.tag, length_);
+        if (place != nullptr) copy(place + at, data, n);
+    }
+}
+
+bool Relay::reaches(int peer) const {
+    return begun_ && std::any_of(targets_.begin(), targets_.end(),
+                                 [peer](const Target& target) { return target.peer == peer; });
+}
+
+}  // namespace collectives

@@ -1,0 +1,48 @@
+// Results that go straight to where others want them: a reduction whose result is sent on at once, to peers
+// that have said where in their shared memory they will receive it.
+//
+// A receiver that may be written to from the beginning posts its place when the operation begins. The
+// reduction then writes each slice there as well, while it is in the caches, and the message that follows
+// only says so. Whoever has posted nothing in time gets an ordinary message. Invariant: a peer's memory is
+// written to only for the message for which it was posted, and not once its owner has withdrawn the post.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "program.hpp"
+#include "shm_link.hpp"
+
+namespace collectives {
+
+// The name of a message for posts: its operation, and how many messages of it come before on that link. Never
+// 0.
+std::uint64_t post_tag(const Call& call, std::uint32_t ordinal);
+
+class Relay {
+  public:
+    void reset() { begun_ = false; }
+    // Find out who has posted for the messages that follow the reduction, of `length` bytes.
+    void begin(const Program::Relay& relay, const Call& call, std::span<Link* const> links,
+               std::uint64_t length);
+    bool has_begun() const { return begun_; }
+    bool is_used() const { return begun_ && !targets_.empty(); }
+
+    // Write n bytes of the result, which begin at byte `at` of it, to all who have posted.
+    void push(const std::byte* data, std::uint64_t at, std::size_t n, Stores stores);
+    // Whether that peer gets the message this way.
+    bool reaches(int peer) const;
+
+  private:
+    struct Target {
+        int peer;
+        ShmLink* link;
+        std::uint64_t tag;
+    };
+
+    bool begun_ = false;
+    std::uint64_t length_ = 0;
+    std::vector<Target> targets_;
+};
+
+}  // namespace collectives
