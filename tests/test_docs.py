@@ -117,7 +117,7 @@ def test_documents_are_linked_from_another() -> None:
         ("3 of 256 KiB", "arena.hpp", "cast_slots = 3"),
         ("64 lines", "arena.hpp", "lines_per_link = 64"),
         ("up to 56 bytes", "arena.hpp", "inline_bytes = 56"),
-        ("`comm.empty()` array, 32 KiB or more", "shm_link.cpp", "direct_from_shm = 32 << 10"),
+        ("`comm.empty()` array, 2 KiB or more", "shm_link.cpp", "direct_from_shm = 2 << 10"),
         ("between threads, 4 KiB or more", "shm_link.cpp", "direct_from_thread = 4 << 10"),
         ("in pieces of 1 MiB", "shm_link.cpp", "direct_piece = 1 << 20"),
         ("Results of 12 MiB and more", "run.cpp", "streaming_from = 12 << 20"),

@@ -15,7 +15,7 @@ constexpr std::uint64_t scratch_alignment = 64;
 // Outputs from this size on are written around the caches: they would not stay there.
 constexpr std::uint64_t streaming_from = 12 << 20;
 // Results smaller than this are not worth saying where they are wanted.
-constexpr std::uint64_t smallest_posted = 64 << 10;
+constexpr std::uint64_t smallest_posted = 8 << 10;
 
 bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {
     const auto from_a = reinterpret_cast<std::uintptr_t>(a);

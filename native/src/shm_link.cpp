@@ -11,7 +11,7 @@ namespace collectives {
 namespace {
 
 // Below this, copying is cheaper than waiting until the peer has read the original.
-constexpr std::size_t direct_from_shm = 32 << 10;
+constexpr std::size_t direct_from_shm = 2 << 10;
 constexpr std::size_t direct_from_thread = 4 << 10;
 // Directly read memory is handed over in pieces, so that what follows can start on the first ones.
 constexpr std::size_t direct_piece = 1 << 20;
