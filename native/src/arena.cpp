@@ -42,6 +42,7 @@ void initialise(Arena& arena) {
     if (::getrandom(header.cookie.data(), sizeof(header.cookie), 0) != sizeof(header.cookie)) {
         throw_system("getrandom", errno);
     }
+    header.address = reinterpret_cast<std::uintptr_t>(&header);
 }
 
 // Blocks are at least a cache line, so that no two arrays share one; large ones are whole pages, so that

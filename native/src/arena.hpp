@@ -67,12 +67,16 @@ struct Outlet {
     std::array<Line, lines_per_link> lines;
     alignas(cache_line) std::atomic<std::uint64_t> acknowledged;  // lines the peer has finished with
     Post post;
+    std::atomic<std::uint32_t> reads_memory;  // this side can read the peer's process
+    std::atomic<std::uint32_t>
+        abandoned;  // this side failed; memory that it has announced may be in other use
     alignas(page_size) std::byte slots[];  // slots_per_link * slot_bytes
 };
 
 struct Header {
     std::uint64_t magic;
     std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
+    std::uint64_t address;                // of this header in its owner's process
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order

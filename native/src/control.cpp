@@ -443,6 +443,7 @@ void Control::establish(Id id, Connection& connection, const Offer& offer) {
             events_.failed(peer, error);
             return;
         }
+        connected.pid = process_at_other_end(connection.socket.get());
         const Id watch_id = next_id_++;
         watch(connection.socket.get(), EPOLLIN | EPOLLRDHUP, watch_id, EPOLL_CTL_MOD);
         watched_.emplace(watch_id, std::pair(connection.peer, std::move(connection.socket)));

@@ -33,6 +33,7 @@ struct Connected {
     Scheme scheme = Scheme::tcp;
     UniqueFd socket;               // tcp: for data; shm: kept by the control thread, which watches it
     std::shared_ptr<Arena> arena;  // shm: the peer's
+    pid_t pid = 0;                 // shm: the peer's process as we see it; 0: we do not
 };
 
 class Control {

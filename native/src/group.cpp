@@ -166,7 +166,7 @@ bool Group::seek_links(const std::vector<int>& peers) {
                      std::make_unique<TcpLink>(describe(peer), std::move(connected.socket), settings_.slice));
         } else {
             auto link = std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_,
-                                                  std::move(connected.arena), false);
+                                                  std::move(connected.arena), false, connected.pid);
             watched_[peer] = link.get();
             if (gone_[static_cast<std::size_t>(peer)]) link->mark_lost();
             add_link(peer, std::move(link));

@@ -23,6 +23,8 @@ namespace collectives {
 struct Context {
     Call call;
     std::uint32_t fingerprint = 0;
+    // Messages from this size on may be read out of the sender's process.
+    std::uint64_t pulled_from = ~std::uint64_t{0};
 
     explicit Context(const Call& c = {}) : call(c), fingerprint(c.fingerprint()) {}
 };

@@ -145,6 +145,7 @@ void Program::check(std::uint32_t index) {
     for (const Operand& operand : step.operands) {
         if (operand.peer >= 0) {
             check_peer(operand.peer);
+            combines = true;
         } else {
             check_chunk(operand.chunk);
         }

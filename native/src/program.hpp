@@ -75,6 +75,7 @@ struct Program {
     std::vector<Step> steps;
     std::vector<int> peers;  // all that it exchanges messages with, ascending
     bool shared = false;     // one of the steps is
+    bool combines = false;   // one of the steps reduces messages
 
     // One direction of a link, and the first and the last step that use it.
     struct LaneUse {

@@ -14,6 +14,10 @@ constexpr std::uint64_t kept_scratch = 1 << 20;
 constexpr std::uint64_t scratch_alignment = 64;
 // Outputs from this size on are written around the caches: they would not stay there.
 constexpr std::uint64_t streaming_from = 12 << 20;
+// From these sizes on one copy by the kernel is cheaper than one to staging and one from there. What is not
+// copied but reduced is copied once more that way.
+constexpr std::uint64_t pulled_from = 32 << 10;
+constexpr std::uint64_t combined_from = 256 << 10;
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
@@ -40,6 +44,9 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     request_ = request;
     const Program& program = operation().program();
     context_ = Context(request.call);
+    context_.pulled_from = program.shared     ? ~std::uint64_t{0}  // everyone would read all of it
+                           : program.combines ? combined_from
+                                              : pulled_from;
     buffers_.clear();
     buffers_.push_back(request.in);
     buffers_.push_back(request.out);
@@ -133,6 +140,12 @@ void Run::release(std::uint32_t step) {
 }
 
 void Run::end() {
+    if (unfinished_ > 0) {
+        for (const int peer : operation().program().peers) {
+            Link* const to = request_.links[static_cast<std::size_t>(peer)];
+            if (to != nullptr && to->shared_memory() != nullptr) to->shared_memory()->abandon();
+        }
+    }
     for (ShmLink* const link : posted_) link->withdraw();
     posted_.clear();
     if (scratch_size_ <= kept_scratch) return;

@@ -1,6 +1,7 @@
 #include "shm_link.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "copy.hpp"
@@ -19,18 +20,32 @@ constexpr std::size_t direct_piece = 1 << 20;
 constexpr std::uint64_t quiet_lines = lines_per_link / 2;
 // The offset that stands for: where it was wanted.
 constexpr std::uint64_t where_posted = ~std::uint64_t{0};
+// So much at a time of what is read out of another process to be looked at: several peers' stays in the
+// caches.
+constexpr std::size_t pulled_slice = 64 << 10;
+// With this bit an offset is an address in the sender's process.
+constexpr std::uint64_t is_address = std::uint64_t{1} << 63;
 
 }  // namespace
 
 ShmLink::ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs,
-                 bool same_process)
+                 bool same_process, pid_t pid)
     : Link(std::move(peer)),
       rank_(rank),
       same_process_(same_process),
       own_(std::move(own)),
       theirs_(std::move(theirs)),
       out_(own_->outlet(this->peer().rank)),
-      in_(theirs_->outlet(rank)) {}
+      in_(theirs_->outlet(rank)),
+      remote_(pid) {
+    if (same_process || !Remote::is_wanted()) return;
+    Header& header = theirs_->header();
+    std::array<std::uint64_t, 2> cookie{};
+    constexpr std::size_t at = offsetof(Header, cookie);
+    const bool read =
+        remote_.read(reinterpret_cast<std::byte*>(cookie.data()), header.address + at, sizeof(cookie));
+    if (read && cookie == header.cookie) out_.reads_memory.store(1, std::memory_order_release);
+}
 
 void ShmLink::begin(const Context& context, std::uint64_t length) {
     sending_ = &context;
@@ -38,6 +53,7 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     written_ = 0;
     released_ = 0;
     started_ = false;
+    pulled_.reset();
 }
 
 std::uint64_t ShmLink::acknowledged() {
@@ -51,10 +67,20 @@ bool ShmLink::has_line() {
 
 bool ShmLink::has_finished(std::uint64_t line) { return acknowledged_ >= line || acknowledged() >= line; }
 
-bool ShmLink::stages(const std::byte* data, std::size_t n) const {
+bool ShmLink::stages(const std::byte* data, std::size_t n) {
     if (length_ <= Line::inline_bytes) return false;
     if (same_process_) return length_ < direct_from_thread;
-    return length_ < direct_from_shm || !own_->in_heap(data, n);
+    if (length_ >= direct_from_shm && own_->in_heap(data, n)) return false;
+    return !is_pulled(data);
+}
+
+bool ShmLink::is_pulled(const std::byte* data) {
+    if (!pulled_) {
+        pulled_ = length_ >= sending_->pulled_from && !same_process_ &&
+                  in_.reads_memory.load(std::memory_order_acquire) != 0 && !own_->in_heap(data, length_) &&
+                  Remote::can_be_read(data, length_);
+    }
+    return *pulled_;
 }
 
 std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
@@ -92,7 +118,8 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     const std::size_t slot = own_->geometry().slot_bytes;
     n = std::min(n, std::max(direct_piece - direct_piece % slot, slot));
     direct_.push_back({line_ + 1, written_ + n});
-    announce(own_->offset_of(data), n);
+    const bool pulled = !same_process_ && is_pulled(data);
+    announce(pulled ? reinterpret_cast<std::uintptr_t>(data) | is_address : own_->offset_of(data), n);
     return n;
 }
 
@@ -179,7 +206,7 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
 }
 
 bool ShmLink::next_slice() {
-    if (!slice_.empty()) return true;
+    if (!slice_.empty() || remote_left_ > 0) return true;
     if (opened_ && taken_ == expected_length_) return false;
     const Line& line = in_.lines[line_in_ % lines_per_link];
     const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
@@ -199,6 +226,11 @@ bool ShmLink::next_slice() {
         slice_ = {place_ + taken_, static_cast<std::size_t>(n)};
         return true;
     }
+    if (!same_process_ && (offset & is_address) != 0 && n > 0 && n <= expected_length_ - taken_) {
+        address_ = offset & ~is_address;
+        remote_left_ = n;
+        return true;
+    }
     const std::size_t total = theirs_->geometry().total();
     const bool inside = same_process_ || (n <= total && offset <= total - n);
     if (!inside || n == 0 || n > expected_length_ - taken_) {
@@ -212,17 +244,36 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
     const auto copy = stores == Stores::streaming ? copy_streaming : copy_bytes;
     std::size_t done = 0;
     while (done < n && next_slice()) {
-        const std::size_t part = std::min(n - done, slice_.size());
-        copy(data + done, slice_.data(), part);
-        consume(part);
+        std::size_t part = 0;
+        if (slice_.empty()) {
+            part = std::min<std::size_t>(n - done, remote_left_);
+            pull(data + done, part);
+            taken_ += part;
+            if (remote_left_ == 0) finish_line();
+        } else {
+            part = std::min(n - done, slice_.size());
+            copy(data + done, slice_.data(), part);
+            consume(part);
+        }
         done += part;
     }
     return done;
 }
 
 std::span<const std::byte> ShmLink::peek(std::size_t) {
-    next_slice();
+    if (next_slice() && slice_.empty()) {
+        if (!pulled_slice_) pulled_slice_ = std::make_unique_for_overwrite<std::byte[]>(pulled_slice);
+        const std::size_t n = std::min<std::size_t>(pulled_slice, remote_left_);
+        pull(pulled_slice_.get(), n);
+        slice_ = {pulled_slice_.get(), n};
+    }
     return slice_;
+}
+
+void ShmLink::pull(std::byte* data, std::size_t n) {
+    if (!remote_.read(data, address_, n)) throw_lost(expected_->call, "its memory can no longer be read");
+    address_ += n;
+    remote_left_ -= n;
 }
 
 bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == expected_length_); }
@@ -230,12 +281,20 @@ bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == 
 void ShmLink::consume(std::size_t n) {
     slice_ = slice_.subspan(n);
     taken_ += n;
-    if (slice_.empty() && in_line_) finish_line();
+    if (slice_.empty() && remote_left_ == 0 && in_line_) finish_line();
+}
+
+void ShmLink::abandon() {
+    if (!direct_.empty()) out_.abandoned.store(1, std::memory_order_seq_cst);
 }
 
 void ShmLink::finish_line() {
     in_line_ = false;
     const bool quiet = expected_length_ <= Line::inline_bytes;
+    // Whoever fails says so before its memory can be in other use.
+    if (!quiet && in_.abandoned.load(std::memory_order_acquire) != 0) {
+        throw_lost(expected_->call, "it gave the operation up");
+    }
     const std::uint64_t finished = line_in_++;
     if (quiet && finished - told_ < quiet_lines) return;
     told_ = finished;

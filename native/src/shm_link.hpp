@@ -7,19 +7,22 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "arena.hpp"
 #include "link.hpp"
+#include "remote.hpp"
 #include "staging.hpp"
 
 namespace collectives {
 
 class ShmLink final : public Link {
   public:
-    // `same_process`: the peer is a thread, so any of our memory can be read where it lies.
-    ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs,
-            bool same_process);
+    // `same_process`: the peer is a thread, so any of our memory can be read where it lies. `pid`: its
+    // process.
+    ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs, bool same_process,
+            pid_t pid = 0);
 
     void begin(const Context& context, std::uint64_t length) override;
     std::size_t write(const std::byte* data, std::size_t n) override;
@@ -48,6 +51,9 @@ class ShmLink final : public Link {
     // What the peer sends lies in other pieces than all ranks agreed upon.
     [[noreturn]] void throw_other_pieces() const;
 
+    // The operation failed: what the peer has not yet read where it lies, it must not take for the message.
+    void abandon();
+
     // --- messages that go straight to their place
     // Say where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`. False where
     // the peer cannot write there, or something else is posted.
@@ -64,7 +70,7 @@ class ShmLink final : public Link {
     // peers' cache lines are fetched all at once.
     std::size_t put(const std::byte* data, std::size_t n);
     // Whether a message like this one goes by staging slots at all.
-    bool stages(const std::byte* data, std::size_t n) const;
+    bool stages(const std::byte* data, std::size_t n);
     bool has_line();
     bool has_finished(std::uint64_t line);
     // Announce n bytes at `offset` of our arena as the next bytes of the message; the line's number. They
@@ -80,6 +86,9 @@ class ShmLink final : public Link {
 
     bool next_slice();
     void finish_line();
+    // Whether the peer reads the message, which begins at `data`, out of our process.
+    bool is_pulled(const std::byte* data);
+    void pull(std::byte* data, std::size_t n);
     void publish(Line& line);
     std::uint64_t acknowledged();
 
@@ -97,6 +106,7 @@ class ShmLink final : public Link {
     std::uint64_t written_ = 0;
     std::uint64_t released_ = 0;
     bool started_ = false;            // at least one line of the message is out
+    std::optional<bool> pulled_;      // once somebody has asked
     std::uint64_t line_ = 0;          // lines written on this link so far
     std::uint64_t acknowledged_ = 0;  // as last seen
     StagingCopy stage_;
@@ -112,6 +122,10 @@ class ShmLink final : public Link {
     std::uint64_t line_in_ = 1;  // the line to read next
     std::uint64_t told_ = 0;     // lines we have acknowledged
     std::span<const std::byte> slice_;
+    Remote remote_;
+    std::uint64_t address_ = 0;      // in the peer's process: what comes after `slice_`,
+    std::uint64_t remote_left_ = 0;  // so many bytes
+    std::unique_ptr<std::byte[]> pulled_slice_;
     bool in_line_ = false;        // the slice lies in a line we have not finished
     std::byte* place_ = nullptr;  // where the posted message is wanted
 };

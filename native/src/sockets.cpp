@@ -90,6 +90,13 @@ bool stays_on_this_machine(int fd) {
     return std::memcmp(&v6->sin6_addr, &peer->sin6_addr, sizeof(in6_addr)) == 0;
 }
 
+pid_t process_at_other_end(int fd) {
+    ucred credentials{};
+    socklen_t length = sizeof(credentials);
+    const bool known = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0;
+    return known ? credentials.pid : 0;
+}
+
 void limit_send_buffer(int fd, int bytes) { ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)); }
 
 bool send_message(int fd, std::span<const std::byte> message, std::span<const int> descriptors) {

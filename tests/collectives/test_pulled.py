@@ -1,0 +1,113 @@
+"""Ordinary arrays that are large enough are read out of their owner's process, where that is possible."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectives import Communicator, OpTimeout, PeerLost, algorithms
+from tests.collectives.groups import ranks
+
+SIZES = (8_000, 9_001, 70_000, 300_001)  # around the sizes from which it is done, in float64
+
+SCRIPT = """
+import hashlib
+import numpy as np
+import collectives
+
+comm = collectives.init()
+rng = np.random.default_rng(comm.rank)
+digest = hashlib.sha256()
+for n in (1000, 70_000, 1_000_003):
+    x = rng.standard_normal(n)
+    for out in (
+        *(comm.allreduce(x, algorithm=a) for a in ("one_shot", "two_shot", "ring", "claim")),
+        comm.allreduce(x.copy(), out=x),
+        comm.allgather(x),
+        comm.broadcast(x, 1),
+        comm.alltoall(np.resize(x, (comm.size, n // 2))),
+    ):
+        digest.update(out.tobytes())
+    if comm.rank == 0:
+        comm.send(x, 1)
+    elif comm.rank == 1:
+        digest.update(comm.recv(np.empty(n), 0).tobytes())
+with open(f"digest{comm.rank}", "w") as file:
+    file.write(digest.hexdigest())
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_algorithm_moves_large_ordinary_arrays(size: int) -> None:
+    names = [a.name for a in algorithms.algorithms("allreduce", size)]
+
+    def body(comm: Communicator) -> None:
+        for n in SIZES:
+            mine = np.arange(n) % 1013 + comm.rank * 1.0
+            expected = np.arange(n) % 1013 * float(size) + sum(range(size))
+            for name in names:
+                assert np.array_equal(comm.allreduce(mine, algorithm=name), expected), (name, n)
+                x = mine.copy()
+                comm.allreduce(x, out=x, algorithm=name)
+                assert np.array_equal(x, expected), (name, n, "in place")
+            everyones = comm.allgather(mine)
+            assert all(np.array_equal(part, np.arange(n) % 1013 + r) for r, part in enumerate(everyones))
+            swapped = comm.alltoall(np.tile(mine, (size, 1)))
+            assert np.array_equal(swapped, everyones)
+            assert np.array_equal(comm.broadcast(mine.copy(), size - 1), everyones[-1])
+
+    ranks(size, body, transport="shm")
+
+
+@pytest.mark.parametrize("kind", ["file", "slice"])
+def test_memory_of_other_kinds(kind: str, tmp_path: Path) -> None:
+    def body(comm: Communicator) -> None:
+        n = 200_000
+        if kind == "file":
+            path = tmp_path / f"array{comm.rank}"
+            np.full(n, comm.rank + 1.0).tofile(path)
+            x: np.ndarray = np.memmap(path, np.float64, "r")
+        else:
+            x = np.full(n + 3, comm.rank + 1.0)[3:]
+        assert np.array_equal(comm.allgather(np.asarray(x)), [[1.0] * n, [2.0] * n])
+
+    ranks(2, body, transport="shm")
+
+
+def test_what_a_failed_sender_has_overwritten_is_not_taken_for_its_message() -> None:
+    received = threading.Event()
+
+    def body(comm: Communicator) -> None:
+        x = np.full(500_000, 1.0)
+        if comm.rank == 0:
+            with pytest.raises(OpTimeout, match="waiting for rank 1"):
+                comm.send(x, 1, timeout=0.3)
+            x.fill(-1.0)
+            assert received.wait(20)
+        else:
+            time.sleep(0.6)
+            with pytest.raises(PeerLost, match=r"rank 0.*gave the operation up"):
+                comm.recv(x, 0)
+            received.set()
+
+    ranks(2, body, transport="shm")
+
+
+def test_results_do_not_depend_on_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    digests = []
+    for pull in ("0", "1"):
+        command = [sys.executable, "-m", "collectives.commands.main", "run", "-n", "2", sys.executable, str(script)]
+        environment = {**os.environ, "COLLECTIVES_PULL": pull, "COLLECTIVES_TRANSPORT": "shm"}
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)
+        digests.append([(tmp_path / f"digest{rank}").read_text() for rank in range(2)])
+    assert digests[0] == digests[1]
