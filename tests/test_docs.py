@@ -120,7 +120,7 @@ def test_documents_are_linked_from_another() -> None:
         ("`comm.empty()` array, 2 KiB or more", "shm_link.cpp", "direct_from_shm = 2 << 10"),
         ("between threads, 4 KiB or more", "shm_link.cpp", "direct_from_thread = 4 << 10"),
         ("in pieces of 1 MiB", "shm_link.cpp", "direct_piece = 1 << 20"),
-        ("Results of 12 MiB and more", "run.cpp", "streaming_from = 12 << 20"),
+        ("Results of 12 MiB and more", "run_steps.cpp", "streaming_from = 12 << 20"),
         ("Up to 32 operations", "group.cpp", "most_under_way = 32"),
         ("more than 512 KiB", "tcp_link.cpp", "whole_message = 512 << 10"),
         ("written 48 KiB at a time", "tcp_link.cpp", "one_segment = 48 << 10"),

@@ -1,0 +1,243 @@
+// What the steps of an operation do when they have their turn: bytes sent, received, reduced and copied, as
+// many as can be at the time.
+#include <algorithm>
+
+#include "copy.hpp"
+#include "run.hpp"
+
+namespace collectives {
+
+namespace {
+
+// Outputs from this size on are written around the caches: they would not stay there.
+constexpr std::uint64_t streaming_from = 12 << 20;
+
+}  // namespace
+
+bool Run::is_large(const Task& task) const {
+    return operation().out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
+}
+
+Stores Run::stores(const Task& task) const {
+    return is_large(task) && !operation().program().needed[index_of(task)] ? Stores::streaming
+                                                                           : Stores::cached;
+}
+
+void Run::send(const Task& task, State& state) {
+    if (is_relayed(task, task.peers[0])) return cast(task, state);
+    Link& to = link(task.peers[0]);
+    if (state.taken < task.length || task.length == 0) {
+        const std::uint64_t ready = limit(task);
+        state.taken += to.write(at(task.dst) + state.taken, static_cast<std::size_t>(ready - state.taken));
+    }
+    state.done = to.released();
+}
+
+void Run::cast(const Task& task, State& state) {
+    const std::uint64_t ready = limit(task);
+    const std::byte* data = at(task.dst);
+    stage_cast(task, data, ready);
+    std::uint64_t released = task.length;
+    std::uint64_t total = 0;
+    woken_.clear();
+    for (const int peer : task.peers) {
+        Link& to = link(peer);
+        ShmLink* const shm = to.shared_memory();
+        std::uint64_t& taken = cast_taken_[static_cast<std::size_t>(peer)];
+        if (std::find(cast_links_.begin(), cast_links_.end(), shm) != cast_links_.end()) {
+            taken = shm->written();
+        } else if (taken < task.length || (task.length == 0 && !to.finished())) {
+            const std::uint64_t n = ready - taken;
+            if (shm != nullptr) {
+                const std::size_t put = is_relayed(task, peer)
+                                            ? shm->announce_placed(static_cast<std::size_t>(n))
+                                            : shm->put(data + taken, static_cast<std::size_t>(n));
+                taken += put;
+                if (put > 0 || task.length == 0) woken_.push_back(shm);
+            } else {
+                taken += to.write(data + taken, static_cast<std::size_t>(n));
+            }
+        }
+        total += taken;
+        released = std::min(released, to.released());
+    }
+    if (!woken_.empty()) {
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        for (ShmLink* const shm : woken_) shm->wake_peer();
+    }
+    state.taken = total;
+    state.done = released;
+}
+
+void Run::stage_cast(const Task& task, const std::byte* data, std::uint64_t ready) {
+    cast_links_.clear();
+    if (!workshop_.caster || task.length <= Line::inline_bytes) return;
+    for (const int peer : task.peers) {
+        ShmLink* const shm = link(peer).shared_memory();
+        if (shm != nullptr && shm->stages(data, static_cast<std::size_t>(task.length)) &&
+            !is_relayed(task, peer)) {
+            cast_links_.push_back(shm);
+        }
+    }
+    if (cast_links_.size() < 2) {
+        cast_links_.clear();
+        return;
+    }
+    const std::uint64_t from = cast_links_[0]->written();
+    workshop_.caster->write(cast_links_, data + from, static_cast<std::size_t>(ready - from));
+}
+
+void Run::recv(const Task& task, State& state) {
+    const auto n = static_cast<std::size_t>(limit(task) - state.done);
+    state.done += link(task.peers[0]).read(at(task.dst) + state.done, n, stores(task));
+}
+
+void Run::reduce(const Task& task, State& state) {
+    const std::uint64_t unit = operation().unit();
+    std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
+    if (n == 0 || !all_there(task, state)) return;
+    operands_.clear();
+    for (const Operation::Source& source : task.sources) {
+        if (source.peer >= 0) {
+            const std::span<const std::byte> data = link(source.peer).peek(static_cast<std::size_t>(unit));
+            n = std::min<std::uint64_t>(n, data.size());
+            operands_.push_back(data.data());
+        } else {
+            operands_.push_back(at(source.place) + state.done);
+        }
+    }
+    n -= n % unit;
+    const auto& relay = operation().program().relay;
+    if (relay && relay->reduction == index_of(task)) {
+        reduce_and_relay(task, state.done, static_cast<std::size_t>(n));
+    } else {
+        apply(task, at(task.dst) + state.done, static_cast<std::size_t>(n), stores(task));
+    }
+    for (const Operation::Source& source : task.sources) {
+        if (source.peer >= 0) link(source.peer).consume(static_cast<std::size_t>(n));
+    }
+    state.done += n;
+    state.there = 0;
+}
+
+void Run::apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const {
+    const ReduceFn kernel = kernels_[static_cast<std::size_t>(stores)];
+    kernel(dst, operands_.data(), operands_.size(), n / operation().unit(), task.final ? scale_ : 1.0);
+}
+
+void Run::post_receptions() {
+    for (const Program::Reception& reception : operation().program().receptions) {
+        const Task& task = operation().tasks()[reception.step];
+        Link* const from = request_.links[static_cast<std::size_t>(reception.peer)];
+        ShmLink* const shm = from == nullptr ? nullptr : from->shared_memory();
+        const std::uint64_t tag = post_tag(request_.call, reception.ordinal);
+        if (shm != nullptr && shm->post(tag, at(task.dst), task.length)) posted_.push_back(shm);
+    }
+}
+
+void Run::reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n) {
+    std::byte* const dst = at(task.dst) + done;
+    if (!relay_.has_begun()) {
+        relay_.begin(*operation().program().relay, request_.call, request_.links, task.length);
+    }
+    if (!relay_.is_used()) return apply(task, dst, n, stores(task));
+    if (!is_large(task)) {
+        apply(task, dst, n, Stores::cached);
+        relay_.push(dst, done, n, Stores::cached);
+        return;
+    }
+    // Neither our place nor the peers' stays in the caches; what is read again does.
+    if (!relayed_) relayed_ = std::make_unique_for_overwrite<std::byte[]>(workshop_.slice);
+    apply(task, relayed_.get(), n, Stores::cached);
+    copy_streaming(dst, relayed_.get(), n);
+    relay_.push(relayed_.get(), done, n, Stores::streaming);
+}
+
+bool Run::is_relayed(const Task& task, int peer) const {
+    const auto& relay = operation().program().relay;
+    return relay && relay->send == index_of(task) && relay_.reaches(peer);
+}
+
+// Links may not be there yet, so only what every rank knows alike decides.
+bool Run::is_done_together(const Task& task) const {
+    return task.shared && workshop_.together && task.length > Line::inline_bytes;
+}
+
+void Run::number_pieces() {
+    const std::vector<Task>& tasks = operation().tasks();
+    const std::size_t piece = workshop_.arena->geometry().slot_bytes;
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+        if (!is_done_together(tasks[i])) continue;
+        states_[i].piece = workshop_.pieces + 1;
+        workshop_.pieces += static_cast<std::uint32_t>((tasks[i].length + piece - 1) / piece);
+    }
+}
+
+void Run::reduce_together(const Task& task, State& state) {
+    if (!together_) together_ = make_together();
+    const bool opening = !together_->is_open();
+    const std::size_t n = std::min<std::uint64_t>(together_->piece_bytes(), task.length - state.done);
+    if (opening) {
+        if (limit(task) < state.done + n || !all_there(task, state)) return;
+        operands_.clear();
+        for (const Operation::Source& source : task.sources) {
+            if (source.peer < 0) {
+                operands_.push_back(at(source.place) + state.done);
+                continue;
+            }
+            const std::span<const std::byte> data = link(source.peer).peek(n);
+            if (data.size() < n) link(source.peer).shared_memory()->throw_other_pieces();
+            operands_.push_back(data.data());
+        }
+        together_->open(state.piece, operands_, at(task.dst) + state.done, n, operation().unit());
+    }
+    if (together_->work(kernels_[static_cast<std::size_t>(stores(task))], task.final ? scale_ : 1.0)) {
+        // Others may have gone to sleep for what we have done, or for the next piece's turn.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        for (const int peer : operation().program().peers) link(peer).shared_memory()->wake_peer();
+    }
+    if (!together_->gather()) return;
+    for (const Operation::Source& source : task.sources) {
+        if (source.peer >= 0) link(source.peer).consume(n);
+    }
+    state.done += n;
+    state.there = 0;
+    ++state.piece;
+}
+
+std::unique_ptr<Together> Run::make_together() const {
+    std::vector<std::shared_ptr<Arena>> arenas;
+    const int rank = operation().program().rank;
+    for (int r = 0; r < operation().program().size; ++r) {
+        arenas.push_back(r == rank ? workshop_.arena : link(r).shared_memory()->arena_of_peer());
+    }
+    return std::make_unique<Together>(rank, std::move(arenas));
+}
+
+bool Run::all_there(const Task& task, State& state) {
+    const auto has_come = [&](const Operation::Source& source) {
+        return source.peer < 0 ||
+               !link(source.peer).peek(static_cast<std::size_t>(operation().unit())).empty();
+    };
+    const auto missing = std::find_if_not(task.sources.begin() + state.there, task.sources.end(), has_come);
+    state.there = static_cast<std::uint32_t>(missing - task.sources.begin());
+    if (missing == task.sources.end()) return true;
+    // A socket is drained while others are waited for.
+    if (uses_sockets()) std::for_each(missing + 1, task.sources.end(), has_come);
+    return false;
+}
+
+void Run::copy(const Task& task, State& state) {
+    const std::byte* from = at(task.sources[0].place);
+    std::byte* to = at(task.dst);
+    if (from == to) {
+        state.done = limit(task);
+        return;
+    }
+    const std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
+    if (n == 0) return;
+    copy_bytes(to + state.done, from + state.done, static_cast<std::size_t>(n));
+    state.done += n;
+}
+
+}  // namespace collectives
