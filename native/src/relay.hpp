@@ -5,6 +5,7 @@
 // reduction then writes each slice there as well, while it is in the caches, and the message that follows
 // only says so. Whoever has posted nothing in time gets an ordinary message. Invariant: a peer's memory is
 // written to only for the message for which it was posted, and not once its owner has withdrawn the post.
+// That is looked at before each slice: of an operation that fails, the slice under way may still be written.
 #pragma once
 
 #include <span>
