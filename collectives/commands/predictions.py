@@ -1,0 +1,226 @@
+"""What `collectives simulate` prints and draws: a table for each size and number of ranks, or a training step.
+
+Invariant: figures are those of the simulation, whatever form they are shown in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import click
+
+from collectives import choosing, sizes
+from collectives.algorithms import registry
+from collectives.commands.curves import Line, Panel
+from collectives.init import library_version
+from collectives.schedule import training
+from collectives.schedule.algorithm import Algorithm
+from collectives.schedule.check import VerificationError
+from collectives.schedule.cost import Costs
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.select import select
+from collectives.schedule.simulate import Prediction, simulate
+from collectives.schedule.table import Situation
+from collectives.schedule.topology import Topology
+from collectives.tables import Machine
+from transports.host import usable_cores
+
+MOST_CASES: Final = 10_000
+_GRID: Final = 4  # between sizes that are simulated where there are too many to simulate each
+_EACH: Final = 8  # so many are
+_TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all simulations of one run have in common. No `algorithms`: the one that would be chosen.
+
+    `kind`: of the links, None: shared memory within a host, tcp between hosts. `here`: on this machine.
+    """
+
+    collective: str
+    algorithms: tuple[Algorithm, ...]
+    topology: Topology
+    costs: Costs
+    root: int
+    kind: str | None = None
+    here: bool = False
+
+    def predict(self, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction:
+        return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
+
+    def candidates(self, ranks: int, nbytes: int) -> tuple[Algorithm, ...]:
+        return self.algorithms or (self._chosen(ranks, nbytes),)
+
+    def _chosen(self, ranks: int, nbytes: int) -> Algorithm:
+        """By the built-in table or, `here`, by the one that is in force on this machine."""
+        most = min(self.topology.ranks_per_host, ranks)
+        hosts = -(-ranks // self.topology.ranks_per_host)
+        kind = "self" if ranks == 1 else self.kind or ("shm" if hosts == 1 else "tcp")
+        situation = Situation(ranks, kind, self.topology.per_core(ranks) > 1, most, hosts)
+        table = DEFAULTS
+        if self.here:
+            machine = Machine.here(usable_cores(), library_version())
+            table = choosing.in_force(choosing.wish(0, None, None), machine, situation)
+        usable = {known.name: known for known in registry.algorithms(self.collective, ranks)}
+        return usable[select(self.collective, nbytes, situation, usable.__contains__, table).algorithm]
+
+
+def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> tuple[list[Panel], dict[str, Any]]:
+    """Print a table for each number of ranks and size."""
+    if len(counts) * len(all_sizes) * max(1, len(setting.algorithms)) > MOST_CASES:
+        raise click.UsageError(f"more than {MOST_CASES} simulations")
+    found: list[Prediction] = []
+    collective = setting.collective
+    width = max(len(known.name) for known in setting.algorithms or registry.algorithms(collective))
+    for count in counts:
+        for nbytes in all_sizes:
+            click.echo(f"{collective} of {_bytes_text(nbytes)}, {_ranks_text(count, setting.topology)}")
+            click.echo(
+                f"  {'algorithm':{width}} {'time':>10} {'busbw':>10} {'rounds':>8} {'rank sends':>11}  bottleneck"
+            )
+            fastest: Prediction | None = None
+            for algorithm in setting.candidates(count, nbytes):
+                one = _predict(setting, algorithm, count, nbytes)
+                if isinstance(one, str):
+                    click.echo(f"  {algorithm.name:{width}} {one}")
+                    continue
+                click.echo(f"  {algorithm.name:{width}} {_line(one)}")
+                found.append(one)
+                fastest = one if fastest is None or one.seconds < fastest.seconds else fastest
+            if fastest is not None and len(setting.algorithms) > 1:
+                click.echo(f"  fastest: {fastest.algorithm}")
+            click.echo()
+    return list(_panels(found)), {"predictions": [{**asdict(one), "busbw": one.busbw} for one in found]}
+
+
+def _predict(setting: Setting, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction | str:
+    """Or why not."""
+    try:
+        return setting.predict(algorithm, ranks, nbytes)
+    except VerificationError as error:
+        return f"wrong: {error.problem}"
+    except ValueError as error:
+        return str(error)
+
+
+def _line(one: Prediction) -> str:
+    where = f"{one.bottleneck} ({one.share:.0%} busy)" if one.bottleneck != "latency" else "latency"
+    columns = f"{time_text(one.seconds):>10} {one.busbw / 1e9:>5.2f} GB/s {one.rounds:>8} {_bytes_text(one.sent):>11}"
+    return f"{columns}  {where}"
+
+
+def _panels(found: Sequence[Prediction]) -> Iterator[Panel]:
+    """Time against size, for each number of ranks; against ranks where there is one size."""
+    counts, all_sizes = (sorted({getattr(one, name) for one in found}) for name in ("ranks", "nbytes"))
+    if len(all_sizes) == 1 and len(counts) > 1:
+        title = f"{found[0].collective} of {_bytes_text(all_sizes[0])}"
+        yield Panel(title, "ranks", "predicted time (us)", _lines(found, "ranks"))
+        return
+    for count in counts:
+        some = [one for one in found if one.ranks == count]
+        title = f"{some[0].collective}, {count} ranks"
+        yield Panel(title, "bytes", "predicted time (us)", _lines(some, "nbytes"), sizes.text)
+
+
+def _lines(found: Sequence[Prediction], across: str) -> dict[str, Line]:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for one in found:
+        lines.setdefault(one.algorithm, []).append((max(getattr(one, across), 1), one.seconds * 1e6))
+    return dict(lines)
+
+
+# --- training
+
+
+def train(
+    setting: Setting,
+    counts: Sequence[int],
+    gradients: Sequence[training.Gradient],
+    compute: float,
+    bucket: int,
+    backward: float,
+    scaling: str,
+) -> tuple[list[Panel], dict[str, Any]]:
+    """Print a step for each number of ranks."""
+    total = sum(gradient.nbytes for gradient in gradients)
+    click.echo(f"{len(gradients)} gradients of {_bytes_text(total)}, {time_text(compute)} of computing on one rank")
+    click.echo(f"scaling {scaling}, {setting.topology.ranks_per_host} a host, the fastest algorithm for each bucket")
+    titles = " ".join(f"{title:>10}" for title in ("compute", "allreduce", "step"))
+    click.echo(f"  {'ranks':>8} {titles} {'speed-up':>9}   {'not overlapped':>14} {'speed-up':>9}")
+    curves: dict[str, list[tuple[float, float]]] = {"overlapped": [], "not overlapped": [], "ideal": []}
+    steps = []
+    for count in counts:
+        share = compute / count if scaling == "strong" else compute
+        scale = share / compute
+        timed = [g if g.ready is None else training.Gradient(g.nbytes, g.ready * scale) for g in gradients]
+        parts = training.buckets(timed, share, bucket, backward)
+        one = training.step(parts, share, count, _allreduce(setting, count, [part.nbytes for part in parts]))
+        with_, without = training.speedup(one, compute)
+        steps.append({**asdict(one), "speedup": with_, "speedup_alone": without})
+        columns = [f"{time_text(value):>10}" for value in (one.compute, one.communication, one.overlapped)]
+        tail = f"{with_:>9.2f}   {time_text(one.alone):>14} {without:>9.2f}"
+        click.echo(f"  {count:>8} {' '.join(columns)} {tail}")
+        for label, value in (("overlapped", with_), ("not overlapped", without), ("ideal", float(count))):
+            curves[label].append((count, value))
+    return [Panel(f"training step, {scaling} scaling", "ranks", "predicted speed-up", dict(curves))], {
+        "scaling": scaling,
+        "steps": steps,
+    }
+
+
+def _allreduce(setting: Setting, ranks: int, wanted: Sequence[int]) -> Callable[[int], float]:
+    """What the fastest algorithm takes. Of many sizes some are simulated and those between interpolated."""
+    distinct = sorted(set(wanted))
+    known = distinct
+    if len(distinct) > _EACH:
+        known = sorted({*sizes.series(max(distinct[0], 1), distinct[-1], _GRID, None), distinct[0], distinct[-1]})
+    times = {} if ranks == 1 else {nbytes: _fastest(setting, ranks, nbytes) for nbytes in known}
+
+    def takes(nbytes: int) -> float:
+        if nbytes in times:
+            return times[nbytes]
+        low, high = next((a, b) for a, b in pairwise(known) if a < nbytes < b)
+        return times[low] + (times[high] - times[low]) * (nbytes - low) / (high - low)
+
+    return takes
+
+
+def _fastest(setting: Setting, ranks: int, nbytes: int) -> float:
+    found, reasons = math.inf, []
+    for algorithm in setting.candidates(ranks, nbytes):
+        one = _predict(setting, algorithm, ranks, nbytes)
+        if isinstance(one, str):
+            reasons.append(f"{algorithm.name}: {one}")
+        else:
+            found = min(found, one.seconds)
+    if math.isinf(found):
+        raise click.ClickException(f"no algorithm for {ranks} ranks\n" + "\n".join(reasons))
+    return found
+
+
+# --- text
+
+
+def time_text(value: float) -> str:
+    """Four digits that mean something, and the unit that leaves one to three before the point."""
+    unit, name = next((pair for pair in _TIMES if value >= pair[0]), _TIMES[-1])
+    number = value / unit
+    return f"{number:.{max(0, 3 - len(str(int(number))))}f} {name}"
+
+
+def _bytes_text(count: float) -> str:
+    whole = round(count)
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if whole >= unit:
+            return f"{whole / unit:.4g} {name}"
+    return f"{whole} B"
+
+
+def _ranks_text(count: int, topology: Topology) -> str:
+    hosts = -(-count // topology.ranks_per_host)
+    return f"{count} rank{'s' * (count != 1)} on {hosts} host{'s' * (hosts != 1)}"
