@@ -32,7 +32,7 @@ from transports import registry
 from transports.transport import Scope
 
 TIMEOUT: Final = 300.0  # seconds for one operation
-LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two for each peer, and three more
+LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two for each peer, and seven more
 _RELEASE: Final = 1.0  # seconds that removing what forming left in the store may take
 
 

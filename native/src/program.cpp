@@ -145,7 +145,7 @@ void Program::check(std::uint32_t index) {
     for (const Operand& operand : step.operands) {
         if (operand.peer >= 0) {
             check_peer(operand.peer);
-            combines = true;
+            combines = std::max(combines, distinct.size());
         } else {
             check_chunk(operand.chunk);
         }

@@ -73,9 +73,9 @@ struct Program {
     std::uint32_t out_blocks;
     std::vector<std::vector<Block>> scratch;
     std::vector<Step> steps;
-    std::vector<int> peers;  // all that it exchanges messages with, ascending
-    bool shared = false;     // one of the steps is
-    bool combines = false;   // one of the steps reduces messages
+    std::vector<int> peers;    // all that it exchanges messages with, ascending
+    bool shared = false;       // one of the steps is
+    std::size_t combines = 0;  // how many messages a step reduces at once, at most
 
     // One direction of a link, and the first and the last step that use it.
     struct LaneUse {

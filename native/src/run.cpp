@@ -13,6 +13,7 @@ constexpr std::uint64_t scratch_alignment = 64;
 // copied but reduced is copied once more that way.
 constexpr std::uint64_t pulled_from = 32 << 10;
 constexpr std::uint64_t combined_from = 256 << 10;
+constexpr std::uint64_t several_combined_from = 512 << 10;
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
@@ -39,9 +40,10 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     request_ = request;
     const Program& program = operation().program();
     context_ = Context(request.call);
-    context_.pulled_from = program.shared     ? ~std::uint64_t{0}  // everyone would read all of it
-                           : program.combines ? combined_from
-                                              : pulled_from;
+    context_.pulled_from = program.shared          ? ~std::uint64_t{0}  // everyone would read all of it
+                           : program.combines == 0 ? pulled_from
+                           : program.combines == 1 ? combined_from
+                                                   : several_combined_from;
     buffers_.clear();
     buffers_.push_back(request.in);
     buffers_.push_back(request.out);
