@@ -14,8 +14,16 @@ constexpr std::uint64_t scratch_alignment = 64;
 constexpr std::uint64_t pulled_from = 32 << 10;
 constexpr std::uint64_t combined_from = 256 << 10;
 constexpr std::uint64_t several_combined_from = 512 << 10;
+constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in the caches
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
+
+std::uint64_t pulled_from_of(const Program& program) {
+    if (program.combines == 0) return pulled_from;
+    // What is shared everyone would read, all of it.
+    if (program.shared || program.combines > most_combined) return ~std::uint64_t{0};
+    return program.combines == 1 ? combined_from : several_combined_from;
+}
 
 bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {
     const auto from_a = reinterpret_cast<std::uintptr_t>(a);
@@ -40,10 +48,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     request_ = request;
     const Program& program = operation().program();
     context_ = Context(request.call);
-    context_.pulled_from = program.shared          ? ~std::uint64_t{0}  // everyone would read all of it
-                           : program.combines == 0 ? pulled_from
-                           : program.combines == 1 ? combined_from
-                                                   : several_combined_from;
+    context_.pulled_from = pulled_from_of(program);
     buffers_.clear();
     buffers_.push_back(request.in);
     buffers_.push_back(request.out);
