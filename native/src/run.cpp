@@ -18,10 +18,11 @@ constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in 
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
-std::uint64_t pulled_from_of(const Program& program) {
+std::uint64_t pulled_from_of(const Program& program, bool in_place) {
     if (program.combines == 0) return pulled_from;
-    // What is shared everyone would read, all of it.
-    if (program.shared || program.combines > most_combined) return ~std::uint64_t{0};
+    // In place nothing can be written before others have read it. What is shared everyone would read, all of
+    // it.
+    if (in_place || program.shared || program.combines > most_combined) return ~std::uint64_t{0};
     return program.combines == 1 ? combined_from : several_combined_from;
 }
 
@@ -48,7 +49,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     request_ = request;
     const Program& program = operation().program();
     context_ = Context(request.call);
-    context_.pulled_from = pulled_from_of(program);
+    context_.pulled_from = pulled_from_of(program, request.in == request.out);
     buffers_.clear();
     buffers_.push_back(request.in);
     buffers_.push_back(request.out);
