@@ -58,7 +58,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
     """All that there is to measure, for those sizes and that many ranks."""
     common = {"timeout": plan.timeout}
     segment = {"COLLECTIVES_SEGMENT": str(plan.segment)} if plan.segment else {}
-    transport = {"COLLECTIVES_TRANSPORT": plan.transport, **segment} if plan.transport else segment
+    links = {**segment, **({"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {})}
     peak = "VmHWM (reset by clear_refs) after the call minus VmRSS before it"
     found = [
         Probe(
@@ -68,7 +68,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
             96 * MIB,
             f"{peak}; the array is {plan.buffers} memory, written before",
             {**common, "nbytes": size, "buffers": plan.buffers, "algorithm": plan.algorithm},
-            transport,
+            links,
         )
         for size in plan.sizes
     ]
@@ -81,7 +81,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
             16 * MIB,
             "VmHWM (reset) after init, alltoall (opens every link) and allreduce of 1 MiB, minus VmRSS before init",
             common,
-            transport,
+            links,
         ),
         Probe(
             "link",

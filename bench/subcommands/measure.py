@@ -25,7 +25,7 @@ from bench.plot import FORMATS, MISSING, available
 from bench.rank import guarded
 from bench.report import Screen
 from bench.start import start
-from bench.subcommands.options import names, positive, say, screen, writable
+from bench.subcommands.options import names, positive, say, screen, size, writable
 from bench.traces import TRACES
 from collectives.commands.run import STORES
 from collectives.commands.supervise import StartError
@@ -41,17 +41,10 @@ ROUNDS = 5  # where others are measured too
 BUDGET, BESIDE = 0.2, 0.5  # seconds; they share the rounds
 
 
-def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    try:
-        return None if value is None else sizes.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 def _segment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    size = _size(ctx, param, value)
+    parsed = size(ctx, param, value)
     try:
-        return None if size is None else check_segment(size)
+        return None if parsed is None else check_segment(parsed)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -94,10 +87,10 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 @click.option(
     "-n", "--ranks", type=click.IntRange(min=1), metavar="N", help=f"Ranks to start here.  [default: {RANKS}]"
 )
-@click.option("-b", "--minbytes", callback=_size, metavar="SIZE", help="Smallest size.  [default: 8]")
-@click.option("-e", "--maxbytes", callback=_size, metavar="SIZE", help="Largest size.  [default: 64M]")
+@click.option("-b", "--minbytes", callback=size, metavar="SIZE", help="Smallest size.  [default: 8]")
+@click.option("-e", "--maxbytes", callback=size, metavar="SIZE", help="Largest size.  [default: 64M]")
 @click.option("-f", "--stepfactor", type=float, metavar="FACTOR", help="Between sizes.  [default: 2]")
-@click.option("-i", "--stepbytes", callback=_size, metavar="SIZE", help="Between sizes, instead of a factor.")
+@click.option("-i", "--stepbytes", callback=size, metavar="SIZE", help="Between sizes, instead of a factor.")
 @click.option(
     "-d", "--datatype", multiple=True, callback=names, metavar="NAMES", help="float32, bfloat16, ..., or all."
 )
@@ -184,7 +177,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 @click.option(
     "--trace", "traces", multiple=True, callback=_traces, metavar="NAMES", help=f"Gradients of {', '.join(TRACES)}."
 )
-@click.option("--bucket", callback=_size, metavar="SIZE", help="Of fused gradients.  [default: 25M]")
+@click.option("--bucket", callback=size, metavar="SIZE", help="Of fused gradients.  [default: 25M]")
 @click.option("--memory", "in_memory", is_flag=True, help="Measure memory instead of time.")
 def command(
     collective: str,

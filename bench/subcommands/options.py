@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from bench import sizes
 from bench.report import Screen
 from collectives.commands.output import colourful
 
@@ -25,6 +26,14 @@ def positive(ctx: click.Context, param: click.Parameter, value: float | None) ->
     if value is not None and not 0 < value < math.inf:
         raise click.BadParameter(f"{value:g} is not a positive, finite number of seconds")
     return value
+
+
+def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """In bytes."""
+    try:
+        return None if value is None else sizes.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

@@ -16,19 +16,16 @@ import click
 import numpy as np
 from rich.text import Text
 
-from bench import sizes
 from bench.document import FORMAT, VERSION, write
 from bench.report import Progress
 from bench.simulator import Order, fastest, measure
-from bench.subcommands.options import positive, screen, writable
+from bench.subcommands.options import positive, screen, size, writable
 from collectives import tables
 from collectives.calibration.costs import Measured, errors, fit
+from collectives.commands.machine import this_machine
 from collectives.commands.supervise import StartError
-from collectives.init import library_version
-from collectives.tables import Machine
 from native.errors import CollectiveError
 from transports import registry
-from transports.host import usable_cores
 
 FAILED: Final = 3
 CHECKED: Final = ("allreduce", "reduce_scatter", "allgather", "broadcast")
@@ -47,13 +44,6 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int
     return found
 
 
-def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    try:
-        return sizes.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes to find costs at, up to `most`, and those to check them at, in the geometric middle between two."""
     found = [8]
@@ -66,9 +56,7 @@ def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 @click.command("simulator")
 @click.argument("collective", nargs=-1, type=click.Choice(CHECKED), metavar="[COLLECTIVE]...")
 @click.option("-n", "--ranks", "counts", default="2,4,8", callback=_counts, metavar="N,...", show_default=True)
-@click.option(
-    "-e", "--maxbytes", callback=_size, default="16M", show_default=True, metavar="SIZE", help="Largest size."
-)
+@click.option("-e", "--maxbytes", callback=size, default="16M", show_default=True, metavar="SIZE", help="Largest size.")
 @click.option("--transport", default="shm", show_default=True, metavar="NAME", help="shm or tcp, within this host.")
 @click.option(
     "--budget",
@@ -169,11 +157,6 @@ def report(checked: Sequence[Measured], off: Sequence[float], counts: Sequence[i
     yield f"{'all':{width}}{''.join(columns)}{middle(list(off))}"
     near = sum(abs(error) <= _WITHIN for error in off) / len(off)
     yield f"{len(off)} predictions, {near:.0%} of them within {_WITHIN:.0%}"
-
-
-def this_machine() -> Machine:
-    """As ranks that are started here find it."""
-    return Machine.here(usable_cores(), library_version())
 
 
 def _all(numbers: Sequence[int]) -> str:

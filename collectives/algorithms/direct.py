@@ -28,6 +28,14 @@ def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int, shared: boo
         b.reduce(dst, *_in_rank_order(rank, size, own), final=True, shared=shared)
 
 
+def _everything_to_all(name: str, rank: int, size: int, shared: bool) -> Schedule:
+    b = Builder("allreduce", name, rank, size, grid=(1, 1))
+    if size > 1:
+        b.send(_others(rank, size), b.inp())
+    _total(b, b.out(), b.inp(), rank, size, shared)
+    return b.build()
+
+
 @algorithm("allreduce", uneven=True)
 def one_shot(rank: int, size: int) -> Schedule:
     """Everyone sends everything to all and reduces everything.
@@ -36,11 +44,7 @@ def one_shot(rank: int, size: int) -> Schedule:
     alpha + n(p-1) beta + n(p-1) gamma. Not in place: a rank would wait for all to have read what it overwrites,
     while they wait for it to read theirs.
     """
-    b = Builder("allreduce", "one_shot", rank, size, grid=(1, 1))
-    if size > 1:
-        b.send(_others(rank, size), b.inp())
-    _total(b, b.out(), b.inp(), rank, size)
-    return b.build()
+    return _everything_to_all("one_shot", rank, size, shared=False)
 
 
 @algorithm("allreduce", uneven=True)
@@ -51,11 +55,7 @@ def claim(rank: int, size: int) -> Schedule:
     alpha + n(p-1) beta + n(p-1)/p gamma + n beta. Not in place, for the reason that one_shot is not. For ranks that
     outnumber cores: nobody waits for a rank that has no core, and nothing is reduced twice.
     """
-    b = Builder("allreduce", "claim", rank, size, grid=(1, 1))
-    if size > 1:
-        b.send(_others(rank, size), b.inp())
-    _total(b, b.out(), b.inp(), rank, size, shared=True)
-    return b.build()
+    return _everything_to_all("claim", rank, size, shared=True)
 
 
 @algorithm("allreduce", in_place=True, uneven=True)

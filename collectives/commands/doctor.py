@@ -18,11 +18,10 @@ from collectives.algorithms import algorithms
 from collectives.commands import checks, trials
 from collectives.commands.checks import Problem, Section
 from collectives.commands.explain import row_text
-from collectives.init import library_version
+from collectives.commands.machine import this_machine
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.select import ladder
 from collectives.schedule.table import Situation
-from collectives.tables import Machine
 from transports.host import usable_cores
 
 _COLOURS = {"broken": "red", "hint": "yellow"}  # worst first
@@ -82,7 +81,7 @@ def _choices(ranks: int, kind: str, env: Mapping[str, str]) -> Section:
     situation = Situation(ranks, kind if ranks > 1 else "self", ranks > usable_cores(), per_host=ranks, hosts=1)
     try:
         wanted = choosing.wish(0, None, None, env)
-        table = choosing.in_force(wanted, Machine.here(usable_cores(), library_version()), situation)
+        table = choosing.in_force(wanted, this_machine(), situation)
     except ValueError as error:
         return Section("choices", {}, [Problem("broken", str(error), "correct the variable that is named")])
     facts = {}

@@ -19,9 +19,9 @@ import click
 from collectives import choosing
 from collectives.algorithms import registry
 from collectives.arrays import NAMES
+from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
 from collectives.explaining import row_lines
-from collectives.init import library_version
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.draw import draw
@@ -33,7 +33,6 @@ from collectives.schedule.play import Play
 from collectives.schedule.select import ladder, select
 from collectives.schedule.table import ANY_SIZE, Row, Situation, Table, text
 from collectives.schedule.verify import cost
-from collectives.tables import Machine
 from transports.host import usable_cores
 
 SIDE_BY_SIDE: Final = 8  # ranks that are shown together; of more, one
@@ -175,7 +174,7 @@ def _table(situation: Situation) -> Table:
         wanted = choosing.wish(0, None, None)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    return choosing.in_force(wanted, Machine.here(usable_cores(), library_version()), situation)
+    return choosing.in_force(wanted, this_machine(), situation)
 
 
 def _whole(table: Table, collective: str | None) -> Iterator[str]:

@@ -16,7 +16,7 @@ import click
 from collectives import choosing, sizes
 from collectives.algorithms import registry
 from collectives.commands.curves import Line, Panel
-from collectives.init import library_version
+from collectives.commands.machine import this_machine
 from collectives.schedule import training
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.check import VerificationError
@@ -26,8 +26,6 @@ from collectives.schedule.select import select
 from collectives.schedule.simulate import Prediction, simulate
 from collectives.schedule.table import Situation
 from collectives.schedule.topology import Topology
-from collectives.tables import Machine
-from transports.host import usable_cores
 
 MOST_CASES: Final = 10_000
 _GRID: Final = 4  # between sizes that are simulated where there are too many to simulate each
@@ -64,7 +62,7 @@ class Setting:
         situation = Situation(ranks, kind, self.topology.per_core(ranks) > 1, most, hosts)
         table = DEFAULTS
         if self.here:
-            machine = Machine.here(usable_cores(), library_version())
+            machine = this_machine()
             table = choosing.in_force(choosing.wish(0, None, None), machine, situation)
         usable = {known.name: known for known in registry.algorithms(self.collective, ranks)}
         return usable[select(self.collective, nbytes, situation, usable.__contains__, table).algorithm]

@@ -17,15 +17,14 @@ import click
 from collectives import sizes, tables
 from collectives.algorithms import registry
 from collectives.commands.curves import FORMATS, plot
+from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
 from collectives.commands.predictions import Setting, sweep, train
-from collectives.init import library_version
 from collectives.schedule import training
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.cost import NAMES, Costs, seconds
 from collectives.schedule.topology import Switches, Topology
-from collectives.tables import Machine
 from transports.host import usable_cores
 
 _T = TypeVar("_T")
@@ -281,7 +280,7 @@ def _costs(
 
 def _found_here(kind: str) -> Costs:
     """ValueError where there are none, or the file is damaged."""
-    found = tables.load_costs(Machine.here(usable_cores(), library_version()), kind)
+    found = tables.load_costs(this_machine(), kind)
     if found is None:
         raise ValueError(f"no costs for {kind} are known here: collectives bench simulator --transport {kind}")
     return found

@@ -145,8 +145,7 @@ void Run::release(std::uint32_t step) {
 void Run::end() {
     if (unfinished_ > 0) {
         for (const int peer : operation().program().peers) {
-            Link* const to = request_.links[static_cast<std::size_t>(peer)];
-            if (to != nullptr && to->shared_memory() != nullptr) to->shared_memory()->abandon();
+            if (ShmLink* const shm = shared_memory(peer)) shm->abandon();
         }
     }
     for (ShmLink* const link : posted_) link->withdraw();

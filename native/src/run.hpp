@@ -57,7 +57,10 @@ class Run {
     // Take up a request, behind `earlier` ones, oldest first. The request must not change until the end.
     void begin(const Request& request, std::span<const std::unique_ptr<Run>> earlier);
     // Held back, it takes its turns and does nothing: its links are not there yet.
-    void hold(bool held) { held_ = held; }
+    void hold(bool held) {
+        held_ = held;
+        sockets_.reset();  // what links there are may be known only now
+    }
     bool held() const { return held_; }
     // It can't be run; `error` is thrown when its time has come.
     void fail(std::exception_ptr error) { error_ = std::move(error); }
@@ -134,6 +137,11 @@ class Run {
         return buffers_[static_cast<std::size_t>(place.buffer)] + place.offset;
     }
     const Operation& operation() const { return *request_.operation; }
+    // The link to that peer if it is there and goes through shared memory.
+    ShmLink* shared_memory(int peer) const {
+        Link* const to = request_.links[static_cast<std::size_t>(peer)];
+        return to == nullptr ? nullptr : to->shared_memory();
+    }
     Link& link(int peer) const { return *request_.links[static_cast<std::size_t>(peer)]; }
     // The task's results do not stay in the caches.
     bool is_large(const Task& task) const;

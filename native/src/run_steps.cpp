@@ -128,8 +128,7 @@ void Run::apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) 
 void Run::post_receptions() {
     for (const Program::Reception& reception : operation().program().receptions) {
         const Task& task = operation().tasks()[reception.step];
-        Link* const from = request_.links[static_cast<std::size_t>(reception.peer)];
-        ShmLink* const shm = from == nullptr ? nullptr : from->shared_memory();
+        ShmLink* const shm = shared_memory(reception.peer);
         const std::uint64_t tag = post_tag(request_.call, reception.ordinal);
         if (shm != nullptr && shm->post(tag, at(task.dst), task.length)) posted_.push_back(shm);
     }

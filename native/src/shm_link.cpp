@@ -118,8 +118,8 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     const std::size_t slot = own_->geometry().slot_bytes;
     n = std::min(n, std::max(direct_piece - direct_piece % slot, slot));
     direct_.push_back({line_ + 1, written_ + n});
-    const bool pulled = !same_process_ && is_pulled(data);
-    announce(pulled ? reinterpret_cast<std::uintptr_t>(data) | is_address : own_->offset_of(data), n);
+    announce(is_pulled(data) ? reinterpret_cast<std::uintptr_t>(data) | is_address : own_->offset_of(data),
+             n);
     return n;
 }
 

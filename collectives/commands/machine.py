@@ -1,0 +1,12 @@
+"""The machine that commands are about where nobody names another: this one."""
+
+from __future__ import annotations
+
+from collectives.init import library_version
+from collectives.tables import Machine
+from transports.host import usable_cores
+
+
+def this_machine() -> Machine:
+    """As ranks that are started here find it."""
+    return Machine.here(usable_cores(), library_version())
