@@ -72,8 +72,13 @@ void set_python_error() {
     } catch (const Error& error) {
         // An interrupted wait has left the signal handler's exception in place.
         if (error.kind() == ErrorKind::interrupted && PyErr_Occurred() != nullptr) return;
-        const nb::object value = to_python(error);
-        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())), value.ptr());
+        try {
+            const nb::object value = to_python(error);
+            PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())), value.ptr());
+        } catch (nb::python_error& raised) {
+            // The error's __init__ is Python code, in which a pending signal's handler may raise: that wins.
+            raised.restore();
+        }
     } catch (const std::bad_alloc&) {
         PyErr_NoMemory();
     } catch (const std::exception& error) {

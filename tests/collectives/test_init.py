@@ -396,3 +396,30 @@ else:
     assert (first.returncode, said) == (0, "")
     out, said = second.communicate(timeout=30)
     assert (second.returncode, out.splitlines()[1:], said) == (0, ["0"], "")
+
+
+def test_a_group_that_is_interrupted_as_a_whole(tmp_path: Path) -> None:
+    # A rank learns that its peer has gone while its own signal is pending: it must not end by an abort.
+    rest = """
+try:
+    print("running", flush=True)
+    x = comm.empty(2)
+    try:
+        while True:
+            comm.allreduce(x, out=x)
+    except collectives.PeerLost:
+        sys.stdin.read()
+except KeyboardInterrupt:
+    pass
+"""
+    for attempt in range(6):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        children = [process(folder, rank, 2, "", rest) for rank in range(2)]
+        for child in children:
+            assert child.stdout is not None and child.stdout.readline() and child.stdout.readline() == "running\n"
+        time.sleep(0.01 * attempt)
+        for child in children:
+            child.send_signal(signal.SIGINT)
+        told = [child.communicate(timeout=30)[1] for child in children]
+        assert ([child.returncode for child in children], told) == ([0, 0], ["", ""])
