@@ -66,6 +66,8 @@ def two_shot(rank: int, size: int) -> Schedule:
     """
     b = Builder("allreduce", "two_shot", rank, size, grid=(size, size))
     others = _others(rank, size)
+    if others:
+        b.pool()
     for peer in others:
         b.send(peer, b.inp(peer))
     _total(b, b.out(rank), b.inp(rank), rank, size)

@@ -46,6 +46,7 @@ class Compiled(NamedTuple):
     grid: tuple[int, int]
     scratch: tuple[tuple[tuple[int, int], ...], ...]
     steps: tuple[CompiledStep, ...]
+    pooled: bool = False
 
 
 def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
@@ -53,7 +54,7 @@ def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
     check(schedule, in_place)
     waits = dependencies(schedule, in_place)
     steps = tuple(_record(step, waits[number]) for number, step in enumerate(schedule.steps))
-    return Compiled(schedule.rank, schedule.size, schedule.grid, schedule.scratch, steps)
+    return Compiled(schedule.rank, schedule.size, schedule.grid, schedule.scratch, steps, schedule.pooled)
 
 
 def _record(step: Step, waits: tuple[Dependency, ...]) -> CompiledStep:

@@ -108,7 +108,8 @@ class Schedule:
     """One rank's part of a collective.
 
     `grid` is the number of blocks of IN and of OUT, the same on every rank, also where a rank has no such
-    buffer (only the root of a gather has OUT, only the root of a scatter has IN).
+    buffer (only the root of a gather has OUT, only the root of a scatter has IN). `pooled`: an allreduce of all
+    ranks with each other, which those that share memory may do by adding all up in one place instead.
     """
 
     collective: str
@@ -119,6 +120,7 @@ class Schedule:
     grid: tuple[int, int]
     scratch: tuple[tuple[Block, ...], ...]
     steps: tuple[Step, ...]
+    pooled: bool = False
 
 
 class Builder:
@@ -132,6 +134,7 @@ class Builder:
         self._head = (collective, algorithm, rank, size, root, grid)
         self._scratch: list[tuple[Block, ...]] = []
         self._steps: list[Step] = []
+        self._pooled = False
 
     @staticmethod
     def inp(first: int = 0, count: int = 1) -> Chunk:
@@ -150,6 +153,10 @@ class Builder:
         """A new scratch slot with the sizes of `chunk`'s blocks (a chunk of IN or OUT)."""
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 
+    def pool(self) -> None:
+        """Ranks that share memory may do all of it by adding up in one place."""
+        self._pooled = True
+
     def send(self, peers: int | Iterable[int], chunk: Chunk) -> None:
         self._steps.append(Send((peers,) if isinstance(peers, int) else tuple(peers), chunk))
 
@@ -166,4 +173,5 @@ class Builder:
 
     def build(self) -> Schedule:
         collective, algorithm, rank, size, root, grid = self._head
-        return Schedule(collective, algorithm, rank, size, root, grid, tuple(self._scratch), tuple(self._steps))
+        scratch, steps = tuple(self._scratch), tuple(self._steps)
+        return Schedule(collective, algorithm, rank, size, root, grid, scratch, steps, self._pooled)

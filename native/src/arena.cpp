@@ -71,8 +71,16 @@ std::size_t Geometry::results_offset() const {
     return board_offset() + round_up(sizeof(Board) + size * sizeof(std::uint32_t), page_size);
 }
 
+std::size_t Geometry::pool_offset() const {
+    return round_up(results_offset() + pieces_kept * slot_bytes, page_size);
+}
+
+std::size_t Geometry::accumulators_offset() const {
+    return pool_offset() + round_up(sizeof(PoolBoard) + size * sizeof(std::uint64_t), page_size);
+}
+
 std::size_t Geometry::heap_offset() const {
-    return round_up(results_offset() + pieces_kept * slot_bytes, huge_page);
+    return round_up(accumulators_offset() + accumulators * cast_slot_bytes, huge_page);
 }
 
 std::size_t heap_reserve(int size) {

@@ -12,6 +12,8 @@
 //     cast slots                 staging that several peers read at once
 //     Board                      rank 0's only: who has taken what of the reductions that are done together
 //     results                    slices of these reductions that this rank has done
+//     PoolBoard                  who has added to the accumulators and got what they held
+//     accumulators               what all ranks add to, see Pool; of two ranks only
 //     heap                       arrays from Communicator.empty()
 #pragma once
 
@@ -54,6 +56,7 @@ inline constexpr std::size_t slots_per_link = 2;
 inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t most_slices = 64;
 inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
+inline constexpr std::size_t accumulators = 2;
 
 // Where a message from a peer is wanted, see Relay.
 struct alignas(cache_line) Post {
@@ -80,6 +83,9 @@ struct Header {
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order
+    // Of the operations that may be pooled: how many the owner has begun, and whether it has the last one's
+    // arrays in its heap, in the lowest bit.
+    std::atomic<std::uint64_t> begun;
     // What the owner is running, as the words of a Call; read only to explain a mismatch.
     alignas(cache_line) std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> current;
 };
@@ -88,6 +94,15 @@ struct Header {
 struct Board {
     std::array<std::array<std::atomic<std::uint64_t>, most_slices>, pieces_kept> slices;
     std::atomic<std::uint32_t> got[];  // by rank: the last piece of which it has the whole result
+};
+
+// See Pool.
+struct PoolBoard {
+    struct alignas(cache_line) Word {
+        std::atomic<std::uint64_t> last;
+    };
+    std::array<Word, accumulators> words;
+    std::atomic<std::uint64_t> got[];  // by rank: the last piece that it has copied out
 };
 
 enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };
@@ -102,6 +117,8 @@ struct Geometry {
     std::size_t cast_offset() const { return page_size + size * outlet_stride(); }
     std::size_t board_offset() const;
     std::size_t results_offset() const;
+    std::size_t pool_offset() const;
+    std::size_t accumulators_offset() const;
     std::size_t heap_offset() const;
     std::size_t total() const { return heap_offset() + heap_bytes; }
 };
@@ -127,6 +144,10 @@ class Arena {
     Board& board() { return *reinterpret_cast<Board*>(base_ + geometry_.board_offset()); }
     std::byte* results(std::size_t index) {
         return base_ + geometry_.results_offset() + index * geometry_.slot_bytes;
+    }
+    PoolBoard& pool_board() { return *reinterpret_cast<PoolBoard*>(base_ + geometry_.pool_offset()); }
+    std::byte* accumulator(std::size_t index) {
+        return base_ + geometry_.accumulators_offset() + index * geometry_.cast_slot_bytes;
     }
     // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.
     std::byte* at(std::uint64_t offset) {

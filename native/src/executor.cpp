@@ -31,6 +31,7 @@ void Executor::share(std::shared_ptr<Arena> arena) {
 
 void Executor::close() {
     idle_.clear();
+    workshop_.pool.reset();
     workshop_.caster.reset();
     workshop_.arena.reset();
 }

@@ -30,7 +30,10 @@ class Executor {
     void share(std::shared_ptr<Arena> arena);
 
     // All ranks of the group share memory.
-    void work_together() { workshop_.together = true; }
+    void work_together(bool processes) {
+        workshop_.together = true;
+        workshop_.pooling = processes;
+    }
 
     // Run one operation to its end, with nothing else under way.
     void run(const Request& request);

@@ -17,7 +17,6 @@ constexpr std::size_t default_cast_slot = 256 << 10;
 constexpr std::size_t default_slice = 128 << 10;
 constexpr int spins_with_cores = 2000;
 constexpr auto look_again = 50ms;           // how often a wait outside an operation looks for signals
-constexpr std::size_t most_under_way = 32;  // operations at a time; more wait
 
 std::size_t multiple_of(std::size_t n, std::size_t unit) {
     return std::max(unit, (n + unit - 1) / unit * unit);
@@ -109,11 +108,11 @@ void Group::route(int peer, Scheme scheme, std::vector<std::string> addresses, s
     }
     if (addresses.empty()) throw Error(ErrorKind::invalid, "a route needs an address");
     routes_[peer] = {scheme, std::move(addresses), std::move(host)};
-    const bool all = routes_.size() + 1 == static_cast<std::size_t>(identity_.size);
-    if (all && std::none_of(routes_.begin(), routes_.end(),
-                            [](const auto& route) { return route.second.scheme == Scheme::tcp; })) {
-        executor_.work_together();
-    }
+    if (routes_.size() + 1 < static_cast<std::size_t>(identity_.size)) return;
+    const auto count = [this](Scheme s) {
+        return std::count_if(routes_.begin(), routes_.end(), [s](const auto& r) { return r.second.scheme == s; });
+    };
+    if (count(Scheme::tcp) == 0) executor_.work_together(count(Scheme::inproc) == 0);
 }
 
 Peer Group::describe(int peer) const {
@@ -360,7 +359,7 @@ void Group::fail(Jobs& under_way, const Error& error) {
 }
 
 void Group::take_jobs(Jobs& under_way) {
-    while (under_way.size() < most_under_way) {
+    while (under_way.size() < most_at_a_time) {
         {
             const std::lock_guard lock(queue_);
             if (jobs_.empty()) return;

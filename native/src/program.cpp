@@ -44,13 +44,14 @@ std::vector<Queue> queues_of(const Step& step) {
 }  // namespace
 
 Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t out_blocks_,
-                 std::vector<std::vector<Block>> scratch_, std::vector<Step> steps_)
+                 std::vector<std::vector<Block>> scratch_, std::vector<Step> steps_, bool pooled_)
     : rank(rank_),
       size(size_),
       in_blocks(in_blocks_),
       out_blocks(out_blocks_),
       scratch(std::move(scratch_)),
       steps(std::move(steps_)),
+      pooled(pooled_),
       successors(steps.size()),
       needed(steps.size(), false),
       predecessors(steps.size()) {
@@ -87,6 +88,10 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
         }
     }
     peers.assign(seen.begin(), seen.end());
+    const auto others = static_cast<std::size_t>(size - 1);
+    if (pooled && (in_blocks != out_blocks || combines != others || peers.size() != others)) {
+        throw Error(ErrorKind::invalid, "a schedule that is no allreduce among all ranks cannot be pooled");
+    }
     for (const int peer : peers) {
         for (const Lane direction : {Lane::to_peer, Lane::from_peer}) {
             const auto place = spans.find({direction, peer});
@@ -241,8 +246,15 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
             const auto here = static_cast<std::int64_t>(offset(d.buffer, d.here));
             gates_.push_back({d.step, there - here});
         }
-        tasks_.push_back({step.kind, step.final, step.shared, length(step.dst), place(step.dst), step.peers,
+        tasks_.push_back({step.kind, step.final, step.shared, false, length(step.dst), place(step.dst), step.peers,
                           std::span(sources_).subspan(first_source), std::span(gates_).subspan(first_gate)});
+    }
+    if (!plan.pooled) return;
+    tokens_ = tasks_;
+    for (Task& task : tokens_) {
+        task.length = 0;
+        const bool awaits_others = task.kind == StepKind::reduce;
+        task.skipped = !awaits_others && (task.kind != StepKind::send || !task.gates.empty());
     }
 }
 

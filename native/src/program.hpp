@@ -65,7 +65,7 @@ struct Block {
 struct Program {
     // Throws Error(invalid) on a step that names a rank, block, buffer or step that is not there.
     Program(int rank, int size, std::uint32_t in_blocks, std::uint32_t out_blocks,
-            std::vector<std::vector<Block>> scratch, std::vector<Step> steps);
+            std::vector<std::vector<Block>> scratch, std::vector<Step> steps, bool pooled = false);
 
     int rank;
     int size;
@@ -75,6 +75,7 @@ struct Program {
     std::vector<Step> steps;
     std::vector<int> peers;    // all that it exchanges messages with, ascending
     bool shared = false;       // one of the steps is
+    bool pooled = false;       // ranks that share memory may do it in a Pool
     std::size_t combines = 0;  // how many messages a step reduces at once, at most
 
     // One direction of a link, and the first and the last step that use it.
@@ -150,6 +151,7 @@ class Operation {
         StepKind kind = StepKind::copy;
         bool final = false;
         bool shared = false;
+        bool skipped = false;
         std::uint64_t length = 0;
         Place dst;
         std::span<const int> peers;
@@ -169,6 +171,8 @@ class Operation {
     std::uint64_t scratch_bytes() const { return scratch_bytes_; }
     std::span<const std::uint64_t> scratch_offsets() const { return scratch_offsets_; }
     const std::vector<Task>& tasks() const { return tasks_; }
+    // The tasks of an operation that is pooled: empty messages, which say that a rank has come, and to what.
+    const std::vector<Task>& tokens() const { return tokens_; }
     const Call& call() const { return call_; }
 
   private:
@@ -183,6 +187,7 @@ class Operation {
     std::vector<Source> sources_;
     std::vector<Gate> gates_;
     std::vector<Task> tasks_;
+    std::vector<Task> tokens_;
     Call call_;
 };
 

@@ -66,6 +66,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     sockets_.reset();
     held_ = false;
     error_ = nullptr;
+    pooling_ = Pooling::no;
     states_.assign(program.steps.size(), State{});
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) states_[i].before = program.predecessors[i];
     cast_taken_.resize(static_cast<std::size_t>(program.size));
@@ -73,6 +74,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     if (together_) together_->abandon();
     if (program.shared && workshop_.together) number_pieces();
     take_turns(earlier);
+    propose_pooling(earlier);
     relay_.reset();
     if (behind_ == nullptr && operation().out_bytes() >= smallest_posted) post_receptions();
     active_.clear();
@@ -125,6 +127,7 @@ void Run::look_at_turns(const Run* gone) {
 void Run::forget(const Run* run) {
     look_at_turns(run);
     if (behind_ == run) behind_ = nullptr;
+    if (pooled_before_ == run) pooled_before_ = nullptr;
 }
 
 bool Run::uses_sockets() {
@@ -158,13 +161,15 @@ void Run::end() {
 bool Run::pass() {
     if (!turns_.empty()) look_at_turns();
     if (held_ || behind_ != nullptr || error_) return false;
+    if (pooling_ == Pooling::open) settle_pooling();
+    if (pooling_ == Pooling::open) return false;
     const Program& program = operation().program();
-    const std::vector<Task>& tasks = operation().tasks();
+    const std::vector<Task>& all = tasks();
     bool moved = false;
     for (std::size_t i = 0; i < active_.size();) {
         const std::uint32_t index = active_[i];
         State& state = states_[index];
-        moved |= advance(tasks[index], state);
+        moved |= advance(all[index], state);
         if (state.complete) {
             active_[i] = active_.back();
             active_.pop_back();
@@ -174,10 +179,12 @@ bool Run::pass() {
             ++i;
         }
     }
+    if (pooling_ == Pooling::yes && pool_ != Place::through) moved |= advance_pool();
     return moved;
 }
 
 bool Run::advance(const Task& task, State& state) {
+    if (task.skipped) return state.complete = true;
     if (!state.started) {
         start(task);
         state.started = true;
@@ -247,11 +254,11 @@ bool Run::is_complete(const Task& task, const State& state) {
 }
 
 std::uint64_t Run::limit(const Task& task) const {
-    const std::vector<Task>& tasks = operation().tasks();
+    const std::vector<Task>& all = tasks();
     std::uint64_t most = task.length;
     for (const Operation::Gate& gate : task.gates) {
         const State& other = states_[gate.task];
-        if (other.done == tasks[gate.task].length) continue;
+        if (other.done == all[gate.task].length) continue;
         const std::int64_t reach = gate.delta + static_cast<std::int64_t>(other.done);
         if (reach <= 0) return 0;
         most = std::min(most, static_cast<std::uint64_t>(reach));
@@ -267,8 +274,14 @@ void Run::awaited(std::vector<Awaited>& result) {
         }
         return;
     }
+    if (pooling_ == Pooling::open) {
+        for (const int peer : operation().program().peers) {
+            if (pooling_of(peer) == Pooling::open) result.push_back({peer, false});
+        }
+        return;
+    }
     for (const std::uint32_t index : active_) {
-        const Task& task = operation().tasks()[index];
+        const Task& task = tasks()[index];
         const State& state = states_[index];
         if (!state.started) continue;
         const std::uint64_t ready = limit(task);
@@ -301,6 +314,10 @@ void Run::awaited(std::vector<Awaited>& result) {
                 break;
         }
     }
+    if (pool_ != Place::inside || !result.empty()) return;
+    owing_.clear();
+    workshop_.pool->awaited(owing_);
+    for (const int peer : owing_) result.push_back({peer, false});
 }
 
 }  // namespace collectives

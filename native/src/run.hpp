@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "pool.hpp"
 #include "program.hpp"
 #include "reduce.hpp"
 #include "relay.hpp"
@@ -23,6 +24,11 @@
 #include "together.hpp"
 
 namespace collectives {
+
+// Operations that a group has under way; more wait.
+inline constexpr std::size_t most_at_a_time = 32;
+// Outputs from this size on are written around the caches: they would not stay there.
+inline constexpr std::uint64_t streaming_from = 12 << 20;
 
 // What is to be run. The clock is read only once something has to be waited for.
 struct Request {
@@ -42,6 +48,8 @@ struct Workshop {
     std::unique_ptr<Caster> caster;  // stages what several of them read
     bool together = false;           // all ranks share memory: shared reductions are done together
     std::uint32_t pieces = 0;        // of these so far
+    bool pooling = false;            // all ranks are processes that share memory: allreduces may be pooled
+    std::unique_ptr<Pool> pool;      // once there was one
 };
 
 class Run {
@@ -98,6 +106,10 @@ class Run {
         std::uint32_t step = 0;
     };
 
+    // Whether the operation is pooled; open as long as that depends on ranks that have not come yet.
+    enum class Pooling : std::uint8_t { no, yes, open };
+    enum class Place : std::uint8_t { before, inside, through };
+
     void take_turns(std::span<const std::unique_ptr<Run>> earlier);
     // `gone`: a run that is over, whether or not it got through.
     void look_at_turns(const Run* gone = nullptr);
@@ -123,9 +135,20 @@ class Run {
     // Whether that peer gets what the task sends from the relay.
     bool is_relayed(const Task& task, int peer) const;
     std::uint32_t index_of(const Task& task) const {
-        return static_cast<std::uint32_t>(&task - operation().tasks().data());
+        return static_cast<std::uint32_t>(&task - tasks().data());
     }
     std::unique_ptr<Together> make_together() const;
+    std::vector<std::shared_ptr<Arena>> arenas() const;
+    // Tell the others where our arrays are. Unless all are in the ranks' heaps, which others can read and
+    // write, the operation is pooled.
+    void propose_pooling(std::span<const std::unique_ptr<Run>> earlier);
+    bool may_be_pooled() const;
+    Pooling pooling_of(int peer) const;
+    void settle_pooling();
+    bool advance_pool();
+    const std::vector<Task>& tasks() const {
+        return pooling_ == Pooling::yes ? operation().tokens() : operation().tasks();
+    }
     // Whether the next bytes of all operands are here.
     bool all_there(const Task& task, State& state);
     void copy(const Task& task, State& state);
@@ -160,6 +183,11 @@ class Run {
     std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
     bool held_ = false;
     const Run* behind_ = nullptr;  // the last earlier run that works on the same memory
+    Pooling pooling_ = Pooling::no;
+    std::uint32_t number_ = 0;            // among those that may be pooled
+    bool proposed_ = false;               // those who may wait for our proposal have been woken
+    const Run* pooled_before_ = nullptr;  // the last earlier one of these
+    Place pool_ = Place::before;
     std::vector<Turn> turns_;      // not yet had
     std::exception_ptr error_;
     std::vector<std::byte*> buffers_;

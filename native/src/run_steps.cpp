@@ -7,13 +7,6 @@
 
 namespace collectives {
 
-namespace {
-
-// Outputs from this size on are written around the caches: they would not stay there.
-constexpr std::uint64_t streaming_from = 12 << 20;
-
-}  // namespace
-
 bool Run::is_large(const Task& task) const {
     return operation().out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
 }
@@ -127,7 +120,7 @@ void Run::apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) 
 
 void Run::post_receptions() {
     for (const Program::Reception& reception : operation().program().receptions) {
-        const Task& task = operation().tasks()[reception.step];
+        const Task& task = tasks()[reception.step];
         ShmLink* const shm = shared_memory(reception.peer);
         const std::uint64_t tag = post_tag(request_.call, reception.ordinal);
         if (shm != nullptr && shm->post(tag, at(task.dst), task.length)) posted_.push_back(shm);
@@ -163,12 +156,12 @@ bool Run::is_done_together(const Task& task) const {
 }
 
 void Run::number_pieces() {
-    const std::vector<Task>& tasks = operation().tasks();
+    const std::vector<Task>& all = tasks();
     const std::size_t piece = workshop_.arena->geometry().slot_bytes;
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-        if (!is_done_together(tasks[i])) continue;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        if (!is_done_together(all[i])) continue;
         states_[i].piece = workshop_.pieces + 1;
-        workshop_.pieces += static_cast<std::uint32_t>((tasks[i].length + piece - 1) / piece);
+        workshop_.pieces += static_cast<std::uint32_t>((all[i].length + piece - 1) / piece);
     }
 }
 
@@ -205,12 +198,16 @@ void Run::reduce_together(const Task& task, State& state) {
 }
 
 std::unique_ptr<Together> Run::make_together() const {
-    std::vector<std::shared_ptr<Arena>> arenas;
-    const int rank = operation().program().rank;
-    for (int r = 0; r < operation().program().size; ++r) {
-        arenas.push_back(r == rank ? workshop_.arena : link(r).shared_memory()->arena_of_peer());
+    return std::make_unique<Together>(operation().program().rank, arenas());
+}
+
+std::vector<std::shared_ptr<Arena>> Run::arenas() const {
+    std::vector<std::shared_ptr<Arena>> all;
+    const Program& program = operation().program();
+    for (int r = 0; r < program.size; ++r) {
+        all.push_back(r == program.rank ? workshop_.arena : shared_memory(r)->arena_of_peer());
     }
-    return std::make_unique<Together>(rank, std::move(arenas));
+    return all;
 }
 
 bool Run::all_there(const Task& task, State& state) {

@@ -1,0 +1,135 @@
+#include "pool.hpp"
+
+#include <algorithm>
+
+#include "copy.hpp"
+
+namespace collectives {
+
+namespace {
+
+// Two ranks that have a core each work on one piece while the other one is under way.
+constexpr std::size_t smallest_piece = 16 << 10;
+
+// An accumulator's word: the piece's number, and the rank that has added to it last.
+constexpr unsigned rank_bits = 16;
+std::uint64_t added_by(std::uint64_t number, std::size_t rank) { return number << rank_bits | rank; }
+std::uint64_t number_of(std::uint64_t word) { return word >> rank_bits; }
+std::size_t rank_of(std::uint64_t word) { return word & ((std::uint64_t{1} << rank_bits) - 1); }
+
+std::size_t rounded(std::size_t n) { return (n + cache_line - 1) / cache_line * cache_line; }
+
+}  // namespace
+
+Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas)
+    : rank_(static_cast<std::size_t>(rank)), size_(arenas.size()), arenas_(std::move(arenas)) {
+    for (std::size_t half = 0; half < parts_.size(); ++half) {
+        parts_[half].arena = arenas_[first_of(half)].get();
+        parts_[half].position = (rank_ + size_ - first_of(half)) % size_;
+    }
+    const std::size_t mine = parts_[1].position < parts_[0].position ? 1 : 0;
+    order_ = {mine, 1 - mine};
+}
+
+void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel& kernels, Stores stores) {
+    in_ = in;
+    out_ = out;
+    kernel_ = kernels;
+    stores_ = stores;
+    bytes_ = n;
+    half_ = std::min(rounded((n + 1) / 2), n);
+    const std::size_t most = parts_[0].arena->geometry().cast_slot_bytes;
+    piece_ = size_ > 2 ? half_ : std::max(rounded(half_ / 2), smallest_piece);
+    piece_ = std::min(piece_, most);
+    before_ += pieces_;  // those of the operation before
+    pieces_ = (half_ + piece_ - 1) / piece_;
+    for (Part& part : parts_) part.added = part.got = 0;
+}
+
+std::atomic<std::uint64_t>& Pool::word(std::size_t half, std::uint64_t piece) const {
+    return parts_[half].arena->pool_board().words[number(piece) % kept].last;
+}
+
+std::byte* Pool::accumulator(std::size_t half, std::uint64_t piece) const {
+    return parts_[half].arena->accumulator(number(piece) % kept);
+}
+
+std::size_t Pool::offset_of(std::size_t half, std::uint64_t piece) const {
+    return std::min(half * half_ + static_cast<std::size_t>(piece) * piece_, bytes_);
+}
+
+std::size_t Pool::length_of(std::size_t half, std::uint64_t piece) const {
+    const std::size_t end = half == 0 ? half_ : bytes_;
+    const std::size_t from = offset_of(half, piece);
+    return std::min(piece_, end - std::min(from, end));
+}
+
+bool Pool::has(std::size_t half, std::size_t rank, std::uint64_t number) const {
+    return parts_[half].arena->pool_board().got[rank].load(std::memory_order_acquire) >= number;
+}
+
+bool Pool::is_free(std::size_t half, std::uint64_t piece) const {
+    if (number(piece) <= kept) return true;
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+        if (!has(half, rank, number(piece) - kept)) return false;
+    }
+    return true;
+}
+
+bool Pool::add(std::size_t half) {
+    Part& part = parts_[half];
+    const std::uint64_t piece = part.added;
+    if (piece == pieces_) return false;
+    std::byte* const sum = accumulator(half, piece);
+    const std::byte* const own = in_ + offset_of(half, piece);
+    const std::size_t n = length_of(half, piece);
+    if (part.position == 0) {
+        if (!is_free(half, piece)) return false;
+        copy_bytes(sum, own, n);
+    } else {
+        const std::size_t previous = (rank_ + size_ - 1) % size_;
+        if (word(half, piece).load(std::memory_order_acquire) != added_by(number(piece), previous)) {
+            return false;
+        }
+        const std::array<const std::byte*, 2> operands{sum, own};
+        const bool last = part.position + 1 == size_;
+        kernel_.reduce(sum, operands.data(), operands.size(), n / kernel_.unit,
+                        last ? kernel_.scale : 1.0);
+    }
+    word(half, piece).store(added_by(number(piece), rank_), std::memory_order_release);
+    ++part.added;
+    return true;
+}
+
+bool Pool::get(std::size_t half) {
+    Part& part = parts_[half];
+    const std::uint64_t piece = part.got;
+    if (piece == part.added) return false;
+    if (word(half, piece).load(std::memory_order_acquire) != added_by(number(piece), last_of(half))) return false;
+    const auto copy = stores_ == Stores::streaming ? copy_streaming : copy_bytes;
+    copy(out_ + offset_of(half, piece), accumulator(half, piece), length_of(half, piece));
+    parts_[half].arena->pool_board().got[rank_].store(number(piece), std::memory_order_release);
+    ++part.got;
+    return true;
+}
+
+void Pool::awaited(std::vector<int>& ranks) const {
+    for (std::size_t half = 0; half < parts_.size(); ++half) {
+        const Part& part = parts_[half];
+        if (part.got == pieces_) continue;
+        // The oldest piece that is not done here.
+        const std::uint64_t found = word(half, part.got).load(std::memory_order_acquire);
+        if (number_of(found) == number(part.got)) {
+            if (rank_of(found) != last_of(half)) ranks.push_back(static_cast<int>(after(rank_of(found))));
+        } else if (part.position > 0) {
+            ranks.push_back(static_cast<int>(first_of(half)));
+        } else if (number(part.got) > kept) {
+            for (std::size_t rank = 0; rank < size_; ++rank) {
+                if (!has(half, rank, number(part.got) - kept)) ranks.push_back(static_cast<int>(rank));
+            }
+        }
+    }
+    std::erase(ranks, static_cast<int>(rank_));
+}
+
+}  // namespace collectives

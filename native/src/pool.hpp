@@ -1,0 +1,108 @@
+// An allreduce in memory that all ranks of a machine share, where what is added up stays in one place and the
+// ranks come to it.
+//
+// The array is cut into two halves, a half into pieces. A piece is added up in an accumulator: the first rank
+// copies its part there, each of the others adds its own, and all copy the result out. A rank reads its input
+// once and writes its output once; what is in between stays in the caches. One half begins with rank 0, the
+// other with the rank in the middle, so that where ranks outnumber cores, and neighbours share one, each core
+// has work at once and an accumulator moves from core to core once.
+//
+// Invariant: pieces are numbered over all operations of the group in their order, the same on every rank. An
+// accumulator is written to only by the rank that its word names as the next one, and holds the next piece
+// only when every rank has got the one before. Input is read before output is written, so they may be one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arena.hpp"
+#include "reduce.hpp"
+
+namespace collectives {
+
+class Pool {
+  public:
+    // `arenas`: of all ranks, in their order, ours among them.
+    Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas);
+
+    struct Kernel {
+        ReduceFn reduce = nullptr;
+        double scale = 1.0;  // of the last addition
+        std::size_t unit = 1;
+    };
+    // Take up the next operation: n bytes, n > 0. `stores`: how results reach `out`.
+    void open(const std::byte* in, std::byte* out, std::size_t n, const Kernel& kernels, Stores stores);
+    // Do what can be done; whether anything was. `wake(rank)` is called for those who may wait for it.
+    template <typename Wake>
+    bool advance(const Wake& wake) {
+        bool moved = false;
+        for (const std::size_t half : order_) {
+            while (add(half)) {
+                moved = true;
+                wake_after_adding(half, wake);
+            }
+        }
+        for (const std::size_t half : order_) {
+            while (get(half)) {
+                moved = true;
+                wake(first_of(half));
+            }
+        }
+        return moved;
+    }
+    bool is_complete() const { return parts_[0].got == pieces_ && parts_[1].got == pieces_; }
+    // The ranks without whose doing nothing moves.
+    void awaited(std::vector<int>& ranks) const;
+
+  private:
+    static constexpr std::uint64_t kept = accumulators;
+
+    struct Part {
+        Arena* arena = nullptr;   // its accumulators
+        std::size_t position = 0;  // how many ranks come before this one
+        std::uint64_t added = 0;   // pieces
+        std::uint64_t got = 0;
+    };
+
+    std::size_t first_of(std::size_t half) const { return half * (size_ / 2); }
+    std::size_t after(std::size_t rank) const { return rank + 1 == size_ ? 0 : rank + 1; }
+    std::size_t last_of(std::size_t half) const { return (first_of(half) + size_ - 1) % size_; }
+    // The number of a half's piece.
+    std::uint64_t number(std::uint64_t piece) const { return before_ + piece + 1; }
+    std::atomic<std::uint64_t>& word(std::size_t half, std::uint64_t piece) const;
+    std::byte* accumulator(std::size_t half, std::uint64_t piece) const;
+    std::size_t offset_of(std::size_t half, std::uint64_t piece) const;
+    std::size_t length_of(std::size_t half, std::uint64_t piece) const;
+    bool is_free(std::size_t half, std::uint64_t piece) const;
+    bool has(std::size_t half, std::size_t rank, std::uint64_t number) const;
+
+    bool add(std::size_t half);
+    bool get(std::size_t half);
+    template <typename Wake>
+    void wake_after_adding(std::size_t half, const Wake& wake) {
+        if (parts_[half].position + 1 < size_) return wake(after(rank_));
+        for (std::size_t rank = 0; rank < size_; ++rank) {
+            if (rank != rank_) wake(rank);
+        }
+    }
+
+    std::size_t rank_;
+    std::size_t size_;
+    std::vector<std::shared_ptr<Arena>> arenas_;
+    std::array<Part, 2> parts_;
+    std::array<std::size_t, 2> order_;  // this rank's half first
+
+    const std::byte* in_ = nullptr;
+    std::byte* out_ = nullptr;
+    Kernel kernel_;
+    Stores stores_ = Stores::cached;
+    std::uint64_t before_ = 0;  // pieces of earlier operations
+    std::uint64_t pieces_ = 0;  // of a half
+    std::size_t bytes_ = 0;
+    std::size_t half_ = 0;   // bytes
+    std::size_t piece_ = 0;  // bytes
+};
+
+}  // namespace collectives
