@@ -156,9 +156,8 @@ def link(
     crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
     if home is None:
         home = home_core(rank, identities)
-    group = Group(
-        rank, len(members), name, epoch, policy.secret, policy.segment, oversubscribed(mine, identities), home
-    )
+    here = oversubscribed(mine, identities)
+    group = Group(rank, len(members), name, epoch, policy.secret, policy.segment, here, home, crowded)
     try:
         doors.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):

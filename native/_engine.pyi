@@ -38,6 +38,9 @@ class Program:
     - dependencies: (step, buffer, block_there, block_here): this step may be at byte x of the buffer only
       when `step`, whose region there starts at block_there, has finished up to x; this step's region starts
       at block_here.
+
+    `pooled`: an allreduce in which every rank reduces a part of the messages of all and sends it to all; ranks
+    that share memory may do it by adding up in one place instead.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Program:
         grid: tuple[int, int],
         scratch: Sequence[Sequence[tuple[int, int]]],
         steps: Sequence[tuple[Any, ...]],
+        pooled: bool = False,
     ) -> None: ...
     @property
     def peers(self) -> list[int]: ...
@@ -94,10 +98,12 @@ class Group:
         segment: int = 0,
         oversubscribed: bool = False,
         home: int = -1,
+        crowded: bool = False,
     ) -> None:
         """`context`: 16 bytes naming run and communicator. `secret` may be empty (insecure).
         `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; then
-        `home` is the core that this rank's threads go back to when they wait, -1 for none."""
+        `home` is the core that this rank's threads go back to when they wait, -1 for none.
+        `crowded`: ranks outnumber cores, on some host; the same on all ranks."""
 
     def listen(self, scheme: str, fd: int) -> None:
         """Accept peers of `scheme` ("shm", "tcp") on this bound, listening, non-blocking socket; owns it."""

@@ -56,7 +56,7 @@ inline constexpr std::size_t slots_per_link = 2;
 inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t most_slices = 64;
 inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
-inline constexpr std::size_t accumulators = 2;
+inline constexpr std::size_t accumulators = 4;
 
 // Where a message from a peer is wanted, see Relay.
 struct alignas(cache_line) Post {

@@ -240,7 +240,7 @@ struct Ticket {
 class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
-            std::size_t segment, bool oversubscribed, int home) {
+            std::size_t segment, bool oversubscribed, int home, bool crowded) {
         Group::Options options;
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
         if (context.size() != options.identity.group.size())
@@ -255,6 +255,7 @@ class PyGroup {
         options.oversubscribed = oversubscribed;
         if (home < -1 || home >= CPU_SETSIZE) throw nb::value_error("no such core");
         options.home = home;
+        options.crowded = crowded;
         group_ = std::make_shared<Group>(std::move(options));
     }
     PyGroup(const PyGroup&) = delete;
@@ -459,9 +460,10 @@ NB_MODULE(_engine, module) {
         .def("wait", &Ticket::wait, "timeout"_a.none());
 
     nb::class_<PyGroup>(module, "Group")
-        .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int>(),
+        .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
+                      bool>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
-             "oversubscribed"_a = false, "home"_a = -1)
+             "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false)
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("listen_inproc", &PyGroup::listen_inproc)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)

@@ -16,12 +16,21 @@ namespace {
 constexpr unsigned passes_per_check = 64;
 // Signals and silent deaths are noticed this often.
 constexpr auto longest_sleep = 50ms;
+// How fast one rank after the other gets through an operation's data, at least.
+constexpr std::uint64_t bytes_per_microsecond = 8'000;
+
+std::chrono::microseconds work_of_others(const Operation& operation) {
+    const std::uint64_t bytes = std::max(operation.in_bytes(), operation.out_bytes());
+    const auto size = static_cast<std::uint64_t>(operation.program().size);
+    return std::chrono::microseconds(bytes * size / bytes_per_microsecond);
+}
 
 }  // namespace
 
 Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing)
     : settings_(settings), sleeper_(sleeper), closing_(closing), backoff_(settings.spins, settings.home) {
     workshop_.slice = settings.slice;
+    workshop_.crowded = settings.crowded;
 }
 
 void Executor::share(std::shared_ptr<Arena> arena) {
@@ -39,6 +48,7 @@ void Executor::close() {
 Run& Executor::add(const Request& request) {
     if (runs_.empty()) {
         backoff_.reset();
+        backoff_.expect(work_of_others(*request.operation));
         timed_ = false;
     }
     disarm();  // what it waits for may need another kind of sleep

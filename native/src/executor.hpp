@@ -21,6 +21,7 @@ class Executor {
     struct Settings {
         std::size_t slice = 0;  // see Workshop
         int spins = 0;          // looks before the first yield; 0 where ranks outnumber cores
+        bool crowded = false;   // ranks outnumber cores; the same on all ranks
         int home = -1;          // the core to be on, -1 for any
     };
 

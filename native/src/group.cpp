@@ -34,7 +34,7 @@ Geometry make_geometry(const Group::Options& options) {
 Executor::Settings make_settings(const Group::Options& options) {
     constexpr std::size_t largest_unit = 16;
     return {options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice,
-            options.oversubscribed ? 0 : spins_with_cores, options.oversubscribed ? options.home : -1};
+            options.oversubscribed ? 0 : spins_with_cores, options.crowded, options.oversubscribed ? options.home : -1};
 }
 
 }  // namespace

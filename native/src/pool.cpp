@@ -8,7 +8,6 @@ namespace collectives {
 
 namespace {
 
-// Two ranks that have a core each work on one piece while the other one is under way.
 constexpr std::size_t smallest_piece = 16 << 10;
 
 // An accumulator's word: the piece's number, and the rank that has added to it last.
@@ -21,8 +20,13 @@ std::size_t rounded(std::size_t n) { return (n + cache_line - 1) / cache_line * 
 
 }  // namespace
 
-Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas)
-    : rank_(static_cast<std::size_t>(rank)), size_(arenas.size()), arenas_(std::move(arenas)) {
+Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
+    : rank_(static_cast<std::size_t>(rank)),
+      size_(arenas.size()),
+      crowded_(crowded),
+      // Where ranks share a core its cache has to hold them all.
+      kept_(crowded ? accumulators / 2 : accumulators),
+      arenas_(std::move(arenas)) {
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         parts_[half].arena = arenas_[first_of(half)].get();
         parts_[half].position = (rank_ + size_ - first_of(half)) % size_;
@@ -39,7 +43,8 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
     bytes_ = n;
     half_ = std::min(rounded((n + 1) / 2), n);
     const std::size_t most = parts_[0].arena->geometry().cast_slot_bytes;
-    piece_ = size_ > 2 ? half_ : std::max(rounded(half_ / 2), smallest_piece);
+    // Ranks with cores of their own work one behind the other, each on another piece.
+    piece_ = crowded_ ? half_ : std::max(rounded(half_ / size_), smallest_piece);
     piece_ = std::min(piece_, most);
     before_ += pieces_;  // those of the operation before
     pieces_ = (half_ + piece_ - 1) / piece_;
@@ -47,11 +52,11 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
 }
 
 std::atomic<std::uint64_t>& Pool::word(std::size_t half, std::uint64_t piece) const {
-    return parts_[half].arena->pool_board().words[number(piece) % kept].last;
+    return parts_[half].arena->pool_board().words[number(piece) % kept_].last;
 }
 
 std::byte* Pool::accumulator(std::size_t half, std::uint64_t piece) const {
-    return parts_[half].arena->accumulator(number(piece) % kept);
+    return parts_[half].arena->accumulator(number(piece) % kept_);
 }
 
 std::size_t Pool::offset_of(std::size_t half, std::uint64_t piece) const {
@@ -69,9 +74,9 @@ bool Pool::has(std::size_t half, std::size_t rank, std::uint64_t number) const {
 }
 
 bool Pool::is_free(std::size_t half, std::uint64_t piece) const {
-    if (number(piece) <= kept) return true;
+    if (number(piece) <= kept_) return true;
     for (std::size_t rank = 0; rank < size_; ++rank) {
-        if (!has(half, rank, number(piece) - kept)) return false;
+        if (!has(half, rank, number(piece) - kept_)) return false;
     }
     return true;
 }
@@ -123,9 +128,9 @@ void Pool::awaited(std::vector<int>& ranks) const {
             if (rank_of(found) != last_of(half)) ranks.push_back(static_cast<int>(after(rank_of(found))));
         } else if (part.position > 0) {
             ranks.push_back(static_cast<int>(first_of(half)));
-        } else if (number(part.got) > kept) {
+        } else if (number(part.got) > kept_) {
             for (std::size_t rank = 0; rank < size_; ++rank) {
-                if (!has(half, rank, number(part.got) - kept)) ranks.push_back(static_cast<int>(rank));
+                if (!has(half, rank, number(part.got) - kept_)) ranks.push_back(static_cast<int>(rank));
             }
         }
     }

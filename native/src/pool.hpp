@@ -24,8 +24,11 @@ namespace collectives {
 
 class Pool {
   public:
-    // `arenas`: of all ranks, in their order, ours among them.
-    Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas);
+    // `arenas`: of all ranks, in their order, ours among them. `crowded`: they outnumber the cores.
+    Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded);
+
+    // The most ranks that have enough to do where each has a core: each works on another accumulator.
+    static constexpr std::size_t most_with_cores = 2 * accumulators;
 
     struct Kernel {
         ReduceFn reduce = nullptr;
@@ -57,8 +60,6 @@ class Pool {
     void awaited(std::vector<int>& ranks) const;
 
   private:
-    static constexpr std::uint64_t kept = accumulators;
-
     struct Part {
         Arena* arena = nullptr;   // its accumulators
         std::size_t position = 0;  // how many ranks come before this one
@@ -90,6 +91,8 @@ class Pool {
 
     std::size_t rank_;
     std::size_t size_;
+    bool crowded_;
+    std::uint64_t kept_;  // accumulators of a half that are used
     std::vector<std::shared_ptr<Arena>> arenas_;
     std::array<Part, 2> parts_;
     std::array<std::size_t, 2> order_;  // this rank's half first

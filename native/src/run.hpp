@@ -48,6 +48,7 @@ struct Workshop {
     std::unique_ptr<Caster> caster;  // stages what several of them read
     bool together = false;           // all ranks share memory: shared reductions are done together
     std::uint32_t pieces = 0;        // of these so far
+    bool crowded = false;            // ranks outnumber cores
     bool pooling = false;            // all ranks are processes that share memory: allreduces may be pooled
     std::unique_ptr<Pool> pool;      // once there was one
 };

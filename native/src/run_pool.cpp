@@ -9,6 +9,9 @@ namespace {
 
 // From this size on.
 constexpr std::uint64_t smallest_pooled = 4 << 10;
+// Results of all ranks together that are larger than this go around the caches: with the inputs they would
+// not fit.
+constexpr std::uint64_t most_cached = 4 << 20;
 // What a rank says of itself: how many of these operations it has begun, and of the last ones, the very last
 // in the lowest bit, whether their arrays are in its heap. No rank is further ahead of another one than so.
 constexpr unsigned kinds = 32;
@@ -27,7 +30,8 @@ bool rounds_each_time(DType dtype) { return dtype == DType::float16 || dtype == 
 bool Run::may_be_pooled() const {
     // All that it depends on is the same on every rank.
     const Program& program = operation().program();
-    return program.pooled && workshop_.pooling && operation().out_bytes() >= smallest_pooled &&
+    const bool busy = workshop_.crowded || program.size <= static_cast<int>(Pool::most_with_cores);
+    return program.pooled && workshop_.pooling && busy && operation().out_bytes() >= smallest_pooled &&
            (program.size == 2 || !rounds_each_time(operation().dtype()));
 }
 
@@ -87,12 +91,12 @@ bool Run::advance_pool() {
     if (pooled_before_ != nullptr && !pooled_before_->complete()) return false;
     if (pool_ == Place::before) {
         if (!workshop_.pool) {
-            workshop_.pool = std::make_unique<Pool>(operation().program().rank, arenas());
+            workshop_.pool = std::make_unique<Pool>(operation().program().rank, arenas(), workshop_.crowded);
         }
         const Pool::Kernel kernel{kernels_[static_cast<std::size_t>(Stores::cached)], scale_, operation().unit()};
         const std::uint64_t bytes = operation().out_bytes();
         workshop_.pool->open(request_.in, request_.out, bytes, kernel,
-                             bytes >= streaming_from ? Stores::streaming : Stores::cached);
+                             bytes * static_cast<std::uint64_t>(operation().program().size) >= most_cached ? Stores::streaming : Stores::cached);
         pool_ = Place::inside;
     }
     const auto wake = [this](std::size_t rank) {

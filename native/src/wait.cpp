@@ -79,10 +79,10 @@ Backoff::Next Backoff::yield() {
     yielded_ = true;
     const auto before = looked_;
     if (before < crowded_until_) return Next::sleep;
-    if (++yields_ > most_yields || before - yielding_since_ > yield_for) return Next::sleep;
+    if (++yields_ > most_yields || before - yielding_since_ > yield_for + busy_) return Next::sleep;
     ::sched_yield();
     looked_ = Clock::now();
-    const bool slow = looked_ - before > slow_yield;
+    const bool slow = looked_ - before > slow_yield + busy_;
     home_.seek(looked_, slow);
     if (slow) {
         const bool again = looked_ - crowded_until_ < crowded_for_ + again_within;

@@ -4,6 +4,7 @@
 // group that waits for one rank uses no processor time and ranks never keep each other from running.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -52,6 +53,13 @@ class Backoff {
     explicit Backoff(int most_spins, int home = -1)
         : most_spins_(most_spins), spins_(most_spins), home_(home) {}
 
+    // An operation begins in which others may have work for `busy` before they give their core back. They may
+    // still be at the one before.
+    void expect(Clock::duration busy) {
+        busy_ = std::max(busy, expected_);
+        expected_ = busy;
+    }
+
     // What was waited for has come.
     void reset();
 
@@ -68,6 +76,8 @@ class Backoff {
     int yields_ = 0;
     Clock::time_point yielding_since_{};
     Clock::time_point looked_{};  // after the last yield; a look since then counts as part of the next one
+    Clock::duration busy_{};
+    Clock::duration expected_{};
     Clock::time_point crowded_until_{};
     Clock::duration crowded_for_{};
     Home home_;
