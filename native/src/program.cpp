@@ -89,7 +89,7 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
     }
     peers.assign(seen.begin(), seen.end());
     const auto others = static_cast<std::size_t>(size - 1);
-    if (pooled && (in_blocks != out_blocks || combines != others || peers.size() != others)) {
+    if (pooled && (size < 2 || in_blocks != out_blocks || combines != others || peers.size() != others)) {
         throw Error(ErrorKind::invalid, "a schedule that is no allreduce among all ranks cannot be pooled");
     }
     for (const int peer : peers) {

@@ -44,7 +44,7 @@ inline UniqueFd listen_local(std::string& address) {
 }
 
 inline Group::Options options(int rank, int size, std::size_t segment = 0,
-                              const std::string& secret = "secret") {
+                              const std::string& secret = "secret", bool crowded = true) {
     Group::Options options;
     options.identity.group.fill(std::byte{7});
     options.identity.epoch = 3;
@@ -53,16 +53,17 @@ inline Group::Options options(int rank, int size, std::size_t segment = 0,
     options.identity.secret = secret;
     options.segment = segment;
     options.oversubscribed = true;
+    options.crowded = crowded;
     return options;
 }
 
 inline const std::vector<Scheme> all_schemes{Scheme::inproc, Scheme::shm, Scheme::tcp};
 
 struct World {
-    explicit World(int size, Scheme scheme, std::size_t segment = 0) {
+    explicit World(int size, Scheme scheme, std::size_t segment = 0, bool crowded = true) {
         std::vector<std::string> addresses(static_cast<std::size_t>(size));
         for (int rank = 0; rank < size; ++rank) {
-            ranks.push_back(std::make_unique<Group>(options(rank, size, segment)));
+            ranks.push_back(std::make_unique<Group>(options(rank, size, segment, "secret", crowded)));
             std::string& address = addresses[static_cast<std::size_t>(rank)];
             if (scheme == Scheme::inproc) {
                 address = ranks.back()->listen_inproc();
@@ -120,7 +121,7 @@ inline std::shared_ptr<const Program> one_shot(int rank, int size) { return all_
 inline std::shared_ptr<const Program> claim(int rank, int size) { return all_to_all(rank, size, true); }
 
 // Each reduces a block of everyone's and sends it to all.
-inline std::shared_ptr<const Program> two_shot(int rank, int size) {
+inline std::shared_ptr<const Program> two_shot(int rank, int size, bool pooled) {
     const auto block = [](int r) { return static_cast<std::uint32_t>(r); };
     std::vector<Step> steps;
     std::vector<int> others;
@@ -138,8 +139,12 @@ inline std::shared_ptr<const Program> two_shot(int rank, int size) {
     for (const int r : others) steps.push_back(recv(r, {buffer_out, block(r), 1}));
     const auto blocks = static_cast<std::uint32_t>(size);
     return std::make_shared<const Program>(rank, size, blocks, blocks, std::vector<std::vector<Block>>{},
-                                           steps);
+                                           steps, pooled);
 }
+
+inline std::shared_ptr<const Program> two_shot(int rank, int size) { return two_shot(rank, size, false); }
+// The same, and where they can they add up in one place.
+inline std::shared_ptr<const Program> pooled(int rank, int size) { return two_shot(rank, size, true); }
 
 // Reduce-scatter and allgather around the ring; each step works on what the one before has finished.
 inline std::shared_ptr<const Program> ring(int rank, int size) {
