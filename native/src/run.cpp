@@ -49,6 +49,9 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     request_ = request;
     const Program& program = operation().program();
     context_ = Context(request.call);
+    // What several peers copy lies in the caches once it is staged.
+    cast_context_ = context_;
+    cast_context_.pulled_from = ~std::uint64_t{0};
     context_.pulled_from = pulled_from_of(program, request.in == request.out);
     buffers_.clear();
     buffers_.push_back(request.in);
@@ -215,7 +218,7 @@ void Run::start(const Task& task) {
             if (!told_ && workshop_.arena) workshop_.arena->set_current_call(request_.call);
             told_ = true;
             for (const int peer : task.peers) {
-                link(peer).begin(context_, task.length);
+                link(peer).begin(task.peers.size() > 1 ? cast_context_ : context_, task.length);
                 cast_taken_[static_cast<std::size_t>(peer)] = 0;
             }
             break;

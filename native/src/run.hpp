@@ -178,6 +178,7 @@ class Run {
     Workshop& workshop_;
     Request request_;
     Context context_;                    // links refer to it between operations
+    Context cast_context_;               // the same, of messages to several peers
     std::array<ReduceFn, 2> kernels_{};  // by Stores
     double scale_ = 1.0;
     bool told_ = false;            // peers can read which call this is

@@ -23,6 +23,9 @@ constexpr std::uint64_t where_posted = ~std::uint64_t{0};
 // So much at a time of what is read out of another process to be looked at: several peers' stays in the
 // caches.
 constexpr std::size_t pulled_slice = 64 << 10;
+// Longer messages stay in no cache. The kernel's copy writes through the caches all the same; ours, from staging,
+// goes around them, and the sender does its part of the work.
+constexpr std::uint64_t pulled_below = 32 << 20;
 // With this bit an offset is an address in the sender's process.
 constexpr std::uint64_t is_address = std::uint64_t{1} << 63;
 
@@ -76,7 +79,7 @@ bool ShmLink::stages(const std::byte* data, std::size_t n) {
 
 bool ShmLink::is_pulled(const std::byte* data) {
     if (!pulled_) {
-        pulled_ = length_ >= sending_->pulled_from && !same_process_ &&
+        pulled_ = length_ >= sending_->pulled_from && length_ < pulled_below && !same_process_ &&
                   in_.reads_memory.load(std::memory_order_acquire) != 0 && !own_->in_heap(data, length_) &&
                   Remote::can_be_read(data, length_);
     }
