@@ -41,6 +41,8 @@ allreduce       self,inproc,shm  65-   any   ring                 : few links a 
 allreduce       any              1-2   64K   one_shot             : one exchange
 allreduce       any              1-2   any   two_shot             : each reduces a half: half the bytes
 allreduce       any              3-    16K   recursive_doubling   : log2(ranks) rounds: least latency
+allreduce       tcp              3     any   two_shot   hosts=1      : one address: no wire, and fewest rounds
+allreduce       tcp              4     any   halving_doubling_short hosts=1 : one address: no wire, and few rounds
 allreduce       any              3-    256K  halving_doubling_short : few rounds and few bytes
 allreduce       any              3-    any   ring                 : fewest bytes, between neighbours only
 reduce_scatter  self,inproc,shm  1-64  any   direct               : one round: every rank reads its own part of all
