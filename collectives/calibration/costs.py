@@ -21,7 +21,7 @@ from collectives.schedule.topology import Topology
 # Of one host; what lies between hosts cannot be found there.
 FITTED: Final = (
     *("call", "inside_latency", "inside_overhead", "inside_bandwidth", "reduce_bandwidth", "memory_bandwidth"),
-    *("slice", "switch", "stagger", "staging", "cache", "cached"),
+    *("slice", "switch", "stagger", "staging", "cache", "cached", "pool_bandwidth"),
 )
 START: Final = Costs(
     call=4e-7,
@@ -33,6 +33,7 @@ START: Final = Costs(
     stagger=4e-6,
     staging=5e-7,
     cached=1.3,
+    pool_bandwidth=8e9,
 )
 _ONLY_SHARED: Final = frozenset({"switch", "stagger"})
 
@@ -93,6 +94,7 @@ def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float
     names = [name for name in FITTED if shared or name not in _ONLY_SHARED]
     if not shared:
         start = replace(start, switch=0.0, stagger=0.0)
+    names = [name for name in names if getattr(start, name) > 0]
 
     def residuals(costs: Costs) -> Array:
         found: Array = np.log(predict(cases, costs)) - seconds

@@ -21,6 +21,7 @@ The text has one `name = value` a line; `#` begins a comment; what is not named 
     staging = 0s                # more latency for a message inside a host that one line of memory has no room for
     cache = 1MiB                # of a core: arrays, of all its ranks together, that are moved and reduced faster
     cached = 1                  # so many times as fast
+    pool_bandwidth = 0B         # one core adding to sums that ranks share, and moving them out; 0: they share none
 """
 
 from __future__ import annotations
@@ -54,10 +55,12 @@ def seconds(text: str) -> float:
     return float(found[1]) / _TIMES[found[2]]
 
 
-def rate(text: str) -> float:
-    """The bytes a second (or bytes) meant by "12.5GB", "100Gbit", "8GB/s"; powers of 1000. ValueError."""
+def rate(text: str, may_be_none: bool = False) -> float:
+    """The bytes a second (or bytes) meant by "12.5GB", "100Gbit", "8GB/s"; powers of 1000. ValueError, also for 0
+    unless it `may_be_none`."""
     found = _RATE.fullmatch(text.strip())
-    if found is None or (value := float(found[1]) * _RATES[found[2]]) <= 0:
+    value = float(found[1]) * _RATES[found[2]] if found else -1.0
+    if found is None or value < 0 or (value == 0 and not may_be_none):
         raise ValueError(f"{text!r} is not a bandwidth: write 12.5GB or 100Gbit, which are the same")
     return value / 8 if found[3] == "bit" else value
 
@@ -82,11 +85,12 @@ class Costs:
     staging: float = 0.0
     cache: float = float(1 << 20)
     cached: float = 1.0
+    pool_bandwidth: float = 0.0
 
     def __post_init__(self) -> None:
         for name in NAMES:
             value = getattr(self, name)
-            if not 0 <= value < float("inf") or (value == 0 and name not in _TIMED):
+            if not 0 <= value < float("inf") or (value == 0 and name not in _TIMED | _MAY_BE_NONE):
                 raise ValueError(f"{name} cannot be {value!r}")
 
     def to_text(self) -> str:
@@ -98,16 +102,15 @@ class Costs:
         if self.cached == 1:
             return self
         pace = 1 - (1 - 1 / self.cached) * min(1.0, self.cache / max(nbytes, 1.0))
-        return replace(
-            self, inside_bandwidth=self.inside_bandwidth / pace, reduce_bandwidth=self.reduce_bandwidth / pace
-        )
+        names = ("inside_bandwidth", "reduce_bandwidth", "pool_bandwidth")
+        return replace(self, **{name: getattr(self, name) / pace for name in names})
 
     def with_(self, name: str, value: str) -> Costs:
         """The same with one cost as people write it. ValueError lists the names there are."""
         if name not in NAMES:
             raise ValueError(f"there is no cost {name!r}; there are {', '.join(NAMES)}")
         try:
-            return replace(self, **{name: seconds(value) if name in _TIMED else rate(value)})
+            return replace(self, **{name: seconds(value) if name in _TIMED else rate(value, name in _MAY_BE_NONE)})
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
@@ -132,4 +135,5 @@ class Costs:
 _TIMED: Final = frozenset(
     {"latency", "overhead", "hop", "inside_latency", "inside_overhead", "call", "switch", "stagger", "staging"}
 )
+_MAY_BE_NONE: Final = frozenset({"pool_bandwidth"})
 NAMES: Final = tuple(field.name for field in fields(Costs))

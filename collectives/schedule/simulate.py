@@ -34,6 +34,9 @@ _PATIENCE: Final = 60  # seconds to make them
 _MOST_MESSAGES: Final = 16_000_000
 _MOST_BLOCKS: Final = 30_000_000  # that steps whose dependencies have to be found touch
 _MOST_TIMES: Final = 600_000_000  # steps times ranks that are played in lanes
+# When the engine pools, see native/src/run_pool.cpp.
+_POOLED: Final = 4 << 10  # bytes
+_POOLED_WITH_CORES: Final = 8  # ranks at most, if each has a core
 
 
 class TooLargeError(ValueError):
@@ -92,6 +95,8 @@ def simulate(
         group = _group(algorithm, ranks, root, topology.period, per_host, symmetric)
         crowd = topology.per_core(ranks)
         costs = costs.holding(float(nbytes) * crowd)
+        if group.pooled and is_pooled(nbytes, ranks, topology, costs):
+            return _pooled(algorithm, ranks, nbytes, crowd, costs)
         network = Network(topology, costs, group.play.lanes if isinstance(group.play, Lanes) else ranks)
         played = group.play.play(network, nbytes / group.blocks)
     seconds = costs.call + costs.stagger * (crowd * (crowd - 1) // 2) + played.seconds
@@ -110,10 +115,40 @@ def simulate(
     )
 
 
+def is_pooled(nbytes: int, ranks: int, topology: Topology, costs: Costs) -> bool:
+    """Whether such a group adds up in one place what a schedule allows it to."""
+    shares = costs.pool_bandwidth > 0 and 1 < ranks <= topology.ranks_per_host
+    return shares and nbytes >= _POOLED and (topology.per_core(ranks) > 1 or ranks <= _POOLED_WITH_CORES)
+
+
+def _pooled(algorithm: Algorithm, ranks: int, nbytes: int, crowd: int, costs: Costs) -> Prediction:
+    """Every rank adds all it brings and gets all of the sum; nothing else is moved.
+
+    The two halves begin on different cores, change places once, and are got: three turns of each core's ranks.
+    """
+    work = crowd * nbytes / costs.pool_bandwidth
+    waits = 2 * (costs.inside_latency + costs.staging) + ranks * costs.inside_overhead
+    waits += 3 * costs.switch * (crowd - 1) + costs.stagger * (crowd * (crowd - 1) // 2)
+    seconds = costs.call + waits + work
+    share = work / seconds
+    return Prediction(
+        algorithm.collective,
+        algorithm.name,
+        ranks,
+        nbytes,
+        seconds,
+        3,
+        float(nbytes),
+        "cores" if share >= 0.5 else "latency",
+        share,
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
     play: Everyone | Lanes
     blocks: int  # of the larger buffer
+    pooled: bool
 
 
 @lru_cache(maxsize=4)
@@ -143,9 +178,9 @@ def _prepare(
             raise TooLargeError(f"too large: {size} ranks that do different things")
         return found
 
-    blocks = max(*outline(0).schedule.grid, 1)
+    blocks, pooled = max(*outline(0).schedule.grid, 1), outline(0).schedule.pooled
     if not symmetric:
-        return _Group(_one_by_one([outline(rank) for rank in range(size)], root), blocks)
+        return _Group(_one_by_one([outline(rank) for rank in range(size)], root), blocks, pooled)
     found = families(outline, size, per_host or 1)
     messages = sum(family.constants.size * len(family.members) for family in found) // 2
     if len(found) == 1 and found[0].whole in (SHIFT, XOR):
@@ -154,14 +189,14 @@ def _prepare(
             lanes = Lanes(found[0], size, period if repeats else size)
             if lanes.largest > _MOST_MESSAGES or len(lanes.shapes) * lanes.lanes > _MOST_TIMES:
                 raise TooLargeError(f"too large: {messages} messages, {lanes.lanes} ranks that differ in place")
-            return _Group(lanes, blocks)
+            return _Group(lanes, blocks, pooled)
     touched = sum(int(family.outline.forms[:, 2].sum()) for family in found)
     if messages > _MOST_MESSAGES or touched > _MOST_BLOCKS:
         raise TooLargeError(f"too large: {messages} messages")
     try:
-        return _Group(Everyone(found, size, root), blocks)
+        return _Group(Everyone(found, size, root), blocks, pooled)
     except MismatchError:
-        return _Group(_one_by_one([outline(rank) for rank in range(size)], root), blocks)
+        return _Group(_one_by_one([outline(rank) for rank in range(size)], root), blocks, pooled)
 
 
 def _uniform(algorithm: Algorithm) -> bool:

@@ -438,9 +438,8 @@ NB_MODULE(_engine, module) {
         .def(
             "__init__",
             [](PyProgram* self, int rank, int size, std::pair<std::uint32_t, std::uint32_t> grid,
-               const nb::sequence& scratch, const nb::sequence& steps, bool pooled) {
-                new (self) PyProgram{make_program(rank, size, grid, scratch, steps, pooled)};
-            },
+               const nb::sequence& scratch, const nb::sequence& steps,
+               bool pooled) { new (self) PyProgram{make_program(rank, size, grid, scratch, steps, pooled)}; },
             "rank"_a, "size"_a, "grid"_a, "scratch"_a, "steps"_a, "pooled"_a = false)
         .def_prop_ro("peers", [](const PyProgram& self) { return self.program->peers; });
 

@@ -16,7 +16,7 @@ constexpr std::size_t default_slot = 128 << 10;
 constexpr std::size_t default_cast_slot = 256 << 10;
 constexpr std::size_t default_slice = 128 << 10;
 constexpr int spins_with_cores = 2000;
-constexpr auto look_again = 50ms;           // how often a wait outside an operation looks for signals
+constexpr auto look_again = 50ms;  // how often a wait outside an operation looks for signals
 
 std::size_t multiple_of(std::size_t n, std::size_t unit) {
     return std::max(unit, (n + unit - 1) / unit * unit);
@@ -34,7 +34,8 @@ Geometry make_geometry(const Group::Options& options) {
 Executor::Settings make_settings(const Group::Options& options) {
     constexpr std::size_t largest_unit = 16;
     return {options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice,
-            options.oversubscribed ? 0 : spins_with_cores, options.crowded, options.oversubscribed ? options.home : -1};
+            options.oversubscribed ? 0 : spins_with_cores, options.crowded,
+            options.oversubscribed ? options.home : -1};
 }
 
 }  // namespace
@@ -110,7 +111,8 @@ void Group::route(int peer, Scheme scheme, std::vector<std::string> addresses, s
     routes_[peer] = {scheme, std::move(addresses), std::move(host)};
     if (routes_.size() + 1 < static_cast<std::size_t>(identity_.size)) return;
     const auto count = [this](Scheme s) {
-        return std::count_if(routes_.begin(), routes_.end(), [s](const auto& r) { return r.second.scheme == s; });
+        return std::count_if(routes_.begin(), routes_.end(),
+                             [s](const auto& r) { return r.second.scheme == s; });
     };
     if (count(Scheme::tcp) == 0) executor_.work_together(count(Scheme::inproc) == 0);
 }

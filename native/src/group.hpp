@@ -45,7 +45,7 @@ class Group {
         std::size_t segment = 0;  // bytes per slice; 0: the default
         bool oversubscribed = false;
         bool crowded = false;  // some ranks do, on some host; the same on all ranks
-        int home = -1;  // the core for this rank's threads while ranks outnumber cores; -1: any
+        int home = -1;         // the core for this rank's threads while ranks outnumber cores; -1: any
     };
 
     explicit Group(Options options);

@@ -98,8 +98,7 @@ bool Pool::add(std::size_t half) {
         }
         const std::array<const std::byte*, 2> operands{sum, own};
         const bool last = part.position + 1 == size_;
-        kernel_.reduce(sum, operands.data(), operands.size(), n / kernel_.unit,
-                        last ? kernel_.scale : 1.0);
+        kernel_.reduce(sum, operands.data(), operands.size(), n / kernel_.unit, last ? kernel_.scale : 1.0);
     }
     word(half, piece).store(added_by(number(piece), rank_), std::memory_order_release);
     ++part.added;
@@ -110,7 +109,8 @@ bool Pool::get(std::size_t half) {
     Part& part = parts_[half];
     const std::uint64_t piece = part.got;
     if (piece == part.added) return false;
-    if (word(half, piece).load(std::memory_order_acquire) != added_by(number(piece), last_of(half))) return false;
+    if (word(half, piece).load(std::memory_order_acquire) != added_by(number(piece), last_of(half)))
+        return false;
     const auto copy = stores_ == Stores::streaming ? copy_streaming : copy_bytes;
     copy(out_ + offset_of(half, piece), accumulator(half, piece), length_of(half, piece));
     parts_[half].arena->pool_board().got[rank_].store(number(piece), std::memory_order_release);

@@ -61,7 +61,7 @@ class Pool {
 
   private:
     struct Part {
-        Arena* arena = nullptr;   // its accumulators
+        Arena* arena = nullptr;    // its accumulators
         std::size_t position = 0;  // how many ranks come before this one
         std::uint64_t added = 0;   // pieces
         std::uint64_t got = 0;

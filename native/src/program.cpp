@@ -246,8 +246,9 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
             const auto here = static_cast<std::int64_t>(offset(d.buffer, d.here));
             gates_.push_back({d.step, there - here});
         }
-        tasks_.push_back({step.kind, step.final, step.shared, false, length(step.dst), place(step.dst), step.peers,
-                          std::span(sources_).subspan(first_source), std::span(gates_).subspan(first_gate)});
+        tasks_.push_back({step.kind, step.final, step.shared, false, length(step.dst), place(step.dst),
+                          step.peers, std::span(sources_).subspan(first_source),
+                          std::span(gates_).subspan(first_gate)});
     }
     if (!plan.pooled) return;
     tokens_ = tasks_;

@@ -190,7 +190,7 @@ class Run {
     bool proposed_ = false;               // those who may wait for our proposal have been woken
     const Run* pooled_before_ = nullptr;  // the last earlier one of these
     Place pool_ = Place::before;
-    std::vector<Turn> turns_;      // not yet had
+    std::vector<Turn> turns_;  // not yet had
     std::exception_ptr error_;
     std::vector<std::byte*> buffers_;
     std::vector<State> states_;

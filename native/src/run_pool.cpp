@@ -59,7 +59,8 @@ void Run::propose_pooling(std::span<const std::unique_ptr<Run>> earlier) {
 }
 
 Run::Pooling Run::pooling_of(int peer) const {
-    const std::uint64_t said = shared_memory(peer)->arena_of_peer()->header().begun.load(std::memory_order_acquire);
+    const std::uint64_t said =
+        shared_memory(peer)->arena_of_peer()->header().begun.load(std::memory_order_acquire);
     const auto ahead = static_cast<std::int32_t>(static_cast<std::uint32_t>(said >> kinds) - number_);
     if (ahead < 0) return Pooling::open;
     return (said >> ahead & 1) != 0 ? Pooling::no : Pooling::yes;
@@ -93,15 +94,19 @@ bool Run::advance_pool() {
         if (!workshop_.pool) {
             workshop_.pool = std::make_unique<Pool>(operation().program().rank, arenas(), workshop_.crowded);
         }
-        const Pool::Kernel kernel{kernels_[static_cast<std::size_t>(Stores::cached)], scale_, operation().unit()};
+        const Pool::Kernel kernel{kernels_[static_cast<std::size_t>(Stores::cached)], scale_,
+                                  operation().unit()};
         const std::uint64_t bytes = operation().out_bytes();
         workshop_.pool->open(request_.in, request_.out, bytes, kernel,
-                             bytes * static_cast<std::uint64_t>(operation().program().size) >= most_cached ? Stores::streaming : Stores::cached);
+                             bytes * static_cast<std::uint64_t>(operation().program().size) >= most_cached
+                                 ? Stores::streaming
+                                 : Stores::cached);
         pool_ = Place::inside;
     }
     const auto wake = [this](std::size_t rank) {
         std::atomic_thread_fence(std::memory_order_seq_cst);
-        if (static_cast<int>(rank) != operation().program().rank) link(static_cast<int>(rank)).shared_memory()->wake_peer();
+        if (static_cast<int>(rank) != operation().program().rank)
+            link(static_cast<int>(rank)).shared_memory()->wake_peer();
     };
     const bool moved = workshop_.pool->advance(wake);
     if (workshop_.pool->is_complete()) {

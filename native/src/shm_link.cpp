@@ -23,8 +23,8 @@ constexpr std::uint64_t where_posted = ~std::uint64_t{0};
 // So much at a time of what is read out of another process to be looked at: several peers' stays in the
 // caches.
 constexpr std::size_t pulled_slice = 64 << 10;
-// Longer messages stay in no cache. The kernel's copy writes through the caches all the same; ours, from staging,
-// goes around them, and the sender does its part of the work.
+// Longer messages stay in no cache. The kernel's copy writes through the caches all the same; ours, from
+// staging, goes around them, and the sender does its part of the work.
 constexpr std::uint64_t pulled_below = 32 << 20;
 // With this bit an offset is an address in the sender's process.
 constexpr std::uint64_t is_address = std::uint64_t{1} << 63;

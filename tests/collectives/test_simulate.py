@@ -168,6 +168,22 @@ def test_what_is_reduced_together_is_reduced_once() -> None:
         assert each == pytest.approx(factor * once, rel=0.01)
 
 
+def test_what_is_added_up_in_one_place() -> None:
+    known, costs = get("allreduce", "two_shot"), Costs(pool_bandwidth=1e6, switch=1e-3, call=0, inside_overhead=0)
+    apart = Costs(switch=1e-3, call=0, inside_overhead=0)
+
+    def times(ranks: int, nbytes: int, place: Topology) -> list[float]:
+        return [simulate(known, ranks, nbytes, place, c).seconds for c in (costs, apart)]
+
+    # A rank adds all and gets all, whoever else is on its core does the same.
+    assert times(2, MIB, Topology(2))[0] == pytest.approx(MIB / 1e6, rel=1e-3)
+    assert times(8, MIB, Topology(8, cores=2))[0] == pytest.approx(4 * MIB / 1e6 + 3 * 3e-3, rel=1e-3)
+    # Not what is small, between hosts, or among so many that most would have to wait.
+    for ranks, nbytes, place in ((2, 4095, Topology(2)), (4, MIB, Topology(2)), (9, MIB, Topology(9))):
+        pooled, plain = times(ranks, nbytes, place)
+        assert pooled == plain
+
+
 def test_a_message_beyond_a_line_is_staged() -> None:
     known, place = get("broadcast", "direct"), Topology(2)
     short, long = (
