@@ -60,7 +60,7 @@ def claim(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def two_shot(rank: int, size: int) -> Schedule:
-    """Rank r reduces block r of everyone and sends it to all.
+    """Rank r reduces block r of everyone and sends it to all; ranks that share memory may add up in one place.
 
     Rounds 2; a rank sends 2n(p-1)/p; any size. 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
