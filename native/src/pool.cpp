@@ -126,9 +126,9 @@ void Pool::awaited(std::vector<int>& ranks) const {
         const std::uint64_t found = word(half, part.got).load(std::memory_order_acquire);
         if (number_of(found) == number(part.got)) {
             if (rank_of(found) != last_of(half)) ranks.push_back(static_cast<int>(after(rank_of(found))));
-        } else if (part.position > 0) {
+        } else if (is_free(half, part.got)) {
             ranks.push_back(static_cast<int>(first_of(half)));
-        } else if (number(part.got) > kept_) {
+        } else {
             for (std::size_t rank = 0; rank < size_; ++rank) {
                 if (!has(half, rank, number(part.got) - kept_)) ranks.push_back(static_cast<int>(rank));
             }

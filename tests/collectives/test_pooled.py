@@ -1,0 +1,131 @@
+"""Ordinary arrays that ranks of one host add up in one place: what comes of it, whoever brings which memory."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from collectives import Communicator, DesyncError, PeerLost
+from tests.collectives.groups import ranks
+
+SIZES = (1023, 1024, 4097, 70_001, 300_000)  # of float32, around the smallest that is pooled, and in several pieces
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_all_ranks_get_the_same_bits_every_time(size: int) -> None:
+    def body(comm: Communicator) -> list[bytes]:
+        rng = np.random.default_rng(comm.rank)
+        found = []
+        for n in SIZES:
+            x = rng.standard_normal(n).astype(np.float32)
+            once, again = (comm.allreduce(x, op, algorithm="two_shot").tobytes() for op in ("sum", "sum"))
+            assert once == again
+            exact = comm.allreduce(x.astype(np.float64), algorithm="one_shot")
+            assert np.allclose(np.frombuffer(once, np.float32), exact, rtol=1e-5, atol=1e-5)
+            found.append(once)
+        return found
+
+    assert len({tuple(value) for value in ranks(size, body, transport="shm")}) == 1
+
+
+@pytest.mark.parametrize("op", ["sum", "avg", "max", "prod"])
+def test_every_op_in_and_out_of_place(op: str) -> None:
+    def body(comm: Communicator) -> None:
+        for n in SIZES:
+            everyones = [np.arange(n) % (3 + r) + 1.0 for r in range(comm.size)]
+            total = {"sum": sum(everyones), "avg": sum(everyones) / 3, "max": np.max(everyones, 0)}
+            expected = total.get(op, np.prod(everyones, 0))
+            x = everyones[comm.rank].copy()
+            assert np.allclose(comm.allreduce(x, op, algorithm="two_shot"), expected)
+            assert np.array_equal(x, everyones[comm.rank])
+            comm.allreduce(x, op, out=x, algorithm="two_shot")
+            assert np.allclose(x, expected)
+
+    ranks(3, body, transport="shm")
+
+
+def test_short_floats_are_rounded_once() -> None:
+    def body(comm: Communicator) -> None:
+        for dtype in (np.float16, ml_dtypes.bfloat16):
+            # 1 + 2**-12 + 2**-12 rounds to 1 at each addition, and to more if it is rounded in the end.
+            small = 2.0 ** (-11 if dtype == np.float16 else -8)
+            x = np.full(5000, 1.0 if comm.rank == 0 else small, dtype)
+            expected = np.asarray(1.0 + 2 * small, dtype)
+            assert np.array_equal(comm.allreduce(x, algorithm="two_shot"), np.full(5000, expected))
+
+    ranks(3, body, transport="shm")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_arrays_of_both_kinds_in_any_mixture(size: int) -> None:
+    def body(comm: Communicator) -> None:
+        n = 50_000
+        for round_ in range(12):
+            shared = (round_ >> comm.rank & 1) == 1
+            x = comm.empty(n) if shared else np.empty(n, np.float32)
+            out = comm.empty(n) if shared and round_ % 3 else np.empty(n, np.float32)
+            x[:] = np.arange(n) % 97 + comm.rank
+            comm.allreduce(x, out=out, algorithm="two_shot")
+            assert np.array_equal(out, np.arange(n) % 97 * float(size) + sum(range(size)))
+
+    ranks(size, body, transport="shm")
+
+
+def test_many_at_a_time() -> None:
+    def body(comm: Communicator) -> None:
+        arrays = [np.full(n, comm.rank + 1.0, np.float32) for n in (40_000, 10, 2000, 90_000, 1, 5000) * 4]
+        works = [comm.allreduce_async(x, out=x, algorithm=("two_shot", "auto")[i % 2]) for i, x in enumerate(arrays)]
+        for x, work in zip(arrays, works, strict=True):
+            work.wait()
+            assert np.array_equal(x, np.full(x.shape, 6.0))
+
+    ranks(3, body, transport="shm")
+
+
+def test_another_count_on_one_rank() -> None:
+    def body(comm: Communicator) -> str:
+        with pytest.raises((DesyncError, PeerLost)) as caught:
+            comm.allreduce(np.ones(100_000 + (comm.rank == 1), np.float32), algorithm="two_shot")
+        return str(caught.value)
+
+    told = ranks(3, body, transport="shm")
+    assert "100000" in told[1] and "100001" in told[1]
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import collectives
+
+comm = collectives.init(sys.argv[1], rank=int(sys.argv[2]), size=3, transport="shm")
+x = np.ones(4_000_000, np.float32)
+for i in range(1000):
+    if comm.rank == 1 and i == 3:
+        print("there", flush=True)
+    try:
+        comm.allreduce(x, out=x, algorithm="two_shot")
+    except collectives.PeerLost as error:
+        print(*error.ranks, flush=True)
+        sys.stdin.read()  # the others shall hear it from the dead, not from us
+        break
+    x[:] = 1
+"""
+
+
+def test_a_rank_that_is_killed_on_the_way_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, (tmp_path / "store").as_uri()]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    first, killed, last = (subprocess.Popen([*command, str(rank)], **pipes) for rank in range(3))
+    assert killed.stdout.readline() == "there\n"
+    killed.send_signal(signal.SIGKILL)
+    assert [survivor.stdout.readline() for survivor in (first, last)] == ["1\n", "1\n"]
+    for end in (first, killed, last):
+        end.communicate(timeout=60)
+    assert [end.returncode for end in (first, killed, last)] == [0, -signal.SIGKILL, 0]
