@@ -123,9 +123,10 @@ def test_a_rank_that_is_killed_on_the_way_is_named(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, (tmp_path / "store").as_uri()]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     first, killed, last = (subprocess.Popen([*command, str(rank)], **pipes) for rank in range(3))
+    assert first.stdout and killed.stdout and last.stdout
     assert killed.stdout.readline() == "there\n"
     killed.send_signal(signal.SIGKILL)
-    assert [survivor.stdout.readline() for survivor in (first, last)] == ["1\n", "1\n"]
+    assert [output.readline() for output in (first.stdout, last.stdout)] == ["1\n", "1\n"]
     for end in (first, killed, last):
         end.communicate(timeout=60)
     assert [end.returncode for end in (first, killed, last)] == [0, -signal.SIGKILL, 0]
