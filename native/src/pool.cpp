@@ -118,6 +118,30 @@ bool Pool::get(std::size_t half) {
     return true;
 }
 
+bool Pool::advance(std::vector<int>& waiting) {
+    bool moved = false;
+    for (const std::size_t half : order_) {
+        bool added = false;
+        while (add(half)) added = true;
+        if (!added) continue;
+        moved = true;
+        if (parts_[half].position + 1 < size_) {
+            waiting.push_back(static_cast<int>(after(rank_)));
+        } else {
+            for (std::size_t rank = 0; rank < size_; ++rank) waiting.push_back(static_cast<int>(rank));
+        }
+    }
+    for (const std::size_t half : order_) {
+        bool got = false;
+        while (get(half)) got = true;
+        if (!got) continue;
+        moved = true;
+        waiting.push_back(static_cast<int>(first_of(half)));
+    }
+    std::erase(waiting, static_cast<int>(rank_));
+    return moved;
+}
+
 void Pool::awaited(std::vector<int>& ranks) const {
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         const Part& part = parts_[half];

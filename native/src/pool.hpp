@@ -37,24 +37,9 @@ class Pool {
     };
     // Take up the next operation: n bytes, n > 0. `stores`: how results reach `out`.
     void open(const std::byte* in, std::byte* out, std::size_t n, const Kernel& kernels, Stores stores);
-    // Do what can be done; whether anything was. `wake(rank)` is called for those who may wait for it.
-    template <typename Wake>
-    bool advance(const Wake& wake) {
-        bool moved = false;
-        for (const std::size_t half : order_) {
-            while (add(half)) {
-                moved = true;
-                wake_after_adding(half, wake);
-            }
-        }
-        for (const std::size_t half : order_) {
-            while (get(half)) {
-                moved = true;
-                wake(first_of(half));
-            }
-        }
-        return moved;
-    }
+    // Do what can be done; whether anything was. `waiting`: the ranks that may sleep for it, each at least
+    // once.
+    bool advance(std::vector<int>& waiting);
     bool is_complete() const { return parts_[0].got == pieces_ && parts_[1].got == pieces_; }
     // The ranks without whose doing nothing moves.
     void awaited(std::vector<int>& ranks) const;
@@ -81,13 +66,6 @@ class Pool {
 
     bool add(std::size_t half);
     bool get(std::size_t half);
-    template <typename Wake>
-    void wake_after_adding(std::size_t half, const Wake& wake) {
-        if (parts_[half].position + 1 < size_) return wake(after(rank_));
-        for (std::size_t rank = 0; rank < size_; ++rank) {
-            if (rank != rank_) wake(rank);
-        }
-    }
 
     std::size_t rank_;
     std::size_t size_;

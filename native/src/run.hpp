@@ -150,6 +150,8 @@ class Run {
     const std::vector<Task>& tasks() const {
         return pooling_ == Pooling::yes ? operation().tokens() : operation().tasks();
     }
+    // Wake those that sleep for what we have done.
+    void wake(std::span<const int> peers);
     // Whether the next bytes of all operands are here.
     bool all_there(const Task& task, State& state);
     void copy(const Task& task, State& state);

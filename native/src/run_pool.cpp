@@ -70,8 +70,7 @@ void Run::settle_pooling() {
     const std::vector<int>& peers = operation().program().peers;
     if (!proposed_) {
         // They may sleep until they know. Those who bring ordinary memory tell by the tokens that they send.
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-        for (const int peer : peers) shared_memory(peer)->wake_peer();
+        wake(peers);
         proposed_ = true;
     }
     Pooling settled = Pooling::no;
@@ -103,12 +102,9 @@ bool Run::advance_pool() {
                                  : Stores::cached);
         pool_ = Place::inside;
     }
-    const auto wake = [this](std::size_t rank) {
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-        if (static_cast<int>(rank) != operation().program().rank)
-            link(static_cast<int>(rank)).shared_memory()->wake_peer();
-    };
-    const bool moved = workshop_.pool->advance(wake);
+    owing_.clear();
+    const bool moved = workshop_.pool->advance(owing_);
+    if (!owing_.empty()) wake(owing_);
     if (workshop_.pool->is_complete()) {
         pool_ = Place::through;
         --unfinished_;

@@ -54,10 +54,7 @@ void Run::cast(const Task& task, State& state) {
         total += taken;
         released = std::min(released, to.released());
     }
-    if (!woken_.empty()) {
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-        for (ShmLink* const shm : woken_) shm->wake_peer();
-    }
+    if (!woken_.empty()) ShmLink::wake_peers(woken_);
     state.taken = total;
     state.done = released;
 }
@@ -185,8 +182,7 @@ void Run::reduce_together(const Task& task, State& state) {
     }
     if (together_->work(kernels_[static_cast<std::size_t>(stores(task))], task.final ? scale_ : 1.0)) {
         // Others may have gone to sleep for what we have done, or for the next piece's turn.
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-        for (const int peer : operation().program().peers) link(peer).shared_memory()->wake_peer();
+        wake(operation().program().peers);
     }
     if (!together_->gather()) return;
     for (const Operation::Source& source : task.sources) {
@@ -208,6 +204,12 @@ std::vector<std::shared_ptr<Arena>> Run::arenas() const {
         all.push_back(r == program.rank ? workshop_.arena : shared_memory(r)->arena_of_peer());
     }
     return all;
+}
+
+void Run::wake(std::span<const int> peers) {
+    woken_.clear();
+    for (const int peer : peers) woken_.push_back(shared_memory(peer));
+    ShmLink::wake_peers(woken_);
 }
 
 bool Run::all_there(const Task& task, State& state) {

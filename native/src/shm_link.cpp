@@ -89,10 +89,7 @@ bool ShmLink::is_pulled(const std::byte* data) {
 std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
     const std::uint64_t before = line_;
     const std::size_t taken = put(data, n);
-    if (line_ != before) {
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-        wake_peer();
-    }
+    if (line_ != before) wake_peers(std::array{this});
     return taken;
 }
 
@@ -170,6 +167,11 @@ void ShmLink::publish(Line& line) {
     const std::uint64_t tag = line_ << 32 | sending_->fingerprint;
     line.tag.store(tag, std::memory_order_release);
     started_ = true;
+}
+
+void ShmLink::wake_peers(std::span<ShmLink* const> links) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (ShmLink* const link : links) link->wake_peer();
 }
 
 void ShmLink::wake_peer() {
@@ -336,8 +338,7 @@ std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data
     stage_(slot, data, n);
     uses.clear();
     for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n)});
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    for (ShmLink* link : links) link->wake_peer();
+    ShmLink::wake_peers(links);
     next_ = (next_ + 1) % cast_slots;
     return n;
 }

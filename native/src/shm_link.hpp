@@ -45,7 +45,8 @@ class ShmLink final : public Link {
 
     // Called by the control thread when the peer's socket breaks.
     void mark_lost() { lost_.store(true, std::memory_order_release); }
-    void wake_peer();
+    // Wake those peers of `links` that sleep for what has been stored before.
+    static void wake_peers(std::span<ShmLink* const> links);
 
     const std::shared_ptr<Arena>& arena_of_peer() const { return theirs_; }
     // What the peer sends lies in other pieces than all ranks agreed upon.
@@ -66,8 +67,8 @@ class ShmLink final : public Link {
     std::size_t announce_placed(std::size_t n);
 
     // --- for casts, to several peers at once
-    // As `write`, except that a sleeping peer is not woken: after a full fence, call `wake_peer`. So the
-    // peers' cache lines are fetched all at once.
+    // As `write`, except that a sleeping peer is not woken: call `wake_peers`. So the peers' cache lines are
+    // fetched all at once.
     std::size_t put(const std::byte* data, std::size_t n);
     // Whether a message like this one goes by staging slots at all.
     bool stages(const std::byte* data, std::size_t n);
@@ -79,6 +80,9 @@ class ShmLink final : public Link {
     std::uint64_t written() const { return written_; }
 
   private:
+    // Between what was stored and the look at whether the peer sleeps there has to be a full fence.
+    void wake_peer();
+
     struct Outstanding {
         std::uint64_t line;
         std::uint64_t end;  // bytes of the message that are free once the line is finished
