@@ -88,7 +88,7 @@ QUICK: Final = Effort(
     within=1.4,
     to_the_end=False,
     switch=log(1.1),
-    stranger=log(1.08),
+    stranger=log(1.12),
     doubt=2.0,
 )
 

@@ -13,7 +13,7 @@ from typing import Final
 from collectives.schedule.table import ANY_SIZE, Row, Situation, bytes_text
 
 SWITCH: Final = log(1.04)  # what a change of algorithm has to gain, over all sizes together
-STRANGER: Final = log(1.10)  # what another one than the library's own choice has to gain, at each size
+STRANGER: Final = log(1.02)  # what another one than the library's own choice has to gain, at each size
 
 Losses = Mapping[str, float]  # by algorithm: log of its time over the fastest one's
 
