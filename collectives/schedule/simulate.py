@@ -95,53 +95,34 @@ def simulate(
         group = _group(algorithm, ranks, root, topology.period, per_host, symmetric)
         crowd = topology.per_core(ranks)
         costs = costs.holding(float(nbytes) * crowd)
-        if group.pooled and is_pooled(nbytes, ranks, topology, costs):
-            return _pooled(algorithm, ranks, nbytes, crowd, costs)
-        network = Network(topology, costs, group.play.lanes if isinstance(group.play, Lanes) else ranks)
-        played = group.play.play(network, nbytes / group.blocks)
-    seconds = costs.call + costs.stagger * (crowd * (crowd - 1) // 2) + played.seconds
-    busiest = max(network.resources, key=lambda resource: float(resource.busy.max(initial=0.0)))
-    share = float(busiest.busy.max(initial=0.0)) / seconds if seconds else 0.0
-    return Prediction(
-        algorithm.collective,
-        algorithm.name,
-        ranks,
-        nbytes,
-        seconds,
-        played.rounds,
-        group.play.sent * nbytes / group.blocks,
-        busiest.name if share >= 0.5 else "latency",
-        share,
-    )
+        if group.pooled and _is_pooled(nbytes, ranks, topology, costs):
+            after, rounds, sent = _pooled(ranks, nbytes, crowd, costs), 3, float(nbytes)
+            name, busy = "cores", crowd * nbytes / costs.pool_bandwidth
+        else:
+            network = Network(topology, costs, group.play.lanes if isinstance(group.play, Lanes) else ranks)
+            played = group.play.play(network, nbytes / group.blocks)
+            after, rounds, sent = played.seconds, played.rounds, group.play.sent * nbytes / group.blocks
+            busiest = max(network.resources, key=lambda resource: float(resource.busy.max(initial=0.0)))
+            name, busy = busiest.name, float(busiest.busy.max(initial=0.0))
+    seconds = costs.call + costs.stagger * (crowd * (crowd - 1) // 2) + after
+    share = busy / seconds if seconds else 0.0
+    bottleneck = name if share >= 0.5 else "latency"
+    return Prediction(algorithm.collective, algorithm.name, ranks, nbytes, seconds, rounds, sent, bottleneck, share)
 
 
-def is_pooled(nbytes: int, ranks: int, topology: Topology, costs: Costs) -> bool:
+def _is_pooled(nbytes: int, ranks: int, topology: Topology, costs: Costs) -> bool:
     """Whether such a group adds up in one place what a schedule allows it to."""
     shares = costs.pool_bandwidth > 0 and 1 < ranks <= topology.ranks_per_host
     return shares and nbytes >= _POOLED and (topology.per_core(ranks) > 1 or ranks <= _POOLED_WITH_CORES)
 
 
-def _pooled(algorithm: Algorithm, ranks: int, nbytes: int, crowd: int, costs: Costs) -> Prediction:
-    """Every rank adds all it brings and gets all of the sum; nothing else is moved.
+def _pooled(ranks: int, nbytes: int, crowd: int, costs: Costs) -> float:
+    """Seconds in which every rank adds all it brings and gets all of the sum; nothing else is moved.
 
     The two halves begin on different cores, change places once, and are got: three turns of each core's ranks.
     """
-    work = crowd * nbytes / costs.pool_bandwidth
     waits = 2 * (costs.inside_latency + costs.staging) + ranks * costs.inside_overhead
-    waits += 3 * costs.switch * (crowd - 1) + costs.stagger * (crowd * (crowd - 1) // 2)
-    seconds = costs.call + waits + work
-    share = work / seconds
-    return Prediction(
-        algorithm.collective,
-        algorithm.name,
-        ranks,
-        nbytes,
-        seconds,
-        3,
-        float(nbytes),
-        "cores" if share >= 0.5 else "latency",
-        share,
-    )
+    return waits + 3 * costs.switch * (crowd - 1) + crowd * nbytes / costs.pool_bandwidth
 
 
 @dataclass(frozen=True, slots=True, eq=False)

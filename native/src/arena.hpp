@@ -83,8 +83,8 @@ struct Header {
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order
-    // Of the operations that may be pooled: how many the owner has begun, and whether it has the last one's
-    // arrays in its heap, in the lowest bit.
+    // Of the operations that may be pooled: how many the owner has begun, and of the last ones whether their
+    // arrays are in its heap. See run_pool.cpp.
     std::atomic<std::uint64_t> begun;
     // What the owner is running, as the words of a Call; read only to explain a mismatch.
     alignas(cache_line) std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> current;

@@ -30,7 +30,7 @@ class Executor {
     // Sends to several peers that share memory with us are staged in `arena`.
     void share(std::shared_ptr<Arena> arena);
 
-    // All ranks of the group share memory.
+    // All ranks of the group share memory, as `processes` or, some of them, as threads.
     void work_together(bool processes) {
         workshop_.together = true;
         workshop_.pooling = processes;

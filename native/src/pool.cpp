@@ -65,8 +65,7 @@ std::size_t Pool::offset_of(std::size_t half, std::uint64_t piece) const {
 
 std::size_t Pool::length_of(std::size_t half, std::uint64_t piece) const {
     const std::size_t end = half == 0 ? half_ : bytes_;
-    const std::size_t from = offset_of(half, piece);
-    return std::min(piece_, end - std::min(from, end));
+    return std::min(piece_, end - offset_of(half, piece));
 }
 
 bool Pool::has(std::size_t half, std::size_t rank, std::uint64_t number) const {

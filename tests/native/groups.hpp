@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -193,6 +194,16 @@ inline std::shared_ptr<const Operation> sum_of_floats(const std::shared_ptr<cons
     call.op = static_cast<std::uint8_t>(op);
     return std::make_shared<const Operation>(program, DType::float32, op, Bounds(n, program->in_blocks),
                                              Bounds(n, program->out_blocks), call);
+}
+
+// What an operation raised.
+inline std::optional<Error> error_of(const std::function<void()>& work) {
+    try {
+        work();
+    } catch (const Error& error) {
+        return error;
+    }
+    return std::nullopt;
 }
 
 inline std::byte* raw(std::vector<float>& data) { return reinterpret_cast<std::byte*>(data.data()); }

@@ -45,16 +45,6 @@ constexpr int repeats = 20;
 constexpr std::size_t large = 4'000'000;
 #endif
 
-// What an operation raised, as (kind, text).
-std::optional<Error> error_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
-}
-
 }  // namespace
 
 TEST_CASE("sums over every kind of link, for every count around the number of ranks and of slices") {

@@ -1,7 +1,6 @@
 // Allreduces of ordinary memory, which ranks that share memory add up in one place.
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <optional>
 
 #include "groups.hpp"
@@ -38,15 +37,6 @@ class Array {
 
 void run(Group& group, const std::shared_ptr<const Operation>& operation, Array& x, Array& y) {
     group.run(operation, x.bytes(), y.bytes(), 30.0, {});
-}
-
-std::optional<Error> error_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
 }
 
 #ifdef __SANITIZE_THREAD__
