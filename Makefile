@@ -11,6 +11,7 @@ export PYTHON APT
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q --disable-pip-version-check
 READY := $(VENV)/.ready
+FRAMEWORKS := $(VENV)/.frameworks
 BUILD_TOOLS := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr ',' ' ') cmake ninja
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/null)
 FORMATTED := $(shell find native/src tests/native -name '*.[ch]pp' 2>/dev/null)
@@ -30,7 +31,7 @@ demo: $(READY) ## Train on real data with 4 processes, then measure. Installs wh
 	@echo; echo "== Allreduce between 2 processes"
 	@$(BIN)/collectives bench allreduce -n 2 -b 8 -e 4M -f 8 -c 1
 
-test: $(READY) ## Run the tests.
+test: $(READY) $(FRAMEWORKS) ## Run the tests. Fetches TensorFlow, PyTorch and JAX, which the hooks are tested with.
 	@tools/need.sh redis openssl iproute2
 	$(BIN)/pytest $(ARGS)
 
@@ -65,6 +66,10 @@ package: $(READY) ## Make both, install the wheel elsewhere, and use it.
 clean: ## Remove everything that was made, .venv too.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(FRAMEWORKS): pyproject.toml | $(READY)
+	$(PIP) --no-build-isolation -e '.[frameworks]'
+	@touch $@
 
 $(BIN)/python:
 	@tools/need.sh python compiler

@@ -100,6 +100,16 @@ class Communicator:
         """As given to `collectives.init`, with what was appended by `split` and `dup`."""
         return self._runner.gate.name
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, here or by the end of a `with` statement."""
+        return not self._shut.alive
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call waits for other ranks where it is not told otherwise."""
+        return self._runner.timeout
+
     def __repr__(self) -> str:
         links = self._linked.situation.kind
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size} over {links}, epoch {self.epoch}>"

@@ -16,7 +16,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from collectives import choosing, sizes
+from collectives import choosing, default, sizes
 from collectives.arrays import check_timeout
 from collectives.calls import Deadline
 from collectives.choosing import TableLike, Wish
@@ -155,6 +155,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         machine = partial(Machine.of, [member.identity for member in members], library_version())
         comm._choose_by(choosing.agree(comm, wanted, machine, deadline))
         opened.pop_all()
+        default.register(comm)
         return comm
 
 

@@ -1,0 +1,45 @@
+"""The communicator that gradient hooks use where none is given: the one that this process made by `init`.
+
+Invariant: nothing is guessed. With none, or with several that are open, there is no default.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Final
+
+from collectives.communicator import Communicator
+
+_lock: Final = threading.Lock()
+_made: Final[list[weakref.ref[Communicator]]] = []
+
+
+def register(comm: Communicator) -> None:
+    """`comm` was made by `init`."""
+    with _lock:
+        _made[:] = [reference for reference in _made if _is_open(reference())]
+        _made.append(weakref.ref(comm))
+
+
+def default(comm: Communicator | None = None) -> Communicator:
+    """`comm`, or where it is None the one communicator that `collectives.init` made here and nobody has closed.
+
+    RuntimeError where there is none, or more than one. TypeError for anything but a communicator.
+    """
+    if comm is not None:
+        if not isinstance(comm, Communicator):
+            raise TypeError(f"comm must be a Communicator, not {type(comm).__name__}")
+        return comm
+    with _lock:
+        found = [made for reference in _made if (made := reference()) is not None and not made.closed]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise RuntimeError("no communicator is open in this process: call collectives.init() first, or give comm=")
+    names = ", ".join(repr(made.name) for made in found)
+    raise RuntimeError(f"{len(found)} communicators are open in this process ({names}): say which one by comm=")
+
+
+def _is_open(comm: Communicator | None) -> bool:
+    return comm is not None and not comm.closed

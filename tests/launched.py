@@ -1,0 +1,60 @@
+"""Scripts run by `collectives run`, as users run them, in processes of their own.
+
+Invariant: every process is waited for, with a deadline, and a child sees the packages that this process sees.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import collectives
+
+_HOME = Path(collectives.__file__).parents[1]
+_LAUNCHER = ("-c", "from collectives.commands.main import main; main(prog_name='collectives')", "run")
+
+
+class Launched(NamedTuple):
+    """What became of a job; `lines` are those of standard output, by rank, in order."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    lines: dict[int, list[str]]
+
+    def succeeded(self) -> Launched:
+        assert self.returncode == 0, f"exit {self.returncode}\n{self.stdout}\n{self.stderr}"
+        return self
+
+
+def launched(
+    size: int,
+    script: Path | str,
+    *arguments: str,
+    timeout: float = 100.0,
+    run: tuple[str, ...] = (),
+    **environment: str,
+) -> Launched:
+    """`collectives run -n size *run script *arguments`, to its end. `environment` is set for all ranks.
+
+    Nothing of the surrounding job's environment reaches the ranks; they never calibrate.
+    """
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "OMP_"))}
+    settings = {
+        **kept,
+        "PYTHONPATH": os.pathsep.join([str(_HOME), *sys.path]),
+        "COLLECTIVES_CALIBRATE": "off",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        **environment,
+    }
+    command = [sys.executable, *_LAUNCHER, "-n", str(size), *run, str(script), *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=settings, timeout=timeout)
+    lines: dict[int, list[str]] = {rank: [] for rank in range(size)}
+    for line in done.stdout.splitlines():
+        if found := re.match(r"\[(\d+)\] ?(.*)", line):
+            lines[int(found[1])].append(found[2])
+    return Launched(done.returncode, done.stdout, done.stderr, lines)
