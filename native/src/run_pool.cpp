@@ -87,7 +87,11 @@ void Run::settle_pooling() {
 }
 
 bool Run::advance_pool() {
-    // One at a time, in the order in which they were begun: pieces have their numbers from it.
+    // One at a time, in the order in which they were begun: pieces have their numbers from it. One that turned
+    // out not to be pooled may be over long before those that it is behind.
+    while (pooled_before_ != nullptr && pooled_before_->pooling_ == Pooling::no) {
+        pooled_before_ = pooled_before_->pooled_before_;
+    }
     if (pooled_before_ != nullptr && !pooled_before_->complete()) return false;
     if (pool_ == Place::before) {
         if (!workshop_.pool) {

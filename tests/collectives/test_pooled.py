@@ -64,6 +64,30 @@ def test_short_floats_are_rounded_once() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
+def test_one_that_is_not_pooled_lets_nobody_pass(size: int) -> None:
+    """It is over before those that it is behind; what comes after it is still behind those."""
+
+    def body(comm: Communicator) -> None:
+        large = [np.arange(300_000.0) % (7 + i) + comm.rank for i in range(3)]
+        small = comm.empty(2000)
+        small[:] = 1
+        expected = [(np.arange(300_000.0) % (7 + i)) * size + sum(range(size)) for i in range(3)]
+        outs = [np.empty(300_000) for _ in large]
+        for _ in range(60):
+            works = []
+            for x, out in zip(large, outs, strict=True):
+                works.append(comm.allreduce_async(x, out=out, algorithm="two_shot"))
+                works.append(comm.allreduce_async(small, "max", out=small, algorithm="two_shot"))
+            for work in works:
+                work.wait()
+            for out, right in zip(outs, expected, strict=True):
+                assert np.array_equal(out, right)
+                out[:] = 0
+
+    ranks(size, body, transport="shm", timeout=10.0)
+
+
+@pytest.mark.parametrize("size", [2, 4])
 def test_arrays_of_both_kinds_in_any_mixture(size: int) -> None:
     def body(comm: Communicator) -> None:
         n = 50_000
