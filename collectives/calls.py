@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from collectives.arrays import (
     Array,
+    Dtype,
     Target,
     check_counts,
     check_rank,
@@ -93,14 +94,26 @@ class Calls:
 
     # --- one array in, one of the same kind out
 
-    def allreduce(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str) -> Call:
-        return self._reduction("allreduce", x, out, timeout, op, 0, algorithm)
+    def allreduce(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str, purpose: str = "") -> Call:
+        return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
+
+    def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
+        """Refuse, as `allreduce` would, what cannot be for such an array; whether it needs no copy in place."""
+        return self.prepare.collective(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm).in_place
 
     def reduce(self, x: Any, out: Any, timeout: float | None, op: str, root: int, algorithm: str) -> Call:
         return self._reduction("reduce", x, out, timeout, op, check_rank(root, self.size, "root"), algorithm)
 
     def _reduction(
-        self, collective: str, x: Any, out: Any, timeout: float | None, op: str, root: int, algorithm: str
+        self,
+        collective: str,
+        x: Any,
+        out: Any,
+        timeout: float | None,
+        op: str,
+        root: int,
+        algorithm: str,
+        purpose: str = "",
     ) -> Call:
         deadline = self.limit(timeout)
         receives = collective == "allreduce" or root == self.rank
@@ -114,7 +127,7 @@ class Calls:
             target = output(out, inp.shape, inp.dtype, x) if receives or out is not None else None
             same = target is not None and in_place(inp, target.host)
         n, same = inp.size, same and receives
-        shape = Shape(collective, inp.dtype, n, n, n, op, root, same)
+        shape = Shape(collective, inp.dtype, n, n, n, op, root, same, purpose)
         prepared = self.prepare.collective(shape, algorithm)
         if same and target is not None:
             inp = target.host if prepared.in_place else inp.copy()

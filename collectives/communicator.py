@@ -11,22 +11,24 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from collectives.arrays import check_number, check_shape, dtype_of
+from collectives.arrays import Array, Dtype, check_number, check_shape, dtype_of
 from collectives.calls import Deadline
 from collectives.explaining import explain
 from collectives.family import Origin, separate
+from collectives.fusion import BUCKET
 from collectives.links import Linked
 from collectives.repeated import long_way, repeated, repeated_methods
 from collectives.runner import Runner
 from collectives.schedule.table import Table
 from collectives.work import Work
-from native._engine import Plan
+from native._engine import Group, Plan
 
 Seconds: TypeAlias = "float | None"
 
@@ -58,7 +60,9 @@ class Communicator:
         self._linked: Final = linked
         self._origin: Final = origin
         self._children = 0
-        self._runner: Final = Runner(linked.group, rank, linked.situation, linked.layout, name, timeout)
+        self._runner: Final = Runner(
+            linked.group, rank, linked.situation, linked.layout, name, timeout, partial(_memory, linked.group)
+        )
         self._calls: Final = self._runner.calls
         self._byte: Final = _bytes()
         for method, (function, form) in _REPEATED.items():
@@ -131,11 +135,7 @@ class Communicator:
         kind = dtype_of(dtype)
         extents = check_shape(shape)
         self._runner.gate.check()
-        elements = math.prod(extents)
-        memory = self._linked.group.empty(elements * kind.itemsize) if elements else None
-        if memory is None:
-            return np.empty(extents, kind)
-        return memory.view(kind).reshape(extents)
+        return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
 
     # --- its life
 
@@ -226,6 +226,38 @@ class Communicator:
     ) -> Work[Any]:
         """`allreduce` in the background."""
         return self._runner.start(self._calls.allreduce, x, out, timeout, op, algorithm)
+
+    def allreduce_many(
+        self,
+        arrays: Sequence[Any],
+        op: str = "sum",
+        *,
+        out: Sequence[Any] | None = None,
+        bucket_bytes: int = BUCKET,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> list[Any]:
+        """`allreduce` of each of these arrays, of any shapes and dtypes, the same lists on every rank.
+
+        Small arrays of one dtype travel together, up to `bucket_bytes` of them at a time. `out`: a list of arrays
+        to write to, `arrays` itself to work in place; no array may share memory with another one's result.
+        Returns the results as a list. ValueError and TypeError say which array is wrong, before anything is
+        sent; DesyncError where lists, or `bucket_bytes`, differ between ranks.
+        """
+        return self._runner.run_many(arrays, out, timeout, op, bucket_bytes, algorithm)
+
+    def allreduce_many_async(
+        self,
+        arrays: Sequence[Any],
+        op: str = "sum",
+        *,
+        out: Sequence[Any] | None = None,
+        bucket_bytes: int = BUCKET,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Work[list[Any]]:
+        """`allreduce_many` in the background. Small arrays have been read when it returns."""
+        return self._runner.start_many(arrays, out, timeout, op, bucket_bytes, algorithm)
 
     @repeated("x")
     def reduce(
@@ -411,6 +443,12 @@ def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
     if os.getpid() == pid:  # a forked child has none of the threads, and the rest is the parent's
         linked.close()
         closing()
+
+
+def _memory(group: Group, elements: int, dtype: Dtype) -> Array:
+    """That many, in memory that peers on this host can read, if there are any."""
+    memory = group.empty(elements * dtype.itemsize) if elements else None
+    return np.empty(elements, dtype) if memory is None else memory.view(dtype)
 
 
 def _bytes() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:

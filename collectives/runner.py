@@ -11,14 +11,15 @@ from typing import Any, Final, ParamSpec, TypeAlias
 
 import numpy as np
 
-from collectives.arrays import Array
+from collectives.arrays import Array, Dtype
 from collectives.calls import Call, Calls
+from collectives.fusion import Fusion
 from collectives.gate import Gate
 from collectives.prepare import Preparer
 from collectives.repeated import Form
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
-from collectives.work import Waiter, Work
+from collectives.work import Tickets, Waiter, Work
 from native import _engine
 from native._engine import Group, Plan, Repeater
 
@@ -30,13 +31,22 @@ class Runner:
     """Owns nothing: the group is closed by who made it."""
 
     def __init__(
-        self, group: Group, rank: int, situation: Situation, layout: Layout, name: str, timeout: float
+        self,
+        group: Group,
+        rank: int,
+        situation: Situation,
+        layout: Layout,
+        name: str,
+        timeout: float,
+        memory: Callable[[int, Dtype], Array],
     ) -> None:
+        """`memory` gives an array of so many elements, where it can be one that peers read directly."""
         self.timeout: Final = timeout
         self.gate: Final = Gate(name)
         self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
         self._group: Final = group
         self._waiter: Final = Waiter()
+        self._fusion: Final = Fusion(self.calls, memory)
         self._repeaters: Final[dict[str, Repeater]] = {}
 
     def run(self, build: Callable[P, Call], *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -60,6 +70,43 @@ class Runner:
             call = build(*args, **kwargs)
             ticket = self._group.start(call.operation, call.inp, call.out, call.seconds)
             return Work(ticket, call.deliver, self._waiter)
+        finally:
+            latch.release()
+
+    def run_many(self, *args: Any) -> list[Any]:
+        """Check and prepare by `Fusion.prepare(*args)`, run one after the other on this thread, give the results."""
+        latch = self.gate.latch
+        if not latch.acquire():
+            self.gate.refuse()
+        try:
+            many = self._fusion.prepare(*args)
+            for step in many.steps:
+                step.pack()
+                self._group.run(step.call.operation, step.call.inp, step.call.out, step.call.seconds)
+                step.unpack()
+            return many.deliver()
+        finally:
+            latch.release()
+
+    def start_many(self, *args: Any) -> Work[list[Any]]:
+        """The same in the background."""
+        latch = self.gate.latch
+        if not latch.acquire():
+            self.gate.refuse()
+        try:
+            many = self._fusion.prepare(*args)
+            tickets = []
+            for step in many.steps:
+                step.pack()
+                call = step.call
+                tickets.append(self._group.start(call.operation, call.inp, call.out, call.seconds))
+
+            def deliver() -> list[Any]:
+                for step in many.steps:
+                    step.unpack()
+                return many.deliver()
+
+            return Work(Tickets(tickets), deliver, self._waiter)
         finally:
             latch.release()
 

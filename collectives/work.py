@@ -8,16 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from collectives.arrays import check_timeout
 
-if TYPE_CHECKING:
-    from native._engine import Ticket
-
 T = TypeVar("T")
+
+
+class Ticket(Protocol):
+    """What the engine gives for an operation."""
+
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None) -> None: ...
+
+
+class Tickets:
+    """Those of several operations, in the order in which they were started, as one."""
+
+    __slots__ = ("_tickets",)
+
+    def __init__(self, tickets: Sequence[Ticket]) -> None:
+        self._tickets: Final = tuple(tickets)
+
+    def done(self) -> bool:
+        return all(ticket.done() for ticket in reversed(self._tickets))
+
+    def wait(self, timeout: float | None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        for ticket in self._tickets:
+            ticket.wait(None if end is None else max(0.0, end - time.monotonic()))
 
 
 class Work(Generic[T]):
