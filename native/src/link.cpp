@@ -22,8 +22,9 @@ void Link::throw_desync(const Call& mine, const Call& theirs, const std::string&
     std::string text = "ranks called different operations: this rank is in " + mine.describe() + "; " +
                        peer_.name() + " is in " + theirs.describe();
     if (mine.algorithm != theirs.algorithm) {
-        std::array<char, 64> codes{};
-        std::snprintf(codes.data(), codes.size(), " by another algorithm (%08x here, %08x there)",
+        std::array<char, 96> codes{};
+        std::snprintf(codes.data(), codes.size(),
+                      " by another algorithm, or in another list of arrays (%08x here, %08x there)",
                       mine.algorithm, theirs.algorithm);
         text += codes.data();
     }

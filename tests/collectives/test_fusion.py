@@ -121,6 +121,7 @@ def test_lists_that_differ(other: list[Any]) -> None:
 
     for outcome in outcomes(2, body):
         assert isinstance(outcome.error, collectives.DesyncError), outcome
+        assert "in another list of arrays" in str(outcome.error)
 
 
 @pytest.mark.parametrize(
