@@ -150,7 +150,7 @@ def in_place(x: Array, out: Array) -> bool:
         return True
     if not np.may_share_memory(x, out):  # exact, as both are contiguous
         return False
-    if x.nbytes == out.nbytes and x.__array_interface__["data"] == out.__array_interface__["data"]:
+    if x.nbytes == out.nbytes and x.__array_interface__["data"][0] == out.__array_interface__["data"][0]:
         return True
     raise ValueError("x and out overlap in part: give separate arrays, or the same one to work in place")
 

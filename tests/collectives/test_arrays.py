@@ -190,6 +190,9 @@ def test_overlaps() -> None:
     assert arrays.in_place(x, x)
     assert arrays.in_place(x, x[:])
     assert arrays.in_place(x, x.reshape(2, 4))
+    view = x[:]
+    view.flags.writeable = False
+    assert arrays.in_place(view, x)
     assert not arrays.in_place(x, x.copy())
     assert not arrays.in_place(x[:4], x[4:])
     assert not arrays.in_place(x[:0], x[:0])

@@ -1,0 +1,46 @@
+"""The effect by which JAX keeps collectives in order: within a function, and from one compiled call to the next.
+
+Invariant: there is one such effect in a process, for all communicators, so no two collectives of it ever run at
+once. This is the only module that reaches into JAX's internals; JAX offers no public way to make an ordered effect.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jax._src import core as _core
+from jax._src import dispatch as _dispatch
+from jax._src import effects as _effects
+
+
+class CollectiveEffect(_effects.Effect):
+    """Talking to other ranks."""
+
+    def __repr__(self) -> str:  # stands in JAX's messages, e.g. where a function runs on several devices
+        return "collectives.jax: one device per process"
+
+
+COLLECTIVE: Final = CollectiveEffect()
+TOKEN: Final[Any] = _core.abstract_token
+
+for _set in (
+    _effects.ordered_effects,
+    _effects.lowerable_effects,
+    _effects.control_flow_allowed_effects,
+    _effects.custom_derivatives_allowed_effects,
+    _effects.remat_allowed_effects,
+):
+    _set.add_type(CollectiveEffect)
+
+
+def wait() -> None:
+    """Block until the collectives that this thread dispatched are done; raises JaxRuntimeError if one failed."""
+    token = _dispatch.runtime_tokens.current_tokens.get(COLLECTIVE)
+    if token is not None:
+        token.block_until_ready()
+
+
+def forget() -> None:
+    """Let collectives start afresh after one that failed: what depends on its token would fail as it did."""
+    _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
+    _dispatch.runtime_tokens.output_runtime_tokens.clear()

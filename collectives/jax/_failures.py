@@ -1,0 +1,78 @@
+"""What went wrong inside compiled functions, and how users get it back as the error that it was.
+
+Invariant: XLA passes on no more than a text. The error itself is kept here, without its traceback, whose frames
+would hold views of buffers that XLA has freed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import jax
+
+from collectives.jax import _effect
+
+
+class Failure(NamedTuple):
+    """An error, and the text that XLA was given for it."""
+
+    error: BaseException
+    text: str
+
+
+_latest: list[Failure] = []
+
+
+def keep(error: BaseException, where: str) -> str:
+    """Keep `error`; the text for XLA, which says `where` it happened."""
+    text = f"{where}: {type(error).__name__}: {error}"
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    _latest[:] = [Failure(error, text)]
+    return text
+
+
+def last_error() -> BaseException | None:
+    """The error of the collective that failed last inside a compiled function, or None.
+
+    It is what the `jax.errors.JaxRuntimeError` was about: `PeerLost` with its `ranks`, `DesyncError`, `OpTimeout`.
+    """
+    return _latest[0].error if _latest else None
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Raise errors of collectives as what they are, rather than as the JaxRuntimeError that XLA makes of them.
+
+        with collectives.jax.typed_errors():
+            train()          # PeerLost, DesyncError, OpTimeout, ...
+
+    Waits at the end for the collectives that were dispatched inside, so that their errors come out here. After one,
+    functions that use another communicator can be called at once. May be used as a decorator.
+    """
+    try:
+        yield
+        _effect.wait()
+    except jax.errors.JaxRuntimeError as error:
+        cause = _cause(error)
+        if cause is None:
+            raise
+        _effect.forget()
+        raise cause from error
+
+
+def recover() -> None:
+    """Before another communicator is used: let its collectives not depend on those of one that failed."""
+    if _latest:
+        try:
+            _effect.wait()
+        except jax.errors.JaxRuntimeError:
+            _effect.forget()
+
+
+def _cause(error: jax.errors.JaxRuntimeError) -> BaseException | None:
+    if not _latest or _latest[0].text not in str(error):
+        return None
+    return copy.copy(_latest[0].error)

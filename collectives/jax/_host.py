@@ -1,0 +1,108 @@
+"""Where a compiled function arrives when it comes to a collective: in Python, with arrays over XLA's buffers.
+
+Invariant: nothing here calls JAX, which would wait for the function that waits for us. An error leaves as a text,
+and is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from collectives.arrays import Array
+from collectives.jax._channel import Channel
+from collectives.jax._failures import keep
+from collectives.jax._kinds import Form, Kind
+from native.errors import DesyncError
+
+
+class Call(NamedTuple):
+    """A collective as it stands in compiled functions. `names`: of the operands, where they came as a tree."""
+
+    kind: Kind
+    channel: Channel
+    names: tuple[str, ...] | None
+    reads: tuple[Form, ...]
+    writes: tuple[Form, ...]
+
+
+# Compiled functions know calls by number. A number keeps its meaning for as long as the process lives.
+_calls: Final[list[Call]] = []
+_numbers: Final[dict[Call, int]] = {}
+_lock: Final = threading.Lock()
+
+
+def number_of(call: Call) -> int:
+    """The number by which `run_views` knows `call`."""
+    with _lock:
+        number = _numbers.setdefault(call, len(_calls))
+        if number == len(_calls):
+            _calls.append(call)
+    return number
+
+
+def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryview]) -> str | None:
+    """Run a call on memory; None, or what went wrong."""
+    call = _calls[number]
+    results = [np.ndarray(shape, dtype, view) for (shape, dtype), view in zip(call.writes, writes, strict=True)]
+    if call.kind.in_place:  # XLA has put the operands there
+        return _run(call, results, results)
+    return _run(call, [np.ndarray(*form, view) for form, view in zip(call.reads, reads, strict=True)], results)
+
+
+def run_arrays(call: Call, *operands: Any) -> tuple[Array, ...]:
+    """Run a call on arrays; its results. RuntimeError says what went wrong."""
+    reads = [np.asarray(x, order="C") for x in operands]
+    if call.kind.in_place:
+        reads = results = [x.copy() for x in reads]
+    else:
+        results = [np.empty(shape, dtype) for shape, dtype in call.writes]
+    wrong = _run(call, reads, results)
+    if wrong is not None:
+        raise RuntimeError(wrong)
+    return tuple(results)
+
+
+def _run(call: Call, reads: list[Array], writes: list[Array]) -> str | None:
+    channel = call.channel
+    try:
+        channel.check()
+        if call.names is not None:
+            _agree(call, call.names)
+        call.kind.run(channel.comm, reads, writes)
+    except BaseException as error:
+        return keep(error, f"collectives.jax.{call.kind.name} on rank {channel.rank}")
+    return None
+
+
+def _agree(call: Call, names: Sequence[str]) -> None:
+    """The first time that a tree is given: see to it that all ranks gave the same. DesyncError on all if not."""
+    arrays = [f"{name} {dtype.name}{list(shape)}" for name, (shape, dtype) in zip(names, call.reads, strict=True)]
+    plan = "\n".join([str(call.kind), *arrays]).encode()
+    digest = hashlib.sha256(plan).digest()
+    channel = call.channel
+    if digest in channel.agreed:
+        return
+    digests = channel.comm.allgather(np.frombuffer(digest, np.uint8))
+    if (digests == digests[0]).all():
+        channel.agreed.add(digest)
+        return
+    ends = np.cumsum(channel.comm.allgather(np.array(len(plan))))
+    plans = np.split(channel.comm.allgatherv(np.frombuffer(plan, np.uint8)), ends[:-1])
+    everyones = [part.tobytes().decode().split("\n") for part in plans]
+    rank = next(rank for rank, other in enumerate(everyones) if other != everyones[0])
+    raise DesyncError(
+        f"ranks gave different trees to {call.kind.name}, which have to have the same names, shapes and dtypes: "
+        f"{_only(0, everyones[0], everyones[rank])}; {_only(rank, everyones[rank], everyones[0])}"
+    )
+
+
+def _only(rank: int, lines: Sequence[str], others: Sequence[str]) -> str:
+    """What this rank has and the other has not."""
+    alone = [line for line in lines if line not in others]
+    more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+    return f"only rank {rank} has {', '.join(alone[:3]) or 'nothing'}{more}"

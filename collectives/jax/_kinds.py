@@ -1,0 +1,288 @@
+"""What each collective is to JAX: shapes, how it runs on arrays, its transpose, and where a batch axis may lie.
+
+Invariant: pure, but for `run`. A collective maps each operand to one result, independently of the others (send and
+recv excepted), so several operands are several collectives in one call. Transposes are those of the function from
+all ranks' operands to all ranks' results: what flows back to a rank's operand comes from every rank's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+from collectives.arrays import Array, Dtype, check_dtype, check_rank
+from collectives.communicator import Communicator
+from native import _engine
+
+Shape: TypeAlias = "tuple[int, ...]"
+Form: TypeAlias = "tuple[Shape, Dtype]"
+Bind: TypeAlias = "Callable[[Kind, Sequence[Any]], list[Any]]"
+
+
+class Kind(Protocol):
+    """A collective with its parameters. Hashable: equal ones are the same to JAX."""
+
+    name: ClassVar[str]
+    in_place: ClassVar[bool]  # results lie where the operands do: `run` is given the same arrays for both
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        """The forms of the results. ValueError, TypeError where an operand will not do."""
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        """Do it. All arrays are contiguous; the call owns them until it returns. Errors as of `comm`."""
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        """Cotangents of the operands from those of the results. It is linear: see `check_linear`."""
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        """Where the batch axis of an operand that has it at `axis` goes, and where its result has it."""
+
+    def __hash__(self) -> int: ...
+
+
+# --- reductions
+
+
+@dataclass(frozen=True, slots=True)
+class Allreduce:
+    op: str
+    bucket_bytes: int
+    name: ClassVar[str] = "allreduce"
+    in_place: ClassVar[bool] = True
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        return [_reducible(form, self.op) for form in operands]
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        if len(reads) == 1:
+            comm.allreduce(reads[0], self.op, out=writes[0])
+        else:
+            comm.allreduce_many(reads, self.op, out=writes, bucket_bytes=self.bucket_bytes)
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        return bind(self, cotangents)
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        return axis, axis
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter:
+    op: str
+    name: ClassVar[str] = "reduce_scatter"
+    in_place: ClassVar[bool] = False
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        return [_reducible(((_rows(shape, size, self.name), *shape[1:]), dtype), self.op) for shape, dtype in operands]
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        for x, out in zip(reads, writes, strict=True):
+            comm.reduce_scatter(x, self.op, out=out)
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        everyones = [y.reshape(y.shape[0] * y.shape[1], *y.shape[2:]) for y in bind(Allgather(), cotangents)]
+        if self.op == "sum":
+            return everyones
+        return [y / (y.shape[0] // x.shape[0]) for x, y in zip(cotangents, everyones, strict=True)]
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        return 1, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """The sum on `root`, zeros elsewhere: what flows back through a broadcast."""
+
+    root: int
+    name: ClassVar[str] = "reduce"
+    in_place: ClassVar[bool] = False
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        check_rank(self.root, size, "root")
+        return [_reducible(form, "sum") for form in operands]
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        for x, out in zip(reads, writes, strict=True):
+            if comm.rank == self.root:
+                comm.reduce(x, "sum", self.root, out=out)
+            else:
+                comm.reduce(x, "sum", self.root)
+                out[...] = 0
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        return bind(Broadcast(self.root), cotangents)
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        return axis, axis
+
+
+# --- what moves data only
+
+
+@dataclass(frozen=True, slots=True)
+class Allgather:
+    name: ClassVar[str] = "allgather"
+    in_place: ClassVar[bool] = False
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        return [((size, *shape), _known(dtype)) for shape, dtype in operands]
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        for x, out in zip(reads, writes, strict=True):
+            comm.allgather(x, out=out)
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        return [y.reshape(y.shape[1:]) for y in bind(ReduceScatter("sum"), cotangents)]
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        return axis, axis + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    root: int
+    name: ClassVar[str] = "broadcast"
+    in_place: ClassVar[bool] = True
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        check_rank(self.root, size, "root")
+        return [(shape, _known(dtype)) for shape, dtype in operands]
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        for x in writes:
+            comm.broadcast(x, self.root)
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        return bind(Reduce(self.root), cotangents)
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        return axis, axis
+
+
+@dataclass(frozen=True, slots=True)
+class Alltoall:
+    name: ClassVar[str] = "alltoall"
+    in_place: ClassVar[bool] = False
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        for shape, _ in operands:
+            _rows(shape, size, self.name)
+        return [(shape, _known(dtype)) for shape, dtype in operands]
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        for x, out in zip(reads, writes, strict=True):
+            comm.alltoall(x, out=out)
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        return bind(self, cotangents)
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        return 1, 1
+
+
+# --- order, and two ranks alone
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Its results are its operands, so that what is computed from them comes after it."""
+
+    name: ClassVar[str] = "barrier"
+    in_place: ClassVar[bool] = True
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        return list(operands)
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        comm.barrier()
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        return list(cotangents)
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        return axis, axis
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    dest: int
+    name: ClassVar[str] = "send"
+    in_place: ClassVar[bool] = False
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        check_rank(self.dest, size, "dest")
+        for _, dtype in operands:
+            _known(dtype)
+        return []
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        for x in reads:
+            comm.send(x, self.dest)
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        raise AssertionError("it has no results")
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        return 0, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    source: int
+    forms: tuple[Form, ...]
+    name: ClassVar[str] = "recv"
+    in_place: ClassVar[bool] = False
+
+    def results(self, operands: Sequence[Form], size: int) -> list[Form]:
+        check_rank(self.source, size, "source")
+        return [(shape, _known(dtype)) for shape, dtype in self.forms]
+
+    def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
+        for out in writes:
+            comm.recv(out, self.source)
+
+    def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
+        raise AssertionError("it has no operands")
+
+    def batch_axes(self, axis: int) -> tuple[int, int]:
+        raise AssertionError("it has no operands")
+
+
+# --- checks
+
+
+def check_linear(kind: Kind) -> None:
+    """TypeError where it has no derivative."""
+    op = kind.op if isinstance(kind, Allreduce | ReduceScatter) else "sum"
+    if op not in ("sum", "avg"):
+        raise TypeError(
+            f"collectives.jax.{kind.name} has a derivative for sum and avg, not for {op!r}: "
+            "give it jax.lax.stop_gradient(x)"
+        )
+    if isinstance(kind, Send):
+        raise TypeError(
+            "collectives.jax.send has no derivative: use alltoall or broadcast, or send jax.lax.stop_gradient(x)"
+        )
+
+
+def _known(dtype: Dtype) -> Dtype:
+    check_dtype(dtype, "x")
+    return dtype
+
+
+def _reducible(form: Form, op: str) -> Form:
+    name = check_dtype(form[1], "x")
+    if op not in _engine.OPS:
+        raise ValueError(f"unknown op {op!r}; there are {', '.join(_engine.OPS)}")
+    if not _engine.supports(_engine.DTYPES[name], _engine.OPS[op]):
+        raise TypeError(f"op {op!r} has no meaning for dtype {name}")
+    return form
+
+
+def _rows(shape: Shape, size: int, collective: str) -> int:
+    if not shape or shape[0] % size:
+        raise ValueError(
+            f"{collective} divides the first axis among {size} ranks, which x of shape {shape} does not allow"
+        )
+    return shape[0] // size

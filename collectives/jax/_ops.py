@@ -1,0 +1,105 @@
+"""The collectives, for eager code and compiled functions alike.
+
+Invariant: a tree is one call, whose arrays keep their places; every function is ordered with all others, in the order
+in which the program has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from collectives.communicator import Communicator
+from collectives.fusion import BUCKET
+from collectives.jax._channel import Channel, channel_of
+from collectives.jax._kinds import (
+    Allgather,
+    Allreduce,
+    Alltoall,
+    Barrier,
+    Broadcast,
+    Kind,
+    Recv,
+    ReduceScatter,
+    Send,
+)
+from collectives.jax._primitive import bind
+
+
+def allreduce(x: Any, op: str = "sum", *, comm: Communicator | None = None, bucket_bytes: int = BUCKET) -> Any:
+    """The reduction of every rank's `x`: an array, or a tree of arrays, of the same shapes and dtypes everywhere.
+
+    op: sum prod min max avg band bor bxor land lor lxor. sum and avg have derivatives; the transpose of either is
+    itself. Small arrays of a tree travel together, in buckets of `bucket_bytes`. Every rank gets the same bits.
+    """
+    return _mapped(Allreduce(op, bucket_bytes), x, comm)
+
+
+def allgather(x: Any, *, comm: Communicator | None = None) -> Any:
+    """Every rank's `x`, of the same shape everywhere, stacked: (size, *x.shape). Transpose: reduce_scatter's sum."""
+    return _mapped(Allgather(), x, comm)
+
+
+def broadcast(x: Any, root: int = 0, *, comm: Communicator | None = None) -> Any:
+    """The root's `x`, of the same shape and dtype everywhere. Transpose: the sum on the root, zeros elsewhere."""
+    return _mapped(Broadcast(root), x, comm)
+
+
+def reduce_scatter(x: Any, op: str = "sum", *, comm: Communicator | None = None) -> Any:
+    """This rank's block of the reduction: shape (x.shape[0] / size, *x.shape[1:]). Transpose: allgather.
+
+    ValueError where `size` does not divide `x.shape[0]`.
+    """
+    return _mapped(ReduceScatter(op), x, comm)
+
+
+def alltoall(x: Any, *, comm: Communicator | None = None) -> Any:
+    """Block i of `x` goes to rank i; the blocks received, in rank order. Transpose: alltoall.
+
+    ValueError where `size` does not divide `x.shape[0]`.
+    """
+    return _mapped(Alltoall(), x, comm)
+
+
+def barrier(token: Any = None, *, comm: Communicator | None = None) -> Any:
+    """`token`, any tree of arrays, once every rank has come here and its own token is computed.
+
+    What is to come after it has to use what it returns; other collectives need not.
+    """
+    return _mapped(Barrier(), token, comm, check=False)
+
+
+def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
+    """Send the array `x` to rank `dest`, which calls `recv`. Has no derivative.
+
+    Of two ranks that exchange arrays one has to receive first.
+    """
+    bind(Send(dest), channel_of(comm), None, [_array(x)])
+
+
+def recv(like: Any, source: int, *, comm: Communicator | None = None) -> Any:
+    """What rank `source` sends, an array of the shape and dtype of `like`. A constant to differentiation.
+
+    `like` is an array, or a jax.ShapeDtypeStruct; its values are not used.
+    """
+    form = (tuple(like.shape), jax.numpy.dtype(like.dtype))
+    (result,) = bind(Recv(source, (form,)), channel_of(comm), None, [])
+    return result
+
+
+def _mapped(kind: Kind, x: Any, comm: Communicator | None, check: bool = True) -> Any:
+    channel: Channel = channel_of(comm)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(x)
+    names = tuple(jax.tree_util.keystr(path) for path, _ in leaves)
+    is_tree = check and not jax.tree_util.treedef_is_leaf(structure)
+    results = bind(kind, channel, names if is_tree else None, [_array(leaf) for _, leaf in leaves])
+    return jax.tree_util.tree_unflatten(structure, results)
+
+
+def _array(x: Any) -> Any:
+    array = jnp.asarray(x)
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+        raise TypeError(f"x has dtype {array.dtype}: give jax.random.key_data(x)")
+    return array

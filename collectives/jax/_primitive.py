@@ -1,0 +1,182 @@
+"""The JAX primitive that all collectives are, and its rules.
+
+Invariant: what is bound for one program is bound in the same order on every rank that traces the same program; the
+rules look at types alone, never at ranks' values.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from collectives.jax import _effect, _host
+from collectives.jax._channel import Channel
+from collectives.jax._failures import typed_errors
+from collectives.jax._host import Call
+from collectives.jax._kinds import Barrier, Form, Kind, check_linear
+
+_TARGET: Final = "pycollectives_run"
+_SETTING: Final = "COLLECTIVES_JAX"
+_REBUILD: Final = "install it from source where JAX is installed, with pip install --no-build-isolation"
+
+collective_p: Final = Primitive("collective")
+collective_p.multiple_results = True
+
+
+def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: Sequence[Any]) -> list[Any]:
+    """Run, or trace, `kind` on arrays."""
+    return list(collective_p.bind(*operands, kind=kind, channel=channel, names=names))
+
+
+# --- how XLA reaches us
+
+
+@functools.cache
+def how() -> Literal["ffi", "io_callback"]:
+    """The way that compiled functions take to the library, chosen once in a process.
+
+    "ffi": through the extension `native._xla`, which reads and writes XLA's buffers where they lie. "io_callback":
+    through JAX's own callbacks, which copy. That is used where the extension was not built, as JAX was not there then,
+    and with a warning where it was built for another jaxlib than this one can work with. The environment variable
+    COLLECTIVES_JAX=ffi or io_callback decides; ImportError where it is "ffi" and that cannot be.
+    """
+    wanted = os.environ.get(_SETTING, "auto")
+    if wanted not in ("auto", "ffi", "io_callback"):
+        raise ValueError(f"{_SETTING}={wanted}: it has to be auto, ffi or io_callback")
+    if wanted == "io_callback":
+        return "io_callback"
+    try:
+        from native import _xla
+    except ImportError as error:
+        if wanted == "ffi":
+            raise ImportError(f"{_SETTING}=ffi, but pycollectives was built without native/_xla: {_REBUILD}") from error
+        return "io_callback"
+    jax.local_devices(backend="cpu")  # before there is one, JAX would not refuse a handler, but fail to make it
+    try:
+        jax.ffi.register_ffi_target(_TARGET, _xla.handler, platform="cpu")
+    except Exception as error:
+        what = f"native/_xla does not work with jaxlib {jax.lib.__version__} ({error}): {_REBUILD}"
+        if wanted == "ffi":
+            raise ImportError(what) from error
+        warnings.warn(f"{what}. Compiled functions take the way through callbacks", RuntimeWarning, stacklevel=2)
+        return "io_callback"
+    _xla.install(_host.run_views)
+    return "ffi"
+
+
+def _lowering(ctx: Any, *operands: Any, kind: Kind, channel: Channel, names: tuple[str, ...] | None) -> Sequence[Any]:
+    call = Call(kind, channel, names, _forms(ctx.avals_in), _forms(ctx.avals_out))
+    token = ctx.tokens_in.get(_effect.COLLECTIVE)
+    if how() == "ffi" and tuple(ctx.module_context.platforms) == ("cpu",):
+        with_token = ctx.replace(
+            avals_in=[_effect.TOKEN, *ctx.avals_in], avals_out=[_effect.TOKEN, *ctx.avals_out], tokens_in=None
+        )
+        same = {i + 1: i + 1 for i in range(len(operands))} if kind.in_place else {}
+        rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases=same)
+        token, *results = rule(with_token, token, *operands, number=np.int64(_host.number_of(call)))
+    else:
+        results, token, _ = mlir.emit_python_callback(
+            ctx,
+            functools.partial(_host.run_arrays, call),
+            token,
+            list(operands),
+            ctx.avals_in,
+            ctx.avals_out,
+            has_side_effect=True,
+        )
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({_effect.COLLECTIVE: token})))
+    return results
+
+
+mlir.register_lowering(collective_p, _lowering)
+
+
+# --- called outside of compiled functions
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(kind: Kind, channel: Channel, names: tuple[str, ...] | None) -> Any:
+    return jax.jit(functools.partial(bind, kind, channel, names))
+
+
+@collective_p.def_impl
+def _run(*operands: Any, kind: Kind, channel: Channel, names: tuple[str, ...] | None) -> Sequence[Any]:
+    with jax.disable_jit(False), typed_errors():
+        return _compiled(kind, channel, names)(operands)
+
+
+# --- types
+
+
+@collective_p.def_effectful_abstract_eval
+def _types(*avals: Any, kind: Kind, channel: Channel, names: tuple[str, ...] | None) -> tuple[list[Any], set[Any]]:
+    results = kind.results(_forms(avals), channel.size)
+    return [jax.core.ShapedArray(shape, dtype) for shape, dtype in results], {_effect.COLLECTIVE}
+
+
+def _forms(avals: Sequence[Any]) -> tuple[Form, ...]:
+    return tuple((tuple(aval.shape), np.dtype(aval.dtype)) for aval in avals)
+
+
+# --- derivatives
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, kind: Kind, channel: Channel, names: Any) -> Any:
+    moving = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
+    if moving:
+        check_linear(kind)
+    results = bind(kind, channel, names, primals)
+    if isinstance(kind, Barrier):
+        return results, list(tangents)
+    flows = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
+    if moving:
+        for i, flow in zip(moving, bind(kind, channel, None, [tangents[i] for i in moving]), strict=True):
+            flows[i] = flow
+    return results, flows
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, kind: Kind, channel: Channel, names: Any) -> list[Any]:
+    moving = [i for i, cotangent in enumerate(cotangents) if type(cotangent) is not ad.Zero]
+    flows: list[Any] = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands]
+    if moving:
+
+        def run(kind: Kind, xs: Sequence[Any]) -> list[Any]:
+            return bind(kind, channel, None, xs)
+
+        for i, flow in zip(moving, kind.transposed(run, [cotangents[i] for i in moving]), strict=True):
+            flows[i] = flow
+    return flows
+
+
+ad.primitive_jvps[collective_p] = _jvp
+ad.primitive_transposes[collective_p] = _transpose
+
+
+# --- vmap: one call on the whole batch
+
+
+def _batched(operands: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, list[int | None]]:
+    kind: Kind = params["kind"]
+    moved: list[Any] = []
+    results: list[int | None] = []
+    for x, axis in zip(operands, axes, strict=True):
+        if axis is None:  # not mapped
+            moved.append(x)
+            results.append(None)
+            continue
+        operand_axis, result_axis = kind.batch_axes(axis)
+        moved.append(jax.numpy.moveaxis(x, axis, operand_axis))
+        results.append(result_axis)
+    outputs = collective_p.bind(*moved, **params)
+    return outputs, results[: len(outputs)]
+
+
+batching.primitive_batchers[collective_p] = _batched

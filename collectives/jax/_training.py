@@ -1,0 +1,68 @@
+"""What data-parallel training needs of the collectives: gradients, parameters and metrics, as trees.
+
+Invariant: all ranks get the same bits. Trees that differ between ranks are found out before they are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from collectives.communicator import Communicator
+from collectives.fusion import BUCKET
+from collectives.jax._channel import channel_of
+from collectives.jax._ops import allreduce, broadcast
+
+
+def allreduce_gradients(
+    gradients: Any, op: str = "avg", *, comm: Communicator | None = None, bucket_bytes: int = BUCKET
+) -> Any:
+    """The average (or another `op`) of every rank's gradients: a tree like `gradients`.
+
+    The arrays of a tree travel together, in buckets of `bucket_bytes`. DesyncError on every rank, naming arrays, where
+    ranks give other trees.
+    """
+    return allreduce([gradients], op, comm=comm, bucket_bytes=bucket_bytes)[0]
+
+
+def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
+    """`parameters` as rank `root_rank` has them: a tree like `parameters`. For the start, and after loading.
+
+    DesyncError on every rank, naming arrays, where ranks give other trees.
+    """
+    return broadcast([parameters], root_rank, comm=comm)[0]
+
+
+def average_metrics(metrics: Any, weight: Any = 1.0, *, comm: Communicator | None = None) -> Any:
+    """Every rank's metrics, averaged by `weight`: a tree like `metrics`, of floating arrays.
+
+    Give the number of samples as `weight` where ranks have different numbers of them.
+    """
+    weight = jnp.asarray(weight, jnp.float32)
+    scaled = jax.tree.map(lambda metric: jnp.asarray(metric) * weight, metrics)
+    sums, total = allreduce((scaled, weight), comm=comm)
+    return jax.tree.map(lambda x: x / total, sums)
+
+
+def average_parameters(parameters: Any, step: Any = 0, every: int = 1, *, comm: Communicator | None = None) -> Any:
+    """Local SGD: after each `every`th step the average of all ranks' parameters, else this rank's own.
+
+    `step` counts from 1, the same on every rank; an int, or an array inside compiled functions. Integers and booleans
+    in the tree stay as they are.
+    """
+    if every < 1:
+        raise ValueError(f"every is {every}: it has to be 1 or more")
+    arrays = jax.tree.map(jnp.asarray, parameters)
+    moving = jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jnp.inexact) else None, arrays)
+
+    def average(own: Any) -> Any:
+        return allreduce([own], "avg", comm=comm)[0]
+
+    if isinstance(step, int):
+        moved = average(moving) if step % every == 0 else moving
+    else:
+        channel_of(comm)  # outside of the branch: making it is collective, and never conditional
+        moved = jax.lax.cond(step % every == 0, average, lambda own: own, moving)
+    return jax.tree.map(lambda new, x: x if new is None else new, moved, arrays, is_leaf=lambda x: x is None)
