@@ -1,0 +1,164 @@
+"""What all gradient hooks of one communicator share: a duplicate of it, and the comparison of plans.
+
+Invariant: before anything of an exchange travels, every rank knows that all have the same plan, or raises. Ranks
+that have joined take part in every exchange of the others until all have.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.arrays import Array, dtype_of
+from collectives.communicator import Communicator
+from collectives.gradients import sparse
+from collectives.gradients.objects import gathered
+from collectives.gradients.plan import Bucket, Plan, differences, listed, unpack
+from native.errors import Aborted, CollectiveError, DesyncError, OpTimeout, PeerLost
+
+_ACTIVE: Final = 0
+_JOINED: Final = 1
+
+
+class Channel:
+    """Made by `channel`. For one thread at a time; every rank uses it in the same order."""
+
+    def __init__(self, parent: Communicator) -> None:
+        self._parent: Final = weakref.ref(parent)
+        self._rank: Final = parent.rank
+        self._size: Final = parent.size
+        self._lock: Final = threading.Lock()
+        self._own: Communicator | None = None
+        self.steps: Final[Counter[str]] = Counter()  # exchanges so far, by name
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def comm(self) -> Communicator:
+        """Where hooks communicate: the user's own calls cannot come between theirs.
+
+        The first use is collective. Aborted once the communicator that it was made of is closed.
+        """
+        parent = self._parent()
+        if parent is None or parent.closed:
+            raise Aborted("the communicator of these gradients is closed: make the hooks anew with a new one")
+        with self._lock:
+            if self._own is None:
+                self._own = parent.dup()
+            return self._own
+
+    def agree(self, plan: Plan, step: int, timeout: float | None) -> None:
+        """Return when every rank is about to run this plan. DesyncError on every rank where plans differ."""
+        if self._size == 1:
+            return
+        mine = np.array([_ACTIVE, *plan.digest, step])
+        everyones = self.comm.allgather(mine, timeout=timeout)
+        if not (everyones[:, :3] == mine[:3]).all():
+            self._settle(everyones, plan.pack(), timeout)
+
+    def join(self, timeout: float | None = None) -> int:
+        """Take part in other ranks' exchanges by zeros, and without rows, until every rank has joined.
+
+        Returns the rank that was the last to join: of several that came together, the highest.
+        """
+        comm = self.comm
+        rounds = 0
+        while True:
+            everyones = comm.allgather(np.array([_JOINED, rounds, 0, 0]), timeout=timeout)
+            if (everyones[:, 0] == _JOINED).all():
+                waited = everyones[:, 1].tolist()
+                return max(rank for rank, count in enumerate(waited) if count == min(waited))
+            plan = self._settle(everyones, b"", timeout)
+            for bucket in plan.buckets:
+                _contribute_nothing(comm, plan, bucket, timeout)
+            rounds += 1
+
+    def _settle(self, everyones: npt.NDArray[np.int64], plan: bytes, timeout: float | None) -> Plan:
+        """Ranks differ: the plan of those that are active, where only others have joined; DesyncError if not.
+
+        Every rank has seen the same table, and comes here.
+        """
+        lengths = self.comm.allgather(np.array([len(plan)]), timeout=timeout)[:, 0].tolist()
+        texts = gathered(self.comm, plan, lengths, timeout)
+        plans = {rank: unpack(text, self._size) for rank, text in enumerate(texts) if text}
+        if len({found.digest for found in plans.values()}) > 1:
+            hint = (
+                "; missing='zero' makes zeros of gradients that are None"
+                if any(entry.kind == "none" for found in plans.values() for entry in found.entries)
+                else ""
+            )
+            raise DesyncError(
+                f"ranks disagree: {differences(plans)}. Every rank has to give the same variables in the same "
+                f"order{hint}"
+            )
+        agreed = next(iter(plans.values()))
+        joined = np.flatnonzero(everyones[:, 0] == _JOINED).tolist()
+        if not agreed.rules.additive:
+            raise DesyncError(
+                f"{listed(joined)} joined, having no data left, and can take part by zeros: "
+                f"that needs op='average' or 'sum', not {agreed.rules.op!r}"
+            )
+        return agreed
+
+
+_channels: Final[weakref.WeakKeyDictionary[Communicator, Channel]] = weakref.WeakKeyDictionary()
+_lock: Final = threading.Lock()
+
+
+def channel(comm: Communicator) -> Channel:
+    """The one channel of a communicator. Nothing is sent before it is used."""
+    with _lock:
+        return _channels.setdefault(comm, Channel(comm))
+
+
+def reduce(
+    comm: Communicator, plan: Plan, bucket: Bucket, arrays: Sequence[Array], timeout: float | None
+) -> list[Array]:
+    """Each dense entry's wire array, reduced over all ranks, in memory that nobody else holds."""
+    ops = [plan.wire(place).op for place in bucket.dense]
+    found: dict[int, Array] = {}
+    for op in sorted(set(ops)):
+        which = [i for i, each in enumerate(ops) if each == op]
+        found.update(zip(which, comm.allreduce_many([arrays[i] for i in which], op, timeout=timeout), strict=True))
+    return [found[i] for i in range(len(ops))]
+
+
+def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:
+    """Every rank's rows, entry by entry, in new memory; and the bytes that this rank sent."""
+    message = sparse.pack(rows)
+    return sparse.unpack(comm.allgatherv(message, timeout=timeout), rows, comm.size), message.nbytes
+
+
+def located(error: BaseException, where: str) -> BaseException:
+    """The same error, of the same type, told with where it happened."""
+    told = f"{where}: {error}"
+    if isinstance(error, PeerLost):
+        return PeerLost(told, error.ranks)
+    if isinstance(error, OpTimeout):
+        return OpTimeout(told, error.late)
+    return type(error)(told) if isinstance(error, CollectiveError) else error
+
+
+def _contribute_nothing(comm: Communicator, plan: Plan, bucket: Bucket, timeout: float | None) -> None:
+    """This rank's part of a bucket where it has no data: what comes of it is for others."""
+    if bucket.dense:
+        zeros = [np.zeros(plan.entries[i].shape, plan.wire(i).dtype) for i in bucket.dense]
+        reduce(comm, plan, bucket, zeros, timeout)
+    if bucket.sparse:
+        none = [
+            sparse.Rows(np.empty(0, dtype_of(plan.entries[i].indices)), np.empty(0, plan.wire(i).dtype))
+            for i in bucket.sparse
+        ]
+        comm.allgatherv(sparse.pack(none), timeout=timeout)

@@ -1,0 +1,195 @@
+"""What one exchange of gradients consists of: entries in the variables' order, buckets in the reverse order.
+
+Invariant: a plan follows from entries and rules alone, and so does its digest, in which names have no part: the
+same model may be named differently in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from collectives.arrays import dtype_of
+from collectives.gradients.wire import Rules, Wire, wire
+
+BUCKET: Final = 25 << 20  # bytes
+UNKNOWN: Final = -1  # an extent that only the running step will tell
+
+Kind: TypeAlias = Literal["dense", "sparse", "none"]
+KINDS: Final[tuple[Kind, ...]] = ("dense", "sparse", "none")
+
+
+class Entry(NamedTuple):
+    """One variable's gradient. `shape` is that of the variable; of a sparse one only the extents after the first count.
+
+    `indices` is the dtype of a sparse one's row numbers. A gradient that there is not has no dtype and no shape.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    indices: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether its shape is known before the step runs; how many rows a sparse one has never is."""
+        return UNKNOWN not in self.shape[self.kind == "sparse" :]
+
+    def __str__(self) -> str:
+        if self.kind == "none":
+            return "None"
+        extents = ", ".join("?" if extent == UNKNOWN else str(extent) for extent in self.shape)
+        return f"{'sparse ' if self.kind == 'sparse' else ''}{self.dtype}[{extents}]"
+
+
+class Bucket(NamedTuple):
+    """What travels at one moment of backpropagation: places of its dense and of its sparse entries."""
+
+    number: int
+    dense: tuple[int, ...]
+    sparse: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One exchange among `size` ranks. Compare `digest`: it leaves names out.
+
+    `buckets` are in the order in which they travel; there is one at least, which may be empty, so that ranks
+    always compare plans.
+    """
+
+    rules: Rules
+    entries: tuple[Entry, ...]
+    size: int
+    buckets: tuple[Bucket, ...]
+
+    @cached_property
+    def wires(self) -> tuple[Wire | None, ...]:
+        """How each entry travels; None for those that don't."""
+        return _wires(self.rules, self.entries, self.size)
+
+    @cached_property
+    def digest(self) -> tuple[int, int]:
+        """128 bits as two signed integers: the same on ranks whose plans are, else as good as never."""
+        # What is put into which bucket says all that bucket_bytes has to say.
+        rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
+        told = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))
+        found = hashlib.sha256(told.encode()).digest()
+        return int.from_bytes(found[:8], "little", signed=True), int.from_bytes(found[8:16], "little", signed=True)
+
+    def wire(self, place: int) -> Wire:
+        """How the entry at `place` travels, which is there."""
+        found = self.wires[place]
+        assert found is not None
+        return found
+
+    def pack(self) -> bytes:
+        """As text for other ranks."""
+        told = {"rules": asdict(self.rules), "entries": self.entries, "buckets": self.buckets}
+        return json.dumps(told).encode()
+
+
+@lru_cache(maxsize=256)
+def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
+    """How these entries travel among `size` ranks. TypeError, ValueError where a rule does not fit an entry."""
+    wires = _wires(rules, entries, size)
+    # Where lengths are not known there is nothing to cut by.
+    most = rules.bucket_bytes if all(entry.known for entry in entries) else 2**63
+    filled: list[tuple[list[int], list[int]]] = [([], [])]
+    held = 0
+    for i in reversed(range(len(entries))):
+        way = wires[i]
+        if way is None:
+            continue
+        dense, sparse = filled[-1]
+        if entries[i].kind == "sparse":  # of a length that nobody knows yet: goes with the dense ones of its moment
+            sparse.append(i)
+            continue
+        nbytes = math.prod(entries[i].shape) * way.dtype.itemsize
+        if dense and held + nbytes > most:
+            filled.append(([i], []))
+            held = nbytes
+        else:
+            dense.append(i)
+            held += nbytes
+    buckets = tuple(Bucket(number, tuple(dense), tuple(sparse)) for number, (dense, sparse) in enumerate(filled))
+    return Plan(rules, entries, size, buckets)
+
+
+def unpack(data: bytes, size: int) -> Plan:
+    """What `Plan.pack` packed. Raises ValueError for what it cannot have packed."""
+    try:
+        told = json.loads(data)
+        entries = tuple(_entry(*fields) for fields in told["entries"])
+        buckets = tuple(Bucket(number, tuple(dense), tuple(sparse)) for number, dense, sparse in told["buckets"])
+        for bucket in buckets:
+            if any(entries[i].kind != "dense" for i in bucket.dense):
+                raise ValueError(f"not a bucket of a plan: {bucket}")
+            if any(entries[i].kind != "sparse" for i in bucket.sparse):
+                raise ValueError(f"not a bucket of a plan: {bucket}")
+        return Plan(Rules(**told["rules"]), entries, size, buckets)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a plan of gradients: {data[:80]!r}") from error
+
+
+def _entry(name: str, kind: Any, dtype: str, shape: Sequence[int], indices: str) -> Entry:
+    if kind not in KINDS or any(type(extent) is not int or extent < UNKNOWN for extent in shape):
+        raise ValueError(f"not an entry of a plan: {(name, kind, dtype, shape)}")
+    return Entry(name, kind, dtype, tuple(shape), indices)
+
+
+def _wires(rules: Rules, entries: Sequence[Entry], size: int) -> tuple[Wire | None, ...]:
+    return tuple(
+        None if e.kind == "none" else wire(rules, dtype_of(e.dtype), size, e.kind == "sparse", e.name) for e in entries
+    )
+
+
+_SHOWN: Final = 4  # differences; the first one mostly says it all
+
+
+def differences(plans: dict[int, Plan]) -> str:
+    """What ranks disagree on, for a reader: rules, then variables by number."""
+    found = []
+    same = len({plan.buckets for plan in plans.values()}) == 1
+    for rule in asdict(next(iter(plans.values())).rules):
+        if rule == "bucket_bytes" and same:
+            continue
+        values = {rank: repr(getattr(plan.rules, rule)) for rank, plan in plans.items()}
+        if len(set(values.values())) > 1:
+            found.append(f"{rule} is {_by_value(values)}")
+    counts = {rank: str(len(plan.entries)) for rank, plan in plans.items()}
+    if len(set(counts.values())) > 1:
+        found.append(f"the number of variables is {_by_value(counts)}")
+    for i in range(max(len(plan.entries) for plan in plans.values())):
+        there = {rank: plan.entries[i] for rank, plan in plans.items() if i < len(plan.entries)}
+        values = {rank: str(there[rank]) if rank in there else "not there" for rank in plans}
+        indices = {entry.indices for entry in there.values()}
+        if len(set(values.values())) == 1 and len(indices) > 1:  # all else being equal
+            values = {rank: f"{entry} with {entry.indices} indices" for rank, entry in there.items()}
+        if len(set(values.values())) > 1:
+            names = sorted({entry.name for entry in there.values() if entry.name})
+            found.append(f"variable {i} {' or '.join(map(repr, names))} is {_by_value(values)}".replace("  ", " "))
+    if not found:
+        return "some know lengths that others learn only while the step runs, so their buckets differ"
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return "; ".join(found[:_SHOWN]) + more
+
+
+def _by_value(values: dict[int, str]) -> str:
+    """The most common value first: float32[3] on ranks 0, 1 and None on rank 2."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        ranks.setdefault(value, []).append(rank)
+    ordered = sorted(ranks.items(), key=lambda item: -len(item[1]))
+    return " and ".join(f"{value} on {listed(which)}" for value, which in ordered)
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """rank 2; ranks 0, 1"""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

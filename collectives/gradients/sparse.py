@@ -1,0 +1,73 @@
+"""Sparse gradients of all ranks, joined in rank order: row numbers and rows of any number from each rank.
+
+Invariant: one message from each rank for all of a bucket's entries; what comes of them is the same on every rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.arrays import Array
+from collectives.gradients.memory import aligned
+from native.errors import DesyncError
+
+_WORD: Final = 8  # parts begin where any dtype may
+
+
+class Rows(NamedTuple):
+    """`values[i]` belongs to row `indices[i]` of the variable; a row may come several times."""
+
+    indices: Array
+    values: Array
+
+
+def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
+    """One message: the numbers of rows, then each entry's indices and values, all on word boundaries."""
+    counts = np.array([len(entry.indices) for entry in entries], np.int64)
+    parts = [counts, *(np.ascontiguousarray(array) for entry in entries for array in entry)]
+    message = aligned((sum(_padded(part.nbytes) for part in parts),), np.dtype(np.uint8))
+    start = 0
+    for part in parts:
+        # Through bytes: not every dtype lets itself be viewed as another in its own shape.
+        message[start : start + part.nbytes] = part.reshape(-1).view(np.uint8)
+        message[start + part.nbytes : start + _padded(part.nbytes)] = 0
+        start += _padded(part.nbytes)
+    return message
+
+
+def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) -> list[Rows]:
+    """What `size` ranks packed, entry by entry, in rank order. DesyncError where that is not what came."""
+    joined: list[list[Rows]] = [[] for _ in like]
+    start = 0
+    for rank in range(size):
+        counts, start = _take(everyones, start, np.empty(0, np.int64), len(like), rank)
+        for entry, pieces, count in zip(like, joined, counts.tolist(), strict=True):
+            indices, start = _take(everyones, start, entry.indices, count, rank)
+            values, start = _take(everyones, start, entry.values, count, rank)
+            pieces.append(Rows(indices, values))
+    if start != everyones.nbytes:
+        raise DesyncError(f"sparse gradients: {everyones.nbytes} bytes came, {start} of them told by their counts")
+    return [Rows(*map(_joined, zip(*pieces, strict=True))) for pieces in joined]
+
+
+def _take(data: npt.NDArray[np.uint8], start: int, like: Array, count: int, rank: int) -> tuple[Array, int]:
+    """`count` rows like those, where they lie in `data`, and the start of what follows."""
+    nbytes = count * math.prod(like.shape[1:]) * like.itemsize
+    if count < 0 or start + _padded(nbytes) > data.nbytes:
+        raise DesyncError(f"sparse gradients: rank {rank} announces {count} rows, more than came from it")
+    rows = data[start : start + nbytes].view(like.dtype).reshape(count, *like.shape[1:])
+    return rows, start + _padded(nbytes)
+
+
+def _joined(pieces: Sequence[Array]) -> Array:
+    whole = aligned((sum(map(len, pieces)), *pieces[0].shape[1:]), pieces[0].dtype)
+    return np.concatenate(pieces, out=whole)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _WORD) * _WORD

@@ -1,0 +1,83 @@
+"""How an entry travels: its dtype on the wire, the operation there, and the factors before and after it.
+
+Invariant: no finite average overflows on its way, in whatever order ranks are added up; infinities and NaN pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from collectives.arrays import Dtype
+
+Compression: TypeAlias = Literal["fp16", "bf16"]
+
+_HALF: Final = np.dtype(np.float16)
+_WIRES: Final[dict[Compression, Dtype]] = {"fp16": _HALF, "bf16": np.dtype(ml_dtypes.bfloat16)}
+_COMPRESSED: Final = (np.dtype(np.float32), np.dtype(np.float64))
+_FLOATS: Final = (*_COMPRESSED, *_WIRES.values(), np.dtype(np.complex64), np.dtype(np.complex128))
+OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod", "min", "max")}}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a user decides about an exchange, the same on every rank. ValueError where it cannot be."""
+
+    op: str = "average"
+    compression: Compression | None = None
+    bucket_bytes: int = 25 << 20
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.op not in OPS:
+            raise ValueError(f"op must be one of {', '.join(map(repr, OPS))}, not {self.op!r}")
+        if self.compression is not None and self.compression not in _WIRES:
+            raise ValueError(f"compression must be None, 'fp16' or 'bf16', not {self.compression!r}")
+        if type(self.bucket_bytes) is not int or self.bucket_bytes < 1:
+            raise ValueError(f"bucket_bytes must be a number of bytes from 1 up, not {self.bucket_bytes!r}")
+        object.__setattr__(self, "op", OPS[self.op])
+
+    @property
+    def additive(self) -> bool:
+        """Whether a rank without data can take part by zeros, and sparse gradients by rows."""
+        return self.op in ("avg", "sum")
+
+
+class Wire(NamedTuple):
+    """`x` of `source` dtype goes out as (x * before).astype(dtype), and comes back as that, reduced, * `after`.
+
+    Factors apply in the source's dtype, where they are not 1.
+    """
+
+    source: Dtype
+    dtype: Dtype
+    op: str
+    before: float
+    after: float
+
+
+def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:
+    """The way for entries of that dtype among `size` ranks. TypeError, ValueError where op and dtype don't fit."""
+    floating = source in _FLOATS
+    if rules.op == "avg" and not floating:
+        raise TypeError(f"{name or 'a tensor'} is {source}, of which there is no average: use op='sum'")
+    if not floating and (rules.prescale != 1 or rules.postscale != 1):
+        raise TypeError(f"{name or 'a tensor'} is {source}, which prescale and postscale cannot multiply")
+    if sparse and not rules.additive:
+        raise ValueError(
+            f"{name or 'a gradient'} is sparse, so op must be 'average' or 'sum': or use sparse_as_dense=True"
+        )
+    compresses = rules.compression is not None and source in _COMPRESSED
+    dtype = _WIRES[rules.compression] if compresses and rules.compression else source
+    before, after, op = rules.prescale, rules.postscale, rules.op
+    if sparse:  # rows are joined, not added up
+        return Wire(source, dtype, "join", before, after / size if rules.op == "avg" else after)
+    if dtype == _HALF and (rules.op == "avg" or (compresses and rules.op == "sum")):
+        # Halves end at 65504. A power of two is exact, and keeps every partial sum below the largest part.
+        down = 2.0 ** -(size - 1).bit_length()
+        before, after, op = before * down, after / down / (size if rules.op == "avg" else 1), "sum"
+    return Wire(source, dtype, op, before, after)

@@ -1,0 +1,275 @@
+"""Exchanges the gradients of a training step between ranks, bucket by bucket while backpropagation goes on.
+
+Invariant: all ranks exchange the same entries in the same order, or all raise. What ran is counted where it ran, not
+where it was traced.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal, NamedTuple
+
+import tensorflow as tf
+
+from collectives import default
+from collectives.arrays import Array
+from collectives.communicator import Communicator
+from collectives.gradients.channel import Channel, channel, joined_rows, located, reduce
+from collectives.gradients.plan import BUCKET, UNKNOWN, Bucket, Entry, Plan, plan
+from collectives.gradients.sparse import Rows
+from collectives.gradients.wire import Compression, Rules, Wire
+from collectives.tensorflow import bridge
+from collectives.tensorflow.residuals import Residuals
+from native.errors import DesyncError
+
+
+class Span(NamedTuple):
+    """When a bucket was on the wire: seconds of time.monotonic()."""
+
+    bucket: int
+    started: float
+    finished: float
+
+
+class GradientExchange:
+    """Called with one rank's gradients it gives those of all ranks together.
+
+    `op`: "average", "sum", "min", "max", "prod". `compression`: "fp16" or "bf16" halves what float32 needs on the
+    wire; with `error_feedback` what rounding took away is added to the next step's gradients. `bucket_bytes`: what
+    travels at once. Sparse gradients stay so (their rows are joined), unless `sparse_as_dense`.
+
+    `missing`: a None on every rank stays None; on some ranks only it is an error on all. With "zero" each None
+    counts, and comes back, as zeros of its variable's shape.
+
+    Gradients are multiplied by `prescale` before, by `postscale` after. `timeout` in seconds, None for the
+    communicator's. `comm` None: the process's default. `name` stands in errors. `record` fills `timeline`.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator | None = None,
+        *,
+        op: str = "average",
+        compression: Compression | None = None,
+        bucket_bytes: int = BUCKET,
+        sparse_as_dense: bool = False,
+        missing: Literal["error", "zero"] = "error",
+        error_feedback: bool = False,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        timeout: float | None = None,
+        name: str = "",
+        record: bool = False,
+    ) -> None:
+        """ValueError, TypeError for options that cannot be. Communicates with nobody."""
+        if missing not in ("error", "zero"):
+            raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
+        if error_feedback and compression is None:
+            raise ValueError("error_feedback adds what compression took away: give compression='fp16' or 'bf16', too")
+        self._rules: Final = Rules(op, compression, bucket_bytes, float(prescale), float(postscale))
+        self._comm: Final = None if comm is None else default.default(comm)
+        self._sparse_as_dense: Final = sparse_as_dense
+        self._zero: Final = missing == "zero"
+        self._timeout: Final = timeout
+        self._name: Final = name
+        self._residuals: Final = Residuals() if error_feedback else None
+        self._record: Final = record
+        self._running: tuple[Plan, int] | None = None  # and the bucket whose turn it is
+        self._step = 0
+        self._warned = False
+        self.calls = 0
+        self.bytes_sent = 0
+        self.error: BaseException | None = None
+        self.timeline: Final[list[Span]] = []
+
+    @property
+    def steps(self) -> int:
+        """Exchanges that really ran so far; the same as `calls`."""
+        return self.calls
+
+    def raise_error(self, from_: BaseException | None = None) -> None:
+        """Raise the first error that an exchange met, of its own type; nothing where there was none."""
+        if self.error is not None:
+            raise self.error from from_
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
+        """The gradients, tensors, tf.IndexedSlices or None, of all ranks together: as many, in the same order.
+
+        `variables`, as many, give names, and shapes where tensors don't tell. Works eagerly and while a
+        tf.function is traced.
+
+        DesyncError, on every rank, where ranks' gradients differ in number, kind, dtype or shape; PeerLost,
+        OpTimeout. In a traced function they come as tf.errors.UnknownError; `error` has the typed one.
+        """
+        given = list(gradients)
+        owners = [None] * len(given) if variables is None else list(variables)
+        if len(owners) != len(given):
+            raise ValueError(f"{len(given)} gradients were given for {len(owners)} variables")
+        comm = default.default(self._comm)
+        tensors = [self._prepared(i, g, v) for i, (g, v) in enumerate(zip(given, owners, strict=True))]
+        entries = tuple(map(entry, tensors, owners))
+        agreed = plan(self._rules, entries, comm.size)
+        if len(agreed.buckets) > 1:
+            self._warn_about_threads()
+        for bucket in agreed.buckets:
+            self._exchange(channel(comm), agreed, bucket, tensors)
+        return tensors
+
+    # --- what is to be exchanged
+
+    def _prepared(self, place: int, gradient: Any, variable: Any) -> Any:
+        if gradient is None:
+            if not self._zero:
+                return None
+            if variable is None:
+                raise ValueError(f"gradient {place} is None, and missing='zero' needs variables=, to know its shape")
+            return tf.zeros(variable.shape, variable.dtype)
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.convert_to_tensor(gradient) if self._sparse_as_dense else gradient
+        return tf.convert_to_tensor(gradient)
+
+    def _warn_about_threads(self) -> None:
+        if self._warned or tf.config.threading.get_inter_op_parallelism_threads() != 1:
+            return
+        self._warned = True
+        warnings.warn(
+            "TensorFlow has one inter-op thread, so gradients are not exchanged while backpropagation goes on: "
+            "tf.config.threading.set_inter_op_parallelism_threads(2) or more",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    # --- one bucket, in TensorFlow's terms
+
+    def _exchange(self, way: Channel, plan: Plan, bucket: Bucket, tensors: list[Any]) -> None:
+        """Put in the place of the bucket's tensors what comes of them."""
+        inputs = [self._encoded(plan, i, tensors[i]) for i in bucket.dense]
+        results = [bridge.Spec(x.dtype, x.shape) for x in inputs]
+        for i in bucket.sparse:
+            values = self._encoded(plan, i, tensors[i].values)
+            inputs += [tensors[i].indices, values]
+            results += [
+                bridge.Spec(tensors[i].indices.dtype, [None]),
+                bridge.Spec(values.dtype, _any_rows(values)),
+            ]
+
+        def body(*arrays: Array) -> list[Array]:
+            return self._run(way, plan, bucket, arrays)
+
+        made = bridge.call(body, inputs, results, f"exchange_{bucket.number}")
+        for i in bucket.dense:
+            tensors[i] = _decoded(plan.wire(i), made.pop(0))
+        for i in bucket.sparse:
+            indices, values = made.pop(0), made.pop(0)
+            tensors[i] = tf.IndexedSlices(_decoded(plan.wire(i), values), indices, tensors[i].dense_shape)
+
+    def _encoded(self, plan: Plan, place: int, tensor: Any) -> Any:
+        wire = plan.wire(place)
+        if self._residuals is not None and wire.dtype != wire.source and wire.op != "join":
+            return self._residuals.encoded(place, tensor, wire)
+        return _encoded(wire, tensor)
+
+    # --- one bucket, in NumPy's
+
+    def _run(self, way: Channel, plan: Plan, bucket: Bucket, arrays: Sequence[Array]) -> list[Array]:
+        try:
+            if bucket.number == 0:
+                self._begin(way, plan, arrays)
+            self._take_turn(plan, bucket)
+            started = time.monotonic()
+            results = self._travel(way, plan, bucket, arrays)
+            if self._record:
+                self.timeline.append(Span(bucket.number, started, time.monotonic()))
+        except BaseException as error:
+            self._running = None
+            of = f" of {self._name!r}" if self._name else ""
+            where = f"gradients{of}, rank {way.rank}, step {self._step}, bucket {bucket.number} of {len(plan.buckets)}"
+            told = located(error, where)
+            if self.error is None:
+                self.error = told
+            if told is error:
+                raise
+            raise told from error
+        if bucket.number == len(plan.buckets) - 1:
+            self._running = None
+            self.error = None
+            self.calls += 1
+        return results
+
+    def _begin(self, way: Channel, plan: Plan, arrays: Sequence[Array]) -> None:
+        way.steps[self._name] += 1
+        self._step = way.steps[self._name]
+        self._running = plan, 0
+        way.agree(_concrete(plan, arrays), self._step, self._timeout)
+
+    def _take_turn(self, plan: Plan, bucket: Bucket) -> None:
+        if self._running != (plan, bucket.number):
+            raise DesyncError(
+                "it is not this bucket's turn: two steps run at once, so their order is not the same on every rank. "
+                "Run them one after the other; loops inside a tf.function with "
+                "tf.autograph.experimental.set_loop_options(parallel_iterations=1)"
+            )
+        self._running = plan, bucket.number + 1
+
+    def _travel(self, way: Channel, plan: Plan, bucket: Bucket, arrays: Sequence[Array]) -> list[Array]:
+        comm, split = way.comm, len(bucket.dense)
+        dense = list(arrays[:split])
+        results = reduce(comm, plan, bucket, dense, self._timeout)
+        self.bytes_sent += sum(array.nbytes for array in dense)
+        if bucket.sparse:
+            rows = [Rows(*pair) for pair in zip(arrays[split::2], arrays[split + 1 :: 2], strict=True)]
+            joined, nbytes = joined_rows(comm, rows, self._timeout)
+            self.bytes_sent += nbytes
+            results += [array for pair in joined for array in pair]
+        return results
+
+
+def _encoded(wire: Wire, tensor: Any) -> Any:
+    scaled = tensor if wire.before == 1 else tensor * tf.cast(wire.before, tensor.dtype)
+    return scaled if wire.dtype == wire.source else tf.cast(scaled, wire.dtype)
+
+
+def _decoded(wire: Wire, tensor: Any) -> Any:
+    back = tensor if wire.dtype == wire.source else tf.cast(tensor, wire.source)
+    return back if wire.after == 1 else back * tf.cast(wire.after, back.dtype)
+
+
+def _any_rows(values: Any) -> Any:
+    return values.shape if values.shape.rank is None else [None, *values.shape[1:]]
+
+
+def _concrete(plan: Plan, arrays: Sequence[Array]) -> Plan:
+    """The plan with the lengths that only the running step tells; all is in one bucket then."""
+    if all(entry.known for entry in plan.entries):
+        return plan
+    entries = list(plan.entries)
+    (bucket,) = plan.buckets
+    split = len(bucket.dense)
+    for place, array in zip(bucket.dense, arrays[:split], strict=True):
+        entries[place] = entries[place]._replace(shape=array.shape)
+    for place, values in zip(bucket.sparse, arrays[split + 1 :: 2], strict=True):
+        entries[place] = entries[place]._replace(shape=(UNKNOWN, *values.shape[1:]))
+    return replace(plan, entries=tuple(entries))
+
+
+def entry(gradient: Any, variable: Any) -> Entry:
+    """What ranks compare of a tensor, or None, and of the variable, if there is one, that it belongs to."""
+    name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "")
+    if gradient is None:
+        return Entry(name, "none")
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values
+        row = _shape(values.shape[1:])
+        return Entry(name, "sparse", values.dtype.name, (UNKNOWN, *row), gradient.indices.dtype.name)
+    shape = gradient.shape if gradient.shape.is_fully_defined() or variable is None else variable.shape
+    return Entry(name, "dense", gradient.dtype.name, _shape(shape))
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    """Of one whose number of axes is not known either, something that is not known."""
+    extents = (None,) if shape.rank is None else tuple(shape)
+    return tuple(UNKNOWN if extent is None else int(extent) for extent in extents)

@@ -1,0 +1,281 @@
+"""Collectives of tensors: eager, in a tf.function, and with gradients.
+
+Invariant: the gradient of an operation is the collective that makes the sum of all ranks' losses go down; ranks run
+it in the reverse order, as every rank's tape does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from collectives import default
+from collectives.arrays import Array, check_rank
+from collectives.communicator import Communicator
+from collectives.gradients.channel import channel
+from collectives.gradients.memory import aligned
+from collectives.gradients.wire import OPS, Compression
+from collectives.tensorflow.bridge import Spec, call
+from collectives.tensorflow.exchange import GradientExchange
+
+_plain = tf.autograph.experimental.do_not_convert
+
+
+@_plain
+def allreduce(
+    tensor: Any,
+    op: str = "average",
+    *,
+    comm: Communicator | None = None,
+    compression: Compression | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    timeout: float | None = None,
+    name: str = "",
+) -> Any:
+    """The reduction of every rank's `tensor`, of the same shape and dtype everywhere.
+
+    `op`: "average", "sum", "min", "max", "prod"; the first two have gradients. tf.IndexedSlices stay sparse: their
+    rows are joined. Other arguments, and errors: see `GradientExchange`.
+    """
+    return grouped_allreduce(
+        [tensor],
+        op,
+        comm=comm,
+        compression=compression,
+        prescale=prescale,
+        postscale=postscale,
+        timeout=timeout,
+        name=name,
+    )[0]
+
+
+@_plain
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    op: str = "average",
+    *,
+    comm: Communicator | None = None,
+    compression: Compression | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    timeout: float | None = None,
+    name: str = "",
+) -> list[Any]:
+    """`allreduce` of several tensors, of any shapes and dtypes, which travel together."""
+
+    def exchanged(*given: Any) -> list[Any]:
+        exchange = GradientExchange(
+            comm,
+            op=op,
+            compression=compression,
+            prescale=prescale,
+            postscale=postscale,
+            timeout=timeout,
+            name=name,
+        )
+        return exchange(given)
+
+    @tf.custom_gradient
+    def reduced(*given: Any) -> Any:
+        def gradient(*above: Any) -> list[Any]:
+            if op not in ("average", "avg", "sum"):
+                raise LookupError(f"allreduce with op={op!r} has no gradient")
+            return exchanged(*above)
+
+        return exchanged(*given), gradient
+
+    given = [x if isinstance(x, tf.IndexedSlices) else tf.convert_to_tensor(x) for x in tensors]
+    if any(isinstance(x, tf.IndexedSlices) for x in given):
+        return exchanged(*given)
+    return list(reduced(*given))
+
+
+@_plain
+def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
+    """Every rank's `tensor`, joined on the first axis in rank order; only its first extent may differ between ranks.
+
+    ValueError for a 0-d tensor. DesyncError on every rank where dtypes or other extents differ.
+    """
+    way = channel(default.default(comm))
+
+    @tf.custom_gradient
+    def joined(x: Any) -> Any:
+        def body(array: Array) -> list[Array]:
+            return [way.comm.allgatherv(array, timeout=timeout)]
+
+        def gradient(above: Any) -> Any:
+            def back(array: Array, rows: Array) -> list[Array]:
+                counts = way.comm.allgather(rows.reshape(1), timeout=timeout)[:, 0]
+                start = int(counts[: way.rank].sum())
+                total = way.comm.allreduce(array, timeout=timeout)
+                return [_kept(total[start : start + int(rows)])]
+
+            return call(back, [above, _rows(x)], [Spec(x.dtype, x.shape)], name or "allgather_gradient")[0]
+
+        return call(body, [x], [Spec(x.dtype, _resized(x))], name or "allgather")[0], gradient
+
+    return joined(_with_rows(tensor, "allgather joins along"))
+
+
+@_plain
+def broadcast(
+    tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: float | None = None, name: str = ""
+) -> Any:
+    """The root's `tensor`, on every rank; those of the others have the same shape and dtype."""
+    found = default.default(comm)
+    root = check_rank(root_rank, found.size, "root_rank")
+    way = channel(found)
+
+    @tf.custom_gradient
+    def sent(x: Any) -> Any:
+        def body(array: Array) -> list[Array]:
+            return [way.comm.broadcast(_kept(array), root, timeout=timeout)]
+
+        def gradient(above: Any) -> Any:
+            def back(array: Array) -> list[Array]:
+                total = way.comm.reduce(array, root=root, timeout=timeout)
+                return [np.zeros_like(array) if total is None else total]
+
+            return call(back, [above], [Spec(x.dtype, x.shape)], name or "broadcast_gradient")[0]
+
+        return call(body, [x], [Spec(x.dtype, x.shape)], name or "broadcast")[0], gradient
+
+    return sent(tf.convert_to_tensor(tensor))
+
+
+@_plain
+def reducescatter(
+    tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: float | None = None, name: str = ""
+) -> Any:
+    """This rank's rows of the reduction: as many for every rank, one more for the first ones where a rest is left.
+
+    `op` as of `allreduce`; ValueError for another one, and for a 0-d tensor.
+    """
+    if op not in OPS:
+        raise ValueError(f"op must be one of {', '.join(map(repr, OPS))}, not {op!r}")
+    way = channel(default.default(comm))
+
+    @tf.custom_gradient
+    def reduced(x: Any) -> Any:
+        def body(array: Array) -> list[Array]:
+            rows, rest = divmod(array.shape[0], way.size)
+            if not rest:
+                result = aligned((rows, *array.shape[1:]), array.dtype)
+                return [way.comm.reduce_scatter(array, OPS[op], out=result, timeout=timeout)]
+            start = way.rank * rows + min(way.rank, rest)
+            total = way.comm.allreduce(array, OPS[op], timeout=timeout)
+            return [_kept(total[start : start + rows + (way.rank < rest)])]
+
+        def gradient(above: Any) -> Any:
+            if OPS[op] not in ("avg", "sum"):
+                raise LookupError(f"reducescatter with op={op!r} has no gradient")
+            everyones = allgather(above, comm=comm, timeout=timeout, name=name)
+            return everyones / way.size if OPS[op] == "avg" else everyones
+
+        spec = Spec(x.dtype, _resized(x, _share(x, way.rank, way.size)))
+        return call(body, [x], [spec], name or "reducescatter")[0], gradient
+
+    return reduced(_with_rows(tensor, "reducescatter divides"))
+
+
+@_plain
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    *,
+    comm: Communicator | None = None,
+    timeout: float | None = None,
+    name: str = "",
+) -> Any:
+    """Rows of `tensor` to each rank, and those received, in rank order.
+
+    `splits[i]` rows go to rank i; then the result is a pair, with the number of rows received from each rank.
+    Without it every rank gets as many, and the result is a tensor. ValueError where rows are left or lacking.
+    """
+    way = channel(default.default(comm))
+
+    @tf.custom_gradient
+    def exchanged(x: Any, counts: Any) -> Any:
+        def body(array: Array, leaving: Array) -> list[Array]:
+            coming = way.comm.alltoall(leaving.astype(np.int64), timeout=timeout)
+            return [way.comm.alltoallv(array, leaving, timeout=timeout), coming]
+
+        specs = [Spec(x.dtype, _resized(x)), Spec(tf.int64, [way.size])]
+        received, coming = call(body, [x, counts], specs, name or "alltoall")
+
+        def gradient(above: Any, _: Any) -> Any:
+            def back(array: Array, leaving: Array) -> list[Array]:
+                return [way.comm.alltoallv(array, leaving, timeout=timeout)]
+
+            return call(back, [above, coming], [Spec(x.dtype, x.shape)], name or "alltoall_gradient")[0], None
+
+        return (received, coming), gradient
+
+    x = _with_rows(tensor, "alltoall divides")
+    if splits is not None:
+        received, coming = exchanged(x, tf.convert_to_tensor(splits))
+        return received, coming
+    rows = x.shape[0] if x.shape.rank else None
+    if rows is not None and rows % way.size:
+        raise ValueError(f"alltoall divides {rows} rows among {way.size} ranks, which leaves a rest: give splits")
+    # A rest that only the running step tells is refused there: the counts don't add up.
+    return exchanged(x, tf.fill([way.size], tf.cast(_rows(x), tf.int64) // way.size))[0]
+
+
+@_plain
+def barrier(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> None:
+    """Return when every rank has called it; in a tf.function, an operation that ends then."""
+    way = channel(default.default(comm))
+
+    def body() -> list[Array]:
+        way.comm.barrier(timeout=timeout)
+        return []
+
+    call(body, [], [], name or "barrier")
+
+
+@_plain
+def join(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
+    """For a rank without data left: take part in the others' gradients and allreduces by zeros, until all have joined.
+
+    Returns the last rank that joined, an int64 tensor. Averages still divide by the number of all ranks. `timeout`
+    is how long each of the others' steps may take. DesyncError on every rank where the others call anything else.
+    """
+    way = channel(default.default(comm))
+
+    def body() -> list[Array]:
+        return [np.array(way.join(timeout), np.int64)]
+
+    return call(body, [], [Spec(tf.int64, [])], name or "join")[0]
+
+
+def _rows(x: Any) -> Any:
+    return tf.shape(x, tf.int64)[0]
+
+
+def _with_rows(tensor: Any, does: str) -> Any:
+    x = tf.convert_to_tensor(tensor)
+    if x.shape.rank == 0:
+        raise ValueError(f"{does} the first axis, but the tensor is 0-d: give tf.reshape(x, [1])")
+    return x
+
+
+def _resized(x: Any, rows: int | None = None) -> Any:
+    """The shape of x with another first extent."""
+    return x.shape if x.shape.rank is None else [rows, *x.shape[1:]]
+
+
+def _share(x: Any, rank: int, size: int) -> int | None:
+    rows = x.shape[0] if x.shape.rank else None
+    return None if rows is None else rows // size + (rank < rows % size)
+
+
+def _kept(array: Array) -> Array:
+    """A copy, to be written or handed over."""
+    copy = aligned(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy

@@ -1,0 +1,35 @@
+"""Error feedback: what rounding took from a gradient is kept, and added to the next step's.
+
+Invariant: what is kept is finite, whatever the gradient was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import tensorflow as tf
+
+from collectives.gradients.wire import Wire
+
+
+class Residuals:
+    """One variable for each entry that is compressed, made at its first step."""
+
+    def __init__(self) -> None:
+        self._kept: Final[dict[tuple[int, tuple[int, ...]], Any]] = {}
+
+    def encoded(self, place: int, tensor: Any, wire: Wire) -> Any:
+        """What goes onto the wire of entry `place`. ValueError where its shape is not known."""
+        if not tensor.shape.is_fully_defined():
+            raise ValueError(f"error_feedback needs gradients of known shape, but that of {place} is {tensor.shape}")
+        key = place, tuple(tensor.shape)
+        if key not in self._kept:
+            with tf.init_scope():  # it outlives the function that is being traced
+                self._kept[key] = tf.Variable(tf.zeros(tensor.shape, tensor.dtype), trainable=False)
+        kept = self._kept[key]
+        before = tf.cast(wire.before, tensor.dtype)
+        wanted = tensor + kept
+        sent = tf.cast(wanted * before, wire.dtype)
+        lost = wanted - tf.cast(sent, tensor.dtype) / before
+        with tf.control_dependencies([kept.assign(tf.where(tf.math.is_finite(lost), lost, tf.zeros_like(lost)))]):
+            return tf.identity(sent)

@@ -1,0 +1,82 @@
+"""A gradient tape whose gradients are those of all ranks together.
+
+Invariant: what is not about gradients of losses is the wrapped tape's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import tensorflow as tf
+
+from collectives.communicator import Communicator
+from collectives.tensorflow.exchange import GradientExchange
+
+
+class DistributedGradientTape:
+    """`with DistributedGradientTape() as tape:`, or around a tf.GradientTape that recorded before.
+
+    `gradient` gives the exchanged gradients, in the structure of its sources. Options are those of
+    `GradientExchange`; or give an `exchange` of your own, which error feedback needs, as it outlives a tape.
+    `persistent` and `watch_accessed_variables` are for the tape that is made where none is given.
+    """
+
+    def __init__(
+        self,
+        gradtape: Any = None,
+        comm: Communicator | None = None,
+        *,
+        exchange: GradientExchange | None = None,
+        persistent: bool = False,
+        watch_accessed_variables: bool = True,
+        **options: Any,
+    ) -> None:
+        if exchange is not None and (options or comm is not None):
+            raise ValueError("give either an exchange, or comm and options to make one with")
+        if options.get("error_feedback"):
+            raise ValueError(
+                "error_feedback is kept from step to step, but a tape is made for each: "
+                "make one GradientExchange(error_feedback=True, ...) and give it as exchange="
+            )
+        self._tape: Final = (
+            tf.GradientTape(persistent=persistent, watch_accessed_variables=watch_accessed_variables)
+            if gradtape is None
+            else gradtape
+        )
+        self._exchange: Final = GradientExchange(comm, **options) if exchange is None else exchange
+
+    def __enter__(self) -> DistributedGradientTape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tape.__exit__(kind, value, trace)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    @tf.autograph.experimental.do_not_convert
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """As tf.GradientTape's, then exchanged. Errors: see `GradientExchange`."""
+        flat = tf.nest.flatten(sources)
+        gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
+        exchanged = self._exchange(gradients, flat)
+        return tf.nest.pack_sequence_as(sources, exchanged)
+
+
+@tf.autograph.experimental.do_not_convert
+def allreduce_gradients(
+    gradients: Sequence[Any], variables: Sequence[Any] | None = None, comm: Communicator | None = None, **options: Any
+) -> list[Any]:
+    """These gradients, tensors, tf.IndexedSlices or None, exchanged once. Options: see `GradientExchange`."""
+    return GradientExchange(comm, **options)(gradients, variables)
