@@ -60,6 +60,7 @@ class Communicator:
         self._linked: Final = linked
         self._origin: Final = origin
         self._children = 0
+        self._attached: Final[list[Callable[[], object]]] = []
         self._runner: Final = Runner(
             linked.group, rank, linked.situation, linked.layout, name, timeout, partial(_memory, linked.group)
         )
@@ -146,6 +147,12 @@ class Communicator:
         assert child is not None
         return child
 
+    def attached(self) -> Communicator:
+        """A `dup` that is closed with this one: for what works on its behalf, such as gradient hooks."""
+        child = self.dup()
+        self._attached.append(weakref.finalize(self, child.close))
+        return child
+
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
         """A communicator of the ranks that give the same `color`, numbered by `key`, then by rank here.
 
@@ -189,6 +196,8 @@ class Communicator:
         """
         self._runner.gate.close()
         self._shut()
+        for close in self._attached:
+            close()
 
     def __enter__(self) -> Communicator:
         return self

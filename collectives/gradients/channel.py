@@ -56,7 +56,7 @@ class Channel:
             raise Aborted("the communicator of these gradients is closed: make the hooks anew with a new one")
         with self._lock:
             if self._own is None:
-                self._own = parent.dup()
+                self._own = parent.attached()
             return self._own
 
     def agree(self, plan: Plan, step: int, timeout: float | None) -> None:

@@ -27,12 +27,11 @@ class Channel:
     __slots__ = ("__weakref__", "_owner", "agreed", "comm", "name", "rank", "size")
 
     def __init__(self, owner: Communicator) -> None:
-        self.comm: Final = owner.dup()
+        self.comm: Final = owner.attached()
         self.name: Final = owner.name
         self.rank: Final = owner.rank
         self.size: Final = owner.size
         self._owner: Final = weakref.ref(owner)
-        weakref.finalize(owner, self.comm.close)
         self.agreed: Final[set[bytes]] = set()
 
     def check(self) -> None:

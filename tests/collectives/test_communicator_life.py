@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -145,6 +147,29 @@ def test_a_forked_child_may_not_use_it_and_the_parent_may_go_on(transport: str) 
     said, _ = ranks(2, body, transport=transport)
     assert b"forked" in said
     assert b"init() in the child" in said
+
+
+def test_what_is_attached_is_closed_with_it() -> None:
+    def body(comm: Communicator) -> None:
+        child, grandchild = comm.attached(), None
+        assert child.allreduce(np.ones(3)).tolist() == [2.0] * 3
+        grandchild = child.attached()
+        other = comm.dup()
+        comm.barrier()
+        comm.close()
+        assert child.closed and grandchild.closed and not other.closed
+        with pytest.raises(collectives.Aborted, match="is closed"):
+            child.barrier()
+        other.barrier()
+        child = other.attached()
+        reference = weakref.ref(other)
+        other.barrier()
+        del other
+        gc.collect()
+        assert reference() is None and child.closed
+
+    with nothing_left():
+        ranks(2, body)
 
 
 def test_dup_is_independent() -> None:
