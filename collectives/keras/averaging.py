@@ -1,0 +1,106 @@
+"""Model averaging: replicas that train alone, on their own data, and take the mean of their weights now and then.
+
+Invariant: after an average, and after training, weights have the same bits on every rank. Ranks that are not at the
+same step raise, all of them, instead of averaging what does not belong together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collectives.communicator import Communicator
+from collectives.default import default
+from collectives.keras.framework import keras, read, settle
+from collectives.keras.hook import hook_of
+from collectives.keras.state import check_same, slots_of, tell
+from native.errors import DesyncError
+
+
+class ModelAveragingCallback(keras.callbacks.Callback):
+    """Averages the model's weights over all ranks every `every` steps, and when training ends.
+
+    `every=1` with SGD, momentum included, is synchronous SGD; more steps are local SGD: less to send, and replicas
+    that drift apart meanwhile. Weights that are not floating point become rank 0's. With `slots` the optimizer's
+    floating-point state (momentum) is averaged as well; by default each rank keeps its own.
+
+    For optimizers that are not distributed (ValueError); start all ranks alike by BroadcastGlobalVariablesCallback,
+    which goes before this one. `every` has to be a multiple of the model's steps_per_execution (ValueError), since
+    Keras calls nobody in between. DesyncError on all ranks where they have made different numbers of steps.
+    """
+
+    def __init__(self, every: int = 1, *, slots: bool = False, comm: Communicator | None = None) -> None:
+        super().__init__()
+        if type(every) is not int or every < 1:
+            raise ValueError(f"every must be a number of steps from 1 up, not {every!r}")
+        self.every = every
+        self.averages = 0  # how often it averaged
+        self._slots = slots
+        self._comm = comm
+        self._epoch = self._since = self._steps = self._in_epoch = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._comm = default(self._comm)
+        model = self.model
+        if hook_of(model.optimizer) is not None:
+            raise ValueError(
+                "ModelAveragingCallback needs a plain optimizer: a DistributedOptimizer averages gradients"
+            )
+        at_once = model.steps_per_execution
+        if self.every % at_once:
+            raise ValueError(
+                f"every={self.every} steps cannot be kept with steps_per_execution={at_once}: use a multiple of it"
+            )
+        lengths = tell(self._comm, (self.params or {}).get("steps"))
+        if len(set(lengths)) > 1:
+            told = ", ".join(f"rank {rank} has {steps}" for rank, steps in enumerate(lengths))
+            raise ValueError(f"epochs differ in steps: {told}; give `fit` the same steps_per_epoch on every rank")
+        self._since = self._steps = 0
+        if model.built:
+            check_same(self._comm, self._variables())
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch, self._in_epoch = epoch, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # `batch` is the last one of an execution, which may be several, and at an epoch's end fewer than announced.
+        end = min(batch + 1, (self.params or {}).get("steps") or batch + 1)
+        made, self._in_epoch = end - self._in_epoch, end
+        self._steps += made
+        self._since += made
+        if self._since >= self.every:
+            self._average()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._since:
+            self._average()
+
+    def _variables(self) -> list[Any]:
+        slots = slots_of(self.model.optimizer, self.model.trainable_variables) if self._slots else []
+        return [*self.model.weights, *(v for v in slots if _is_floating(v) and v.shape)]
+
+    def _average(self) -> None:
+        comm = default(self._comm)
+        settle(self.model)
+        variables = self._variables()
+        floating = [v for v in variables if _is_floating(v)]
+        others = [v for v in variables if not _is_floating(v)]
+        steps = comm.allgather(np.array(self._steps)).tolist()
+        if len(set(steps)) > 1:
+            told = ", ".join(f"rank {rank} has made {made}" for rank, made in enumerate(steps))
+            raise DesyncError(
+                f"epoch {self._epoch}: weights of different steps would meet: {told}; give every rank the same number "
+                "of batches, by steps_per_epoch"
+            )
+        values = comm.allreduce_many([read(v) for v in floating], "avg")
+        for variable, value in zip(floating, values, strict=True):
+            variable.assign(value)
+        for variable in others:
+            variable.assign(comm.broadcast(np.array(read(variable)), 0))
+        self._since = 0
+        self.averages += 1
+
+
+def _is_floating(variable: Any) -> bool:
+    return "float" in keras.backend.standardize_dtype(variable.dtype)

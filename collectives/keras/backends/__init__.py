@@ -1,0 +1,70 @@
+"""What differs between Keras's backends: how gradients get to other ranks, and how errors come back.
+
+Invariant: one module for each backend, with the functions of `Backend`; a framework is imported by its own alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+from collectives.communicator import Communicator
+from collectives.gradients import BUCKET
+from collectives.gradients.wire import Compression
+from collectives.keras.framework import backend
+from collectives.keras.hook import Exchange
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How gradients are exchanged; `DistributedOptimizer` explains them."""
+
+    op: str = "average"
+    compression: Compression | None = None
+    bucket_bytes: int = BUCKET
+    sparse_as_dense: bool = False
+    error_feedback: bool = False
+    missing: Literal["error", "zero"] = "error"
+    timeout: float | None = None
+    name: str = ""
+
+
+class Accumulate(Protocol):
+    """Called once a backward pass with its gradients. At every k-th it calls `step` with the means of k passes."""
+
+    def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None: ...
+
+
+class Backend(Protocol):
+    """The functions of a backend's module."""
+
+    NOT_COMPILED: (
+        str  # why models that compile their whole step (jit_compile) cannot be, and what to do; "" if they can
+    )
+
+    def exchange(self, comm: Communicator, options: Options) -> Exchange: ...
+
+    def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
+        """Raises what went wrong in compiled steps inside as the error that it was."""
+
+    def accumulate(self, every: int) -> Accumulate:
+        """NotImplementedError, which says what to use, where the backend has none."""
+
+    def allreduce(self, tensor: Any, comm: Communicator) -> Any:
+        """The sum over all ranks, differentiable: the gradient of a sum is the sum of gradients."""
+
+    def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
+        """What is traced inside runs when an exchange that gave these has begun to give."""
+
+    def unconverted(self, function: F) -> F:
+        """The function, kept from being rewritten by the framework's tracer."""
+
+
+def current() -> Backend:
+    """That which Keras uses. NotImplementedError for one that there is nothing for."""
+    return cast(Backend, importlib.import_module(f"{__name__}.{backend()}"))

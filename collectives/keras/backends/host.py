@@ -1,0 +1,87 @@
+"""An exchange of gradients that lie in host memory as NumPy arrays, for backends that can hand them over so.
+
+Invariant: all ranks exchange the same entries in the same order, or all raise. Results are new arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from collectives.arrays import Array, dtype_of
+from collectives.communicator import Communicator
+from collectives.gradients.channel import channel, located, reduce
+from collectives.gradients.plan import Entry, Plan, plan
+from collectives.gradients.wire import Rules, Wire
+from collectives.keras.backends import Options
+
+
+class HostExchange:
+    """What an exchange needs but the framework's tensors: `prepare` while a step is traced, `run` while it runs."""
+
+    def __init__(self, comm: Communicator, options: Options) -> None:
+        """ValueError for options that cannot be. Communicates with nobody."""
+        if options.missing not in ("error", "zero"):
+            raise ValueError(f"missing must be 'error' or 'zero', not {options.missing!r}")
+        if options.error_feedback and options.compression is None:
+            raise ValueError("error_feedback adds what compression took away: give compression='fp16' or 'bf16', too")
+        self._comm: Final = comm
+        self._options: Final = options
+        self._rules: Final = Rules(options.op, options.compression, options.bucket_bytes)
+        self._lost: Final[dict[int, Array]] = {}  # by place: what rounding took away
+        self.calls = 0
+        self.bytes_sent = 0
+        self.error: BaseException | None = None
+
+    def prepare(self, entries: Sequence[Entry]) -> Plan:
+        """The plan of gradients like these. TypeError, ValueError where they don't fit the options."""
+        return plan(self._rules, tuple(entries), self._comm.size)
+
+    def run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
+        """Of all ranks together: `arrays` are those that are not None, in order, and are only read."""
+        try:
+            return self._run(agreed, arrays)
+        except BaseException as error:
+            of = f" of {self._options.name!r}" if self._options.name else ""
+            told = located(error, f"gradients{of}, rank {self._comm.rank}, step {self.calls + 1}")
+            self.error = self.error or told
+            if told is error:
+                raise
+            raise told from error
+
+    def _run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
+        way, timeout = channel(self._comm), self._options.timeout
+        way.agree(agreed, self.calls + 1, timeout)
+        places = [i for i, entry in enumerate(agreed.entries) if entry.kind != "none"]
+        given, results = dict(zip(places, arrays, strict=True)), {}
+        for bucket in agreed.buckets:
+            packed = [self._encoded(i, given[i], agreed.wire(i)) for i in bucket.dense]
+            back = reduce(way.comm, agreed, bucket, packed, timeout)
+            self.bytes_sent += sum(array.nbytes for array in packed)
+            results.update({i: _decoded(x, agreed.wire(i)) for i, x in zip(bucket.dense, back, strict=True)})
+        self.calls += 1
+        return [results[i] for i in places]
+
+    def _encoded(self, place: int, array: Array, wire: Wire) -> Array:
+        feedback = self._options.error_feedback and wire.dtype != wire.source
+        wanted = array + self._lost[place] if feedback and place in self._lost else array
+        with np.errstate(over="ignore"):  # becomes an infinity, which is what overflow looks like
+            sent = (wanted if wire.before == 1 else wanted * wire.source.type(wire.before)).astype(
+                wire.dtype, copy=False
+            )
+        if feedback:
+            lost = wanted - sent.astype(wire.source) / wire.source.type(wire.before)
+            self._lost[place] = np.where(np.isfinite(lost), lost, wire.source.type(0))
+        return np.ascontiguousarray(sent)
+
+
+def entry(name: str, dtype: Any, shape: Sequence[int]) -> Entry:
+    """A gradient that is there."""
+    return Entry(name, "dense", str(dtype_of(dtype)), tuple(map(int, shape)))
+
+
+def _decoded(array: Array, wire: Wire) -> Array:
+    back = array.astype(wire.source, copy=False)
+    return back if wire.after == 1 else back * wire.source.type(wire.after)

@@ -1,0 +1,112 @@
+"""Keras on JAX: gradients leave the compiled step by an ordered callback, which runs NumPy alone.
+
+Invariant: a callback never calls JAX, which would wait for the step that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from collectives.arrays import Array
+from collectives.communicator import Communicator
+from collectives.gradients.channel import channel
+from collectives.gradients.plan import Entry
+from collectives.keras.backends import Accumulate, Options
+from collectives.keras.backends.host import HostExchange, entry
+from collectives.keras.hook import Exchange
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NOT_COMPILED: Final = ""  # callbacks are part of compiled steps
+
+
+def exchange(comm: Communicator, options: Options) -> Exchange:
+    return _Exchange(comm, options)
+
+
+@contextmanager
+def typed_errors(found: Exchange) -> Iterator[None]:
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if found.error is None:
+            raise
+        raise found.error from error
+
+
+def accumulate(every: int) -> Accumulate:
+    raise NotImplementedError(
+        "backward_passes_per_step has no place to keep gradients on the JAX backend, whose steps have no state of "
+        "their own: give the optimizer gradient_accumulation_steps instead"
+    )
+
+
+def allreduce(tensor: Any, comm: Communicator) -> Any:
+    return _allreduce(comm, tensor)
+
+
+def after(gradients: Sequence[Any]) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+def unconverted(function: F) -> F:
+    return function
+
+
+class _Exchange(HostExchange):
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
+        owners = [None] * len(gradients) if variables is None else list(variables)
+        given = [self._filled(g, v) for g, v in zip(gradients, owners, strict=True)]
+        names = [str(getattr(v, "path", "")) for v in owners]
+        plan = self.prepare(
+            [Entry(name, "none") if g is None else entry(name, g.dtype, g.shape)
+             for name, g in zip(names, given, strict=True)]
+        )  # fmt: skip
+        there = [g for g in given if g is not None]
+        results = iter(_outside(lambda arrays: self.run(plan, arrays), there))
+        return [None if g is None else next(results) for g in given]
+
+    def _filled(self, gradient: Any, variable: Any) -> Any:
+        if gradient is None and self._options.missing == "zero":
+            if variable is None:
+                raise ValueError("a gradient is None, and missing='zero' needs variables, to know its shape")
+            return jax.numpy.zeros(variable.shape, variable.dtype)
+        return gradient
+
+
+def _outside(function: Callable[[list[Array]], list[Array]], arrays: list[Any]) -> list[Any]:
+    """`function` of these arrays as NumPy's, giving such as they are; when the step runs, if one is being traced."""
+    if not any(isinstance(x, jax.core.Tracer) for x in arrays):
+        return [jax.numpy.asarray(x) for x in function([np.asarray(x) for x in arrays])]
+
+    def body(*given: Any) -> list[Array]:
+        return function([np.asarray(x) for x in given])
+
+    found: list[Any] = io_callback(
+        body, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays], *arrays, ordered=True
+    )
+    return found
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _allreduce(comm: Communicator, tensor: Any) -> Any:
+    (total,) = _outside(lambda arrays: [channel(comm).comm.allreduce(arrays[0])], [tensor])
+    return total
+
+
+def _forward(comm: Communicator, tensor: Any) -> tuple[Any, None]:
+    return _allreduce(comm, tensor), None
+
+
+def _backward(comm: Communicator, kept: None, upstream: Any) -> tuple[Any]:
+    return (_allreduce(comm, upstream),)
+
+
+_allreduce.defvjp(_forward, _backward)

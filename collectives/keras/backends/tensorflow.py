@@ -1,0 +1,100 @@
+"""Keras on TensorFlow: gradients travel as operations of the traced step, eagerly too.
+
+Invariant: what is made here outlives the function that is being traced when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
+
+import tensorflow as tf
+
+import collectives.tensorflow
+from collectives.communicator import Communicator
+from collectives.keras.backends import Accumulate, Options
+from collectives.keras.hook import Exchange
+from collectives.tensorflow.bridge import typed_errors as _typed_errors
+from collectives.tensorflow.exchange import GradientExchange
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NOT_COMPILED: Final = "XLA cannot talk to other ranks in the middle of a step: compile the model with jit_compile=False"
+
+
+def exchange(comm: Communicator, options: Options) -> Exchange:
+    return GradientExchange(
+        comm,
+        op=options.op,
+        compression=options.compression,
+        bucket_bytes=options.bucket_bytes,
+        sparse_as_dense=options.sparse_as_dense,
+        missing=options.missing,
+        error_feedback=options.error_feedback,
+        timeout=options.timeout,
+        name=options.name,
+    )
+
+
+def typed_errors(found: Exchange) -> AbstractContextManager[None]:
+    return _typed_errors()
+
+
+def accumulate(every: int) -> Accumulate:
+    return _Accumulate(every)
+
+
+def allreduce(tensor: Any, comm: Communicator) -> Any:
+    return collectives.tensorflow.allreduce(tensor, op="sum", comm=comm)
+
+
+def after(gradients: Sequence[Any]) -> AbstractContextManager[Any]:
+    # The last one travels first, so nothing waits longer than it has to. Without this the optimizer's step counter,
+    # which needs no data, goes up at the end of data of unknown length as well, on some ranks and not on others.
+    there = [g for g in gradients if g is not None][-1:]
+    return tf.control_dependencies([g.values if isinstance(g, tf.IndexedSlices) else g for g in there])
+
+
+def unconverted(function: F) -> F:
+    kept: F = tf.autograph.experimental.do_not_convert(function)
+    return kept
+
+
+class _Accumulate:
+    def __init__(self, every: int) -> None:
+        self._every: Final = every
+        self._count: Any = None
+        self._sums: dict[int, Any] = {}
+
+    def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None:
+        there = {i: _dense(i, g) for i, g in enumerate(gradients) if g is not None}
+        with tf.init_scope():
+            if self._count is None:
+                self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
+            for i, g in there.items():
+                if i not in self._sums:
+                    self._sums[i] = tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False)
+        with after(gradients):  # a pass that had no data must not count
+            self._count.assign_add(1)
+        for i, g in there.items():
+            self._sums[i].assign_add(g)
+
+        def whole() -> None:
+            means = {i: self._sums[i] / tf.cast(self._every, self._sums[i].dtype) for i in there}
+            step([means.get(i) for i in range(len(gradients))])
+            for i in there:
+                self._sums[i].assign(tf.zeros_like(self._sums[i]))
+
+        tf.cond(self._count % self._every == 0, whole, _nothing)
+
+
+def _dense(place: int, gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        raise ValueError(
+            f"gradient {place} is sparse, and backward_passes_per_step adds gradients up: give sparse_as_dense=True"
+        )
+    return gradient
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,51 @@
+"""Samples that one rank has read, dealt out to all.
+
+Invariant: every rank gets the same number of samples, and so the same number of batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collectives.arrays import Array
+from collectives.communicator import Communicator
+from collectives.default import default
+from collectives.keras.state import tell
+
+
+def scatter_data(
+    *arrays: Any, root_rank: int = 0, comm: Communicator | None = None, drop: bool = True
+) -> tuple[Array, ...]:
+    """This rank's rows of the root's arrays, contiguous and in order; the same rows of each array.
+
+    The root gives arrays of equal lengths (NumPy, or what np.asarray takes), others as many, of any value (None).
+    With `drop`, rows that do not divide evenly among ranks are left out, so that epochs have as many steps on every
+    rank; without, the first ranks have one row more. ValueError on all ranks where the root's arrays will not do.
+    """
+    comm = default(comm)
+    mine = [np.asarray(x) for x in arrays] if comm.rank == root_rank else []
+    wrong = _wrong(mine, comm.size, drop) if comm.rank == root_rank else ""
+    told = tell(comm, [len(arrays), wrong])
+    if told[root_rank][1]:
+        raise ValueError(f"rank {root_rank}: {told[root_rank][1]}")
+    if len({count for count, _ in told}) > 1:
+        raise ValueError(f"every rank has to pass as many arrays as rank {root_rank}: {[count for count, _ in told]}")
+    rows = len(mine[0]) if mine else 0
+    kept = rows - rows % comm.size if drop else rows
+    counts = [len(part) for part in np.array_split(np.arange(kept), comm.size)] if mine else None
+    return tuple(
+        comm.scatterv(np.ascontiguousarray(mine[i][:kept]) if mine else None, counts, root_rank)
+        for i in range(len(arrays))
+    )
+
+
+def _wrong(arrays: list[Array], size: int, drop: bool) -> str:
+    if not arrays:
+        return "there is nothing to scatter"
+    if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
+        return f"arrays differ in length: {[array.shape for array in arrays]}"
+    if drop and len(arrays[0]) < size:
+        return f"{len(arrays[0])} samples do not give each of {size} ranks one"
+    return ""

@@ -1,0 +1,68 @@
+"""Keras 3 and the backend it runs on, or what to install where they are not there.
+
+Invariant: whoever imports `keras` from here has Keras 3; nothing else here looks at versions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from collectives.arrays import Array
+
+try:
+    import keras
+except ImportError as error:
+    raise ImportError("collectives.keras needs Keras 3: pip install 'pycollectives[keras]'") from error
+
+if int(keras.__version__.partition(".")[0]) < 3:
+    raise ImportError(
+        f"collectives.keras needs Keras 3, and this is {keras.__version__}: pip install 'pycollectives[keras]' in an "
+        "environment without TF_USE_LEGACY_KERAS"
+    )
+
+__all__ = ["BACKENDS", "backend", "innermost", "keras", "read", "settle", "updates"]
+
+BACKENDS: Final = ("tensorflow", "torch", "jax")
+
+
+def backend() -> str:
+    """The name of Keras's backend. NotImplementedError for one that gradients cannot be exchanged on."""
+    name: str = keras.backend.backend()
+    if name not in BACKENDS:
+        raise NotImplementedError(
+            f"collectives.keras exchanges gradients on Keras's backends {', '.join(BACKENDS)}, not on {name!r}: set "
+            "KERAS_BACKEND=tensorflow in the environment before keras is imported"
+        )
+    return name
+
+
+def read(variable: Any) -> Array:
+    """A variable's value as a new array."""
+    return np.array(keras.ops.convert_to_numpy(variable))
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that makes the steps, inside a LossScaleOptimizer or not."""
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def updates(optimizer: Any) -> int:
+    """How often gradients were applied by it, in all its life; steps that loss scaling skipped don't count."""
+    inner = innermost(optimizer)
+    # `iterations` counts whole accumulations where gradients are accumulated; early versions have nothing else.
+    counter = getattr(inner, "_iterations", None)
+    return int(read(inner.iterations if counter is None else counter))
+
+
+def settle(model: Any) -> None:
+    """Have the model's variables hold its state in the middle of an epoch, and be read again after they are set.
+
+    JAX's trainer keeps the state to itself from one batch to the next.
+    """
+    sync = getattr(model, "jax_state_sync", None)
+    if sync is not None:
+        sync()

@@ -1,0 +1,113 @@
+"""DistributedOptimizer: any Keras optimizer, made to step by the gradients of all ranks.
+
+Invariant: gradients are exchanged before anything is done with them (unscaling, finite checks, clipping,
+accumulation), so every rank does the same with the same numbers. What is saved is the plain optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from collectives.communicator import Communicator
+from collectives.default import default
+from collectives.gradients import BUCKET
+from collectives.gradients.wire import Compression
+from collectives.keras import backends, guard
+from collectives.keras.framework import keras
+from collectives.keras.hook import NESTING, Hook, attach, hook_of, wrongly_nested
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    comm: Communicator | None = None,
+    *,
+    op: str = "average",
+    compression: Compression | None = None,
+    bucket_bytes: int = BUCKET,
+    sparse_as_dense: bool = False,
+    error_feedback: bool = False,
+    backward_passes_per_step: int = 1,
+    missing: Literal["error", "zero"] = "error",
+    timeout: float | None = None,
+    name: str = "",
+) -> Any:
+    """Make `optimizer` exchange gradients with all ranks at every step, and return it.
+
+    It is the same object, with the slots and settings that it had, of a subclass of its class that has its name; it
+    is saved, and reloads, as the plain optimizer. A name like "adam" makes one.
+
+    optimizer: a Keras 3 optimizer, not distributed yet (ValueError). Under mixed_float16 a LossScaleOptimizer, so
+        that all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`.
+    comm: None is the process's own, which `collectives.init` made.
+    op: "average", or "sum", "min", "max", "prod".
+    compression: "fp16" or "bf16" on the wire; with `error_feedback`, rounding errors go into the next step.
+    bucket_bytes: how much travels at once, while backpropagation goes on.
+    sparse_as_dense: give up the sparse form of embeddings' gradients, which is kept by default.
+    backward_passes_per_step: k adds up k passes' gradients on each rank, and exchanges and applies their means.
+    missing: gradients that are None on some ranks only are an error on all; "zero" takes zeros for each None.
+    timeout: seconds for each exchange; None is the communicator's.
+    name: stands in errors, to tell several optimizers apart.
+
+    `fit` and `train_on_batch` raise PeerLost, OpTimeout and DesyncError as they are, and RuntimeError at the end of
+    an epoch in which weights were changed without an exchange; docs/keras.md says how.
+    """
+    plain = keras.optimizers.get(optimizer)
+    _check_kind(plain)
+    if type(backward_passes_per_step) is not int or backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step must be a number from 1 up, not {backward_passes_per_step!r}")
+    options = backends.Options(op, compression, bucket_bytes, sparse_as_dense, error_feedback, missing, timeout, name)
+    group, backend = default(comm), backends.current()
+    accumulate = backend.accumulate(backward_passes_per_step) if backward_passes_per_step > 1 else None
+    hook = Hook(group, backend.exchange(group, options), backward_passes_per_step)
+    guard.install()
+    attach(plain, hook)
+    # The class is what changes, and not the object: slots, schedules and what was excluded from decay all stay.
+    object.__setattr__(plain, "__class__", _subclass(type(plain), hook, accumulate, backend))
+    return plain
+
+
+def _check_kind(optimizer: Any) -> None:
+    if wrongly_nested(optimizer):
+        raise ValueError(NESTING)
+    if hook_of(optimizer) is not None:
+        raise ValueError(f"this {type(optimizer).__name__} is distributed already: wrap it once")
+
+
+def _subclass(
+    plain: type[Any], hook: Hook, accumulate: backends.Accumulate | None, backend: backends.Backend
+) -> type[Any]:
+    def apply(self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
+        unknown = trainable_variables is None and not self.built
+        if hook.inside or unknown or len(grads) == 0:  # done already, an error, or nothing to do
+            return plain.apply(self, grads, trainable_variables)
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if not self.built:  # before anything is conditional, where slots could not be made
+            with keras.name_scope(self.name):
+                self.build(variables)
+
+        def step(gradients: list[Any]) -> None:
+            together = hook.exchange(gradients, variables)
+            with hook.exchanged(), backend.after(together):
+                plain.apply(self, together, variables)
+
+        if accumulate is None:
+            return step(list(grads))
+        return accumulate(list(grads), step)
+
+    def stateless_apply(self: Any, optimizer_variables: Any, grads: Sequence[Any], trainable_variables: Any) -> Any:
+        together = hook.exchange(grads, self._trainable_variables)
+        with hook.exchanged():
+            return plain.stateless_apply(self, optimizer_variables, together, trainable_variables)
+
+    body = {
+        "__module__": plain.__module__,
+        "__qualname__": plain.__qualname__,
+        "__doc__": plain.__doc__,
+        # What Keras asks when it saves: the optimizer that it was.
+        "__class__": property(lambda self: plain),
+        "from_config": staticmethod(plain.from_config),
+        "apply": backend.unconverted(apply),
+        "stateless_apply": stateless_apply,
+    }
+    return type(plain.__name__, (plain,), body)

@@ -1,0 +1,113 @@
+"""A model's weights and its optimizer's slots made the same on all ranks.
+
+Invariant: nothing is overwritten before every rank knows that all ranks have the same variables, by shape and dtype
+in their order. Names have no part: the same model may be named differently in every process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from collectives.arrays import Array
+from collectives.communicator import Communicator
+from collectives.default import default
+from collectives.keras.framework import keras, read
+from native.errors import ConfigMismatch
+
+_CHUNK: Final = 64 << 20  # bytes on their way at a time, so that a large model is not held twice
+
+
+def broadcast_global_variables(model: Any, root_rank: int = 0, comm: Communicator | None = None) -> None:
+    """Overwrite every rank's weights of `model`, and its optimizer's slots, with those of rank `root_rank`.
+
+    The model has to be built; the optimizer's slots are made where they are not there yet. States of random
+    number generators stay each rank's own, so that dropout differs between ranks. ConfigMismatch on all ranks, and
+    nothing overwritten, where their variables differ.
+    """
+    if not model.built:
+        raise ValueError(
+            f"model {model.name!r} has no weights yet: build it first (keras.Input as its first layer, or "
+            "model.build(input_shape)), or use BroadcastGlobalVariablesCallback, which waits for them"
+        )
+    optimizer = getattr(model, "optimizer", None)
+    slots = [] if optimizer is None else slots_of(optimizer, model.trainable_variables)
+    broadcast_variables([*model.weights, *slots], root_rank, comm)
+
+
+def slots_of(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
+    """All variables of an optimizer of those weights, made first if they are not there; its learning rate too."""
+    if not optimizer.built:
+        with keras.name_scope(optimizer.name):
+            optimizer.build(list(trainable))
+    return list(optimizer.variables)
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Communicator | None = None) -> None:
+    """Overwrite these Keras variables with rank `root_rank`'s. ConfigMismatch where they differ between ranks."""
+    comm = default(comm)
+    if not 0 <= root_rank < comm.size:
+        raise ValueError(f"root_rank must be from 0 to {comm.size - 1}, not {root_rank}")
+    check_same(comm, variables, root_rank)
+    if comm.size == 1:
+        return
+    for chunk in _chunks(variables):
+        values = [read(v) for v in chunk]
+        packed = np.concatenate([value.reshape(-1).view(np.uint8) for value in values])
+        comm.broadcast(packed, root_rank)
+        for variable, value in zip(chunk, _unpacked(packed, values), strict=True):
+            variable.assign(value)
+
+
+def check_same(comm: Communicator, variables: Sequence[Any], root_rank: int = 0) -> None:
+    """ConfigMismatch on all ranks, naming the first difference, where one's variables are not like the root's."""
+    mine = [(_name(v), list(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in variables]
+    everyones = tell(comm, mine)
+    for rank, theirs in enumerate(everyones):
+        for i in range(max(len(theirs), len(everyones[root_rank]))):
+            one, other = (side[i] if i < len(side) else None for side in (theirs, everyones[root_rank]))
+            if one is None or other is None or one[1:] != other[1:]:
+                raise ConfigMismatch(
+                    f"the models differ: variable {i} is {_shown(one)} on rank {rank} and {_shown(other)} on rank "
+                    f"{root_rank}; build the same model with the same optimizer on every rank"
+                )
+
+
+def tell(comm: Communicator, value: Any, timeout: float | None = None) -> list[Any]:
+    """What each rank passed, in rank order; anything that is the same after JSON."""
+    mine = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    ends = np.cumsum(comm.allgather(np.array(mine.size), timeout=timeout)).tolist()
+    whole = comm.allgatherv(mine, timeout=timeout).tobytes()
+    return [json.loads(whole[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", variable.name))
+
+
+def _shown(found: Any) -> str:
+    return "not there" if found is None else f"{found[0]!r} {found[2]}{found[1]}"
+
+
+def _chunks(variables: Sequence[Any]) -> list[list[Any]]:
+    found: list[list[Any]] = [[]]
+    held = 0
+    for variable in variables:
+        nbytes = math.prod(variable.shape) * 8
+        if found[-1] and held + nbytes > _CHUNK:
+            found.append([])
+            held = 0
+        found[-1].append(variable)
+        held += nbytes
+    return [chunk for chunk in found if chunk]
+
+
+def _unpacked(packed: Array, like: Sequence[Array]) -> list[Array]:
+    ends = np.cumsum([value.nbytes for value in like]).tolist()
+    parts = zip([0, *ends[:-1]], ends, like, strict=True)
+    # Through a copy: parts begin anywhere, and views want their dtype's alignment.
+    return [np.array(packed[start:end]).view(v.dtype).reshape(v.shape) for start, end, v in parts]

@@ -1,0 +1,41 @@
+"""What workers told: by scenario, what each rank said.
+
+Invariant: every rank has told of every scenario that is asked for, or the assertion shows the job's output.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.launched import Launched, launched
+
+_HERE = Path(__file__).parent
+
+
+class Told:
+    """`told["fit"]` is a list: what each rank's scenario returned."""
+
+    def __init__(self, job: Launched) -> None:
+        self.job = job
+        lines = {rank: [json.loads(x) for x in lines if x.startswith("[")] for rank, lines in job.lines.items()}
+        self._found = {rank: dict(told) for rank, told in lines.items()}
+
+    def __getitem__(self, scenario: str) -> list[Any]:
+        there = [told[scenario] for told in self._found.values() if scenario in told]
+        assert len(there) == len(self._found), f"{scenario}: {self.job.stdout}\n{self.job.stderr}"
+        return there
+
+    def survivors(self, scenario: str) -> list[Any]:
+        return [told[scenario] for told in self._found.values() if scenario in told]
+
+
+def work(ranks: int, script: str, *arguments: str, backend: str = "tensorflow") -> Told:
+    return Told(launched(ranks, _HERE / script, *arguments, timeout=230.0, KERAS_BACKEND=backend))
+
+
+def same(found: list[Any]) -> Any:
+    """What all ranks told alike."""
+    assert all(each == found[0] for each in found), found
+    return found[0]

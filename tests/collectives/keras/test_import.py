@@ -1,0 +1,42 @@
+"""What is said where Keras, or a backend that can exchange gradients, is not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import collectives
+
+_HOME = os.path.dirname(os.path.dirname(collectives.__file__))
+
+
+def python(program: str, **environment: str) -> str:
+    """Its last words."""
+    settings = {**os.environ, "PYTHONPATH": os.pathsep.join([_HOME, *sys.path]), **environment}
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=settings, timeout=100)
+    return (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
+
+
+def test_keras_is_missing() -> None:
+    said = python("import sys; sys.modules['keras'] = None; import collectives.keras")
+    assert said == "ImportError: collectives.keras needs Keras 3: pip install 'pycollectives[keras]'"
+
+
+def test_keras_is_too_old() -> None:
+    old = "import sys, types; sys.modules['keras'] = types.SimpleNamespace(__version__='2.15.0')"
+    said = python(f"{old}; import collectives.keras")
+    assert said.startswith("ImportError: collectives.keras needs Keras 3, and this is 2.15.0")
+
+
+def test_a_backend_that_cannot() -> None:
+    pytest.importorskip("keras", reason="pip install 'pycollectives[keras]'")
+    said = python(
+        "import collectives, collectives.keras as hooks\nwith collectives.init(): hooks.DistributedOptimizer('sgd')",
+        KERAS_BACKEND="numpy",
+        COLLECTIVES_CALIBRATE="off",
+    )
+    assert "not on 'numpy'" in said and "KERAS_BACKEND=tensorflow" in said
