@@ -22,6 +22,12 @@ def register(comm: Communicator) -> None:
         _made.append(weakref.ref(comm))
 
 
+def forget(comm: Communicator) -> None:
+    """`comm` belongs to somebody who does not share it: it is nobody's default."""
+    with _lock:
+        _made[:] = [reference for reference in _made if reference() is not comm]
+
+
 def default(comm: Communicator | None = None) -> Communicator:
     """`comm`, or where it is None the one communicator that `collectives.init` made here and nobody has closed.
 

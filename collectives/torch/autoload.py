@@ -1,0 +1,40 @@
+"""Registers the backend, so that `init_process_group("collectives")` finds it.
+
+Invariant: costs nothing until a process group is made, since torch itself calls this on import where it finds the
+entry point; the package around this module may be half imported then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed. May be called again."""
+    import torch.distributed as dist
+
+    if dist.is_available() and "collectives" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("collectives", _create, extended_api=True, devices=["cpu"])
+        dist.register_rendezvous_handler("collectives", _meet)
+
+
+def _meet(url: str, **given: Any) -> Any:
+    from collectives.torch.rendezvous import meet
+
+    return meet(url, **given)
+
+
+def _create(given: Any, options: Any) -> Any:
+    from collectives.torch.meeting import Options
+    from collectives.torch.process_group import CollectivesProcessGroup
+
+    if options is not None and not isinstance(options, Options):
+        raise TypeError(f"pg_options must be collectives.torch.Options, not {type(options).__name__}")
+    return CollectivesProcessGroup(
+        given.store,
+        given.group_rank,
+        given.group_size,
+        given.timeout.total_seconds(),
+        options or Options(),
+        given.group_id,
+    )

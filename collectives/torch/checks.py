@@ -1,0 +1,47 @@
+"""Whether tensors of one call fit together, and what of other ranks fits into them.
+
+Invariant: what this rank can see by itself is a ValueError before anything is sent; what others sent, a DesyncError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from collectives.arrays import Array
+from collectives.torch.tensors import pour
+from native.errors import DesyncError
+
+
+def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
+    """Rows for each rank. Raises ValueError."""
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if not splits:
+        if rows % size or not tensor.dim():
+            raise ValueError(f"all_to_all_single: {what} {form(tensor)} cannot be divided evenly among {size} ranks")
+        return [rows // size] * size
+    if len(splits) != size or sum(splits) != rows:
+        raise ValueError(f"all_to_all_single: {what}_split_sizes {list(splits)} do not divide {form(tensor)}")
+    return list(splits)
+
+
+def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
+    """Raises ValueError where `other`, which is called `name`, has not as many elements of the same dtype."""
+    if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
+        raise ValueError(f"{what}: {name} is {form(other)}, which does not fit {form(tensor)}")
+
+
+def fill(result: Array, outputs: Sequence[Any], what: str) -> None:
+    """Give what has come to these tensors. DesyncError where it is not as much as they have room for."""
+    wanted = sum(output.numel() for output in outputs)
+    if result.size != wanted or result.dtype.itemsize != outputs[0].element_size():
+        raise DesyncError(
+            f"{what}: the other ranks sent {result.size} elements of {result.dtype}, but there is room for {wanted} of "
+            f"{outputs[0].dtype}"
+        )
+    pour(result, outputs)
+
+
+def form(tensor: Any) -> str:
+    """Shape and dtype, for messages."""
+    return f"{tuple(tensor.shape)} {tensor.dtype}"

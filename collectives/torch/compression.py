@@ -1,0 +1,58 @@
+"""Gradients in half the bytes: what is sent, and what becomes of the rounding error.
+
+Invariant: with error feedback nothing is lost for good: what rounding took from a gradient is added to the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Final
+
+import torch
+
+_DTYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Compression:
+    """float32 and float64 tensors become those of a shorter dtype on the wire; all others stay as they are."""
+
+    def __init__(self, name: str | None, *, error_feedback: bool = False) -> None:
+        """`name`: "fp16", "bf16" or None. ValueError for any other, and for feedback of what is not rounded."""
+        if name is not None and name not in _DTYPES:
+            raise ValueError(f"compression is {name!r}: there are 'fp16', 'bf16' and None")
+        if error_feedback and name is None:
+            raise ValueError("error_feedback is for compression 'fp16' or 'bf16'")
+        self._dtype: Final = None if name is None else _DTYPES[name]
+        self._feedback: Final = error_feedback
+        self._residuals: Final[dict[Hashable, Any]] = {}
+
+    def compress(self, tensor: Any, key: Hashable = None) -> Any:
+        """What to send for `tensor`. `key` says which one it is, for error feedback; None for none."""
+        if self._dtype is None or tensor.dtype not in (torch.float32, torch.float64):
+            return tensor
+        if not self._feedback or key is None:
+            return tensor.to(self._dtype)
+        known = self._residuals.get(key)
+        wanted = tensor if known is None or known.shape != tensor.shape else tensor + known
+        sent = wanted.to(self._dtype)
+        lost = wanted - sent.to(tensor.dtype)
+        # What was too large for the dtype, or no number before, must not come again and again.
+        self._residuals[key] = lost.nan_to_num_(0.0, 0.0, 0.0)
+        return sent
+
+    @staticmethod
+    def decompress(received: Any, tensor: Any) -> None:
+        """Put what came for `tensor` into it."""
+        if received is not tensor:
+            tensor.copy_(received)
+
+
+def compression_of(compression: Any, error_feedback: bool = False) -> Any:
+    """From a name, None, or an object that has `compress` and `decompress` as above."""
+    if compression is None or isinstance(compression, str):
+        return Compression(compression, error_feedback=error_feedback)
+    if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
+        raise TypeError(
+            f"compression must be 'fp16', 'bf16', None or have compress() and decompress(), not {compression!r}"
+        )
+    return compression

@@ -1,0 +1,327 @@
+"""Collectives on tensors and a communicator: blocking, in the background, in place, in groups, and differentiable.
+
+    y = collectives.torch.allreduce(x)                  # the average of every rank's x
+    handle = collectives.torch.allreduce_async_(x)      # in place, in the background
+    handle.wait()
+
+Invariant: every rank makes the same calls in the same order. Blocking forms that return a new tensor can be
+differentiated; gradients are those of the sum of every rank's loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+
+from collectives.communicator import Communicator
+from collectives.default import default
+from collectives.torch.tensors import reading, tensor_of, writing
+
+Seconds: TypeAlias = "float | None"
+
+
+class Handle:
+    """An operation in the background. Leave its tensors alone until it is done."""
+
+    def __init__(self, work: Any, deliver: Callable[[Any], Any]) -> None:
+        self._work: Final = work
+        self._deliver: Callable[[Any], Any] | None = deliver
+        self._result: Any = None
+
+    def done(self) -> bool:
+        """Whether it has completed or failed. Does not block."""
+        return bool(self._work.done())
+
+    def wait(self, timeout: Seconds = None) -> Any:
+        """The result: a tensor, or a list of them. Raises what went wrong; OpTimeout leaves it running."""
+        self._work.wait(timeout)
+        if self._deliver is not None:
+            with torch.no_grad():
+                self._result, self._deliver = self._deliver(self._work.result()), None
+        return self._result
+
+
+def poll(handle: Handle) -> bool:
+    """`handle.done()`."""
+    return handle.done()
+
+
+def synchronize(handle: Handle) -> Any:
+    """`handle.wait()`."""
+    return handle.wait()
+
+
+# --- allreduce
+
+
+def allreduce(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
+    """The reduction of every rank's `tensor`, of one shape and dtype, as a new tensor.
+
+    `op`: "average", or one that `Communicator.allreduce` has. `comm`: None for the one that `collectives.init` made.
+    Differentiable for average and sum.
+    """
+    return _Allreduce.apply(tensor, op_name(op), default(comm), timeout)
+
+
+def allreduce_(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
+    """`allreduce` in place; returns `tensor`."""
+    array, finish = writing(tensor)
+    default(comm).allreduce(array, op_name(op), out=array, timeout=timeout)
+    if finish is not None:
+        with torch.no_grad():
+            finish()
+    return tensor
+
+
+def allreduce_async(
+    tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
+) -> Handle:
+    """`allreduce` in the background, without a gradient."""
+    work = default(comm).allreduce_async(reading(tensor), op_name(op), timeout=timeout)
+    return Handle(work, lambda result: tensor_of(result).view(tensor.shape))
+
+
+def allreduce_async_(
+    tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
+) -> Handle:
+    """`allreduce_` in the background."""
+    array, finish = writing(tensor)
+    work = default(comm).allreduce_async(array, op_name(op), out=array, timeout=timeout)
+    return Handle(work, lambda _: _after((finish,), tensor))
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any], op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
+) -> list[Any]:
+    """`allreduce` of each, in one call; without a gradient."""
+    return grouped_allreduce_async(tensors, op, comm=comm, timeout=timeout).wait()
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Any], op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
+) -> list[Any]:
+    """`allreduce_` of each, in one call."""
+    written = [writing(tensor) for tensor in tensors]
+    arrays = [array for array, _ in written]
+    default(comm).allreduce_many(arrays, op_name(op), out=arrays, timeout=timeout)
+    with torch.no_grad():
+        return _after([finish for _, finish in written], list(tensors))
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Any], op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
+) -> Handle:
+    """`grouped_allreduce` in the background."""
+    arrays = [reading(tensor) for tensor in tensors]
+    work = default(comm).allreduce_many_async(arrays, op_name(op), timeout=timeout)
+    shapes = [tensor.shape for tensor in tensors]
+    return Handle(work, lambda found: [tensor_of(a).view(s) for a, s in zip(found, shapes, strict=True)])
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Any], op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
+) -> Handle:
+    """`grouped_allreduce_` in the background."""
+    written = [writing(tensor) for tensor in tensors]
+    arrays = [array for array, _ in written]
+    work = default(comm).allreduce_many_async(arrays, op_name(op), out=arrays, timeout=timeout)
+    given = list(tensors)
+    return Handle(work, lambda _: _after([finish for _, finish in written], given))
+
+
+# --- the others
+
+
+def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
+    """Every rank's `tensor`, joined on the first axis in rank order; only the first extents may differ.
+
+    Differentiable.
+    """
+    return _Allgather.apply(tensor, default(comm), timeout)
+
+
+def allgather_async(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Handle:
+    """`allgather` in the background, once every rank has called it; without a gradient."""
+    return Handle(default(comm).allgatherv_async(reading(tensor, moved=True), timeout=timeout), _like(tensor))
+
+
+def broadcast(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
+    """The root's `tensor`, of one shape and dtype everywhere, as a new tensor. Differentiable."""
+    return _Broadcast.apply(tensor, root_rank, default(comm), timeout)
+
+
+def broadcast_(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
+    """Overwrite `tensor` with the root's; returns it."""
+    array, finish = writing(tensor, moved=True)
+    default(comm).broadcast(array, root_rank, timeout=timeout)
+    with torch.no_grad():
+        return _after((finish,), tensor)
+
+
+def broadcast_async(
+    tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None
+) -> Handle:
+    """`broadcast` in the background, without a gradient."""
+    return broadcast_async_(tensor.detach().clone(), root_rank, comm=comm, timeout=timeout)
+
+
+def broadcast_async_(
+    tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None
+) -> Handle:
+    """`broadcast_` in the background."""
+    array, finish = writing(tensor, moved=True)
+    work = default(comm).broadcast_async(array, root_rank, timeout=timeout)
+    return Handle(work, lambda _: _after((finish,), tensor))
+
+
+def reducescatter(
+    tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
+) -> Any:
+    """This rank's rows of `allreduce(tensor, op)`; where rows leave a rest, the first ranks have one more.
+
+    Differentiable for average and sum.
+    """
+    return _Reducescatter.apply(tensor, op_name(op), default(comm), timeout)
+
+
+def alltoall(
+    tensor: Any, splits: Any = None, *, comm: Communicator | None = None, timeout: Seconds = None
+) -> tuple[Any, Any]:
+    """splits[i] rows of `tensor` go to rank i; the rows received, in rank order, and how many came from each rank.
+
+    `splits`: a sequence or tensor of ints; None divides the rows evenly. Differentiable.
+    """
+    comm = default(comm)
+    if splits is None:
+        if not tensor.dim() or tensor.shape[0] % comm.size:
+            raise ValueError(f"alltoall: {tuple(tensor.shape)} cannot be divided evenly among {comm.size} ranks")
+        leaving = np.full(comm.size, tensor.shape[0] // comm.size, np.int64)
+    else:
+        leaving = np.asarray(splits, np.int64)
+    if leaving.shape != (comm.size,) or leaving.min() < 0 or not tensor.dim() or leaving.sum() != tensor.shape[0]:
+        raise ValueError(
+            f"alltoall: splits {leaving.tolist()} do not divide {tuple(tensor.shape)} among {comm.size} ranks"
+        )
+    coming = comm.alltoall(leaving, timeout=timeout)
+    return _Alltoall.apply(tensor, leaving, coming, comm, timeout), torch.from_numpy(coming)
+
+
+def barrier(*, comm: Communicator | None = None, timeout: Seconds = None) -> None:
+    """Return when every rank has called it."""
+    default(comm).barrier(timeout=timeout)
+
+
+# --- their gradients
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: Any, op: str, comm: Communicator, timeout: Seconds) -> Any:
+        context.given = op, comm, timeout
+        return tensor_of(comm.allreduce(reading(tensor), op, timeout=timeout)).view(tensor.shape)
+
+    @staticmethod
+    def backward(context: Any, *grads: Any) -> Any:
+        op, comm, timeout = context.given
+        _has_gradient(op)
+        return _Allreduce.apply(grads[0], op, comm, timeout), None, None, None
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: Any, comm: Communicator, timeout: Seconds) -> Any:
+        context.given = tensor.shape[0] if tensor.dim() else 0, comm, timeout
+        return _like(tensor)(comm.allgatherv(reading(tensor, moved=True), timeout=timeout))
+
+    @staticmethod
+    def backward(context: Any, *grads: Any) -> Any:
+        rows, comm, timeout = context.given
+        whole = comm.allreduce(reading(grads[0]), timeout=timeout)
+        start = int(comm.allgather(np.array(rows), timeout=timeout)[: comm.rank].sum())
+        return tensor_of(whole[start : start + rows]), None, None
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: Any, root: int, comm: Communicator, timeout: Seconds) -> Any:
+        context.given = root, comm, timeout
+        return broadcast_(tensor.detach().clone(), root, comm=comm, timeout=timeout)
+
+    @staticmethod
+    def backward(context: Any, *grads: Any) -> Any:
+        root, comm, timeout = context.given
+        total = comm.reduce(reading(grads[0]), root=root, timeout=timeout)
+        grad = torch.zeros_like(grads[0]) if total is None else tensor_of(total).view(grads[0].shape)
+        return grad, None, None, None
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: Any, op: str, comm: Communicator, timeout: Seconds) -> Any:
+        if not tensor.dim():
+            raise ValueError("reducescatter divides the first axis among ranks, but the tensor is 0-d")
+        context.given = op, comm, timeout
+        x = reading(tensor)
+        counts = _shares(x.shape[0], comm.size)
+        most = counts[0]
+        if most * comm.size != x.shape[0]:  # every block as long as the longest one
+            padded = np.zeros((comm.size, most, *x.shape[1:]), x.dtype)
+            start = 0
+            for block, rows in zip(padded, counts, strict=True):
+                block[:rows] = x[start : start + rows]
+                start += rows
+            x = padded.reshape(-1, *x.shape[1:])
+        return tensor_of(comm.reduce_scatter(x, op, timeout=timeout)[: counts[comm.rank]])
+
+    @staticmethod
+    def backward(context: Any, *grads: Any) -> Any:
+        op, comm, timeout = context.given
+        _has_gradient(op)
+        whole = tensor_of(comm.allgatherv(reading(grads[0]), timeout=timeout))
+        return whole.div_(comm.size) if op == "avg" else whole, None, None, None
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: Any, leaving: Any, coming: Any, comm: Communicator, timeout: Seconds) -> Any:
+        context.given = leaving, coming, comm, timeout
+        return _like(tensor)(comm.alltoallv(reading(tensor, moved=True), leaving, timeout=timeout))
+
+    @staticmethod
+    def backward(context: Any, *grads: Any) -> Any:
+        leaving, coming, comm, timeout = context.given
+        return _Alltoall.apply(grads[0], coming, leaving, comm, timeout), None, None, None, None
+
+
+def op_name(op: str) -> str:
+    """The communicator's name of `op`."""
+    return "avg" if op == "average" else op
+
+
+def _has_gradient(op: str) -> None:
+    if op not in ("avg", "sum"):
+        raise NotImplementedError(f"op {op!r} has no gradient: use 'average' or 'sum', or detach the tensor")
+
+
+def _shares(rows: int, size: int) -> list[int]:
+    return [rows // size + (rank < rows % size) for rank in range(size)]
+
+
+def _like(tensor: Any) -> Callable[[Any], Any]:
+    """Makes a tensor of an array that has moved, where dtypes that NumPy has not go as numbers of their size."""
+
+    def made(array: Any) -> Any:
+        found = tensor_of(array)
+        return found if found.dtype == tensor.dtype else found.view(tensor.dtype)
+
+    return made
+
+
+def _after(finishes: Sequence[Any], result: Any) -> Any:
+    for finish in finishes:
+        if finish is not None:
+            finish()
+    return result

@@ -1,0 +1,70 @@
+"""Communication hooks for DistributedDataParallel that send gradients in half the bytes.
+
+    model.register_comm_hook(None, collectives.torch.bf16_hook)
+    model.register_comm_hook(collectives.torch.HookState(error_feedback=True), collectives.torch.fp16_hook)
+
+Invariant: gradients are averaged in the group's order of operations, as without a hook; sums are rounded once where
+the library adds up in float32. A hook's error is the communicator's, unlike that of a future's `then`.
+"""
+
+# Annotations are not postponed here: DistributedDataParallel compares those of a hook with its own.
+
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from collectives.torch.compression import Compression
+from collectives.torch.process_group import CollectivesProcessGroup
+from collectives.torch.tensors import reading
+
+
+class HookState:
+    """What a hook keeps for one model. `group`: None for the default one.
+
+    `error_feedback`: what rounding took is added to the next gradients, which needs memory for a copy of them.
+    """
+
+    def __init__(self, group: Any = None, *, error_feedback: bool = False) -> None:
+        self.group: Final = group
+        self._feedback: Final = error_feedback
+        self._compressions: Final[dict[str, Compression]] = {}
+
+    def compression(self, name: str) -> Compression:
+        found = self._compressions.get(name)
+        if found is None:
+            found = self._compressions[name] = Compression(name, error_feedback=self._feedback)
+        return found
+
+
+def fp16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages a bucket of gradients as float16. `state`: None, a process group, or a HookState.
+
+    float16 goes up to 65504; larger gradients become infinite, which loss scaling notices.
+    """
+    return _averaged(state, bucket, "fp16")
+
+
+def bf16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages a bucket of gradients as bfloat16, which has the range of float32. `state` as in `fp16_hook`."""
+    return _averaged(state, bucket, "bf16")
+
+
+def _averaged(state: Any, bucket: Any, name: str) -> Any:
+    given = state if isinstance(state, HookState) else None
+    group = (given.group if given else state) or dist.group.WORLD
+    if not isinstance(group, CollectivesProcessGroup):
+        raise TypeError(
+            f"this hook is for process groups of the backend 'collectives', not {type(group).__name__}: torch's own "
+            "are in torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+        )
+    compression = given.compression(name) if given else Compression(name)
+    buffer = bucket.buffer()
+    sent = compression.compress(buffer, bucket.index())
+
+    def finish(_: Any) -> None:
+        compression.decompress(sent, buffer)
+
+    array = reading(sent)
+    work = group.started("allreduce", array, "avg", out=array, tensors=(buffer,), finish=finish)
+    return work.promise(buffer)

@@ -1,0 +1,329 @@
+"""DistributedOptimizer: any optimizer of torch, with gradients averaged over all ranks while they are still computed.
+
+Invariant: buckets start in one order on every rank, whatever order gradients come in, and no step is taken with
+gradients that were not averaged. A parameter without a gradient on every rank keeps having none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from collectives.communicator import Communicator
+from collectives.default import default
+from collectives.torch.compression import compression_of
+from collectives.torch.functions import op_name
+from collectives.torch.tensors import tensor_of, writing
+from native.errors import DesyncError
+
+BUCKET: Final = 25 << 20  # bytes
+_NONE, _DENSE, _SPARSE = 0, 1, 2  # what a parameter's gradient is
+
+
+class Item(NamedTuple):
+    """A parameter on its way: what is sent, where it goes, and what brings it there."""
+
+    place: int
+    sent: Any
+    grad: Any
+    finish: Any
+
+
+class Flight(NamedTuple):
+    """A bucket under way."""
+
+    work: Any
+    items: list[Item]
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    named_parameters: Iterable[tuple[str, Any]] | None = None,
+    compression: Any = None,
+    backward_passes_per_step: int = 1,
+    op: str = "average",
+    comm: Communicator | None = None,
+    *,
+    bucket_bytes: int = BUCKET,
+    sparse_as_dense: bool = False,
+    error_feedback: bool = False,
+    timeout: float | None = None,
+) -> Any:
+    """`optimizer`, whose `step` first waits for gradients to be averaged over all ranks; also an instance of its class.
+
+    - `named_parameters`: for messages, as of `model.named_parameters()`
+    - `compression`: "fp16" or "bf16" on the wire; `error_feedback` adds what rounding took to the next gradient
+    - `backward_passes_per_step`: that many gradients are added up locally before they are sent
+    - `op`: "average" or "sum"
+    - `comm`: None for the one that `collectives.init` made. Collective: a `dup` of it is made, and closed with it
+    - `bucket_bytes`: gradients travel together up to so many bytes
+    - `sparse_as_dense`: otherwise sparse gradients stay sparse, and are gathered
+
+    Gradients of the first step are sent at its end; from then on buckets start while the rest is computed. Takes over
+    the state of `optimizer`, which is not to be used any more. ValueError where names are missing or come twice;
+    DesyncError at the first step where ranks have other parameters.
+    """
+    if op_name(op) not in ("avg", "sum"):
+        raise ValueError(f"op is {op!r}: gradients are averaged or summed")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}: it must be 1 or more")
+    if isinstance(optimizer, _Distributed):
+        raise TypeError("the optimizer is distributed already")
+    kind = type(optimizer)
+    made = type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__, "__module__": kind.__module__})
+    distributed: Any = object.__new__(made)
+    distributed.__dict__.update(optimizer.__dict__)
+    distributed._begin(
+        _names(optimizer, named_parameters),
+        compression_of(compression, error_feedback),
+        backward_passes_per_step,
+        op_name(op),
+        default(comm).attached(),
+        bucket_bytes,
+        sparse_as_dense,
+        timeout,
+    )
+    return distributed
+
+
+class _Distributed:
+    """Goes in front of an optimizer's class."""
+
+    def _begin(
+        self,
+        names: list[str],
+        compression: Any,
+        passes: int,
+        op: str,
+        comm: Communicator,
+        bucket_bytes: int,
+        sparse_as_dense: bool,
+        timeout: float | None,
+    ) -> None:
+        self._params: list[Any] = _trained(self)
+        self._names = names
+        self._compression = compression
+        self._passes = passes
+        self._op = op
+        self._comm = comm
+        self._bucket_bytes = bucket_bytes
+        self._sparse_as_dense = sparse_as_dense
+        self._timeout = timeout
+        self._place = {id(param): i for i, param in enumerate(self._params)}
+        self._left = [passes] * len(self._params)  # backward passes until a gradient is sent
+        self._buckets: list[list[int]] = []  # known after the first step
+        self._bucket_of: list[int] = []
+        self._sparse: list[int] = []
+        self._waits: list[int] = []  # gradients that a bucket still waits for
+        self._next = 0  # the bucket to start next
+        self._flights: list[Flight] = []
+        self._steps = 0
+        self._synchronized = False
+        self._skips = False
+        self._hooks = [param.register_post_accumulate_grad_hook(self._arrived) for param in self._params]
+
+    # --- as gradients come
+
+    def _arrived(self, param: Any) -> None:
+        i = self._place[id(param)]
+        if self._left[i] <= 0:
+            raise RuntimeError(
+                f"parameter {self._names[i]!r} got another gradient after the last one was sent: call step() after "
+                f"{self._passes} backward passes, or set backward_passes_per_step"
+            )
+        self._left[i] -= 1
+        if self._left[i] or not self._buckets or self._bucket_of[i] < 0:
+            return
+        self._waits[self._bucket_of[i]] -= 1
+        while self._next < len(self._buckets) and not self._waits[self._next]:
+            self._start()
+
+    def _start(self) -> None:
+        """Send the next bucket. Gradients that are missing go as zeros: another rank may have them."""
+        items = []
+        for i in self._buckets[self._next]:
+            param = self._params[i]
+            grad = torch.zeros_like(param) if param.grad is None else param.grad
+            grad = grad.to_dense() if grad.layout is not torch.strided else grad
+            sent = self._compression.compress(grad, i)
+            items.append(Item(i, sent, grad, None))
+        written = [writing(item.sent) for item in items]
+        arrays = [array for array, _ in written]
+        work = self._comm.allreduce_many_async(
+            arrays, self._op, out=arrays, bucket_bytes=self._bucket_bytes, timeout=self._timeout
+        )
+        self._flights.append(
+            Flight(work, [item._replace(finish=finish) for item, (_, finish) in zip(items, written, strict=True)])
+        )
+        self._next += 1
+
+    # --- the step
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are averaged. Called by `step`; by users who clip gradients before it.
+
+        Raises what went wrong: PeerLost, DesyncError, ...
+        """
+        kinds = np.array([self._kind(param) for param in self._params], np.uint8)
+        if not self._buckets and not self._sparse:
+            self._plan(kinds)
+        while self._next < len(self._buckets):
+            self._start()
+        anywhere = self._comm.allreduce(kinds, "max", timeout=self._timeout)
+        with torch.no_grad():
+            for flight in self._flights:
+                flight.work.wait()
+                for item in flight.items:
+                    self._deliver(item, anywhere[item.place])
+            for i in self._sparse:
+                if anywhere[i]:
+                    self._gather(i)
+        self._reset()
+        self._steps += 1
+        self._synchronized = True
+
+    def step(self, closure: Any = None) -> Any:
+        """`synchronize`, then the optimizer's own step."""
+        if not self._skips:
+            if self._synchronized:
+                warnings.warn(
+                    "step() averages gradients that synchronize() has averaged: wrap it in `with "
+                    "optimizer.skip_synchronize()`",
+                    stacklevel=2,
+                )
+            self.synchronize()
+        self._synchronized = False
+        return super().step(closure)  # type: ignore[misc]
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """`step` in here does not call `synchronize`: it was called before."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's. RuntimeError where gradients are still on their way."""
+        if self._flights:
+            raise RuntimeError("zero_grad() between backward() and step(): gradients are still being averaged")
+        return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From the next step on."""
+        if passes < 1:
+            raise ValueError(f"backward_passes_per_step is {passes}: it must be 1 or more")
+        self._passes = passes
+        self._reset()
+
+    def close(self) -> None:
+        """Remove the hooks and close the communicator that was made for them."""
+        for hook in self._hooks:
+            hook.remove()
+        self._comm.close()
+
+    # --- parts
+
+    def _plan(self, kinds: Any) -> None:
+        """Buckets in reverse order of parameters, since gradients of the last layers come first.
+
+        Those that had none on any rank come last, so that no bucket waits for them in vain.
+        """
+        self._agree()
+        anywhere = self._comm.allreduce(kinds, "max", timeout=self._timeout)
+        self._sparse = [i for i, kind in enumerate(anywhere) if kind == _SPARSE]
+        held, bucket = 0, list[int]()
+        for i in sorted(range(len(self._params)), key=lambda i: (bool(anywhere[i] == _NONE), -i)):
+            if anywhere[i] == _SPARSE:
+                continue
+            size = self._params[i].numel() * self._params[i].element_size()
+            if bucket and held + size > self._bucket_bytes:
+                self._buckets.append(bucket)
+                held, bucket = 0, []
+            bucket.append(i)
+            held += size
+        if bucket:
+            self._buckets.append(bucket)
+        self._bucket_of = [-1] * len(self._params)
+        for number, members in enumerate(self._buckets):
+            for i in members:
+                self._bucket_of[i] = number
+
+    def _agree(self) -> None:
+        """DesyncError, on every rank, where ranks have other parameters; says which is the first."""
+        forms = [f"{tuple(param.shape)} {param.dtype}" for param in self._params]
+        marks = [hashlib.sha256(form.encode()).digest()[:8] for form in forms]
+        mine = np.frombuffer(b"".join(marks), np.uint64)
+        lengths = self._comm.allgather(np.array(len(mine)), timeout=self._timeout)
+        if len(set(lengths.tolist())) > 1:
+            counts = ", ".join(f"rank {rank} has {count}" for rank, count in enumerate(lengths.tolist()))
+            raise DesyncError(f"ranks have different numbers of parameters to train: {counts}")
+        everyones = self._comm.allgather(mine, timeout=self._timeout)
+        different = np.argwhere(everyones != everyones[0])
+        if len(different):
+            i = int(different[:, 1].min())
+            ranks = [int(rank) for rank, place in different if place == i]
+            raise DesyncError(
+                f"step {self._steps}: parameter {self._names[i]!r} is {forms[i]} on rank {self._comm.rank}; "
+                f"ranks {ranks} have another shape or dtype there than rank 0"
+            )
+
+    def _kind(self, param: Any) -> int:
+        if param.grad is None:
+            return _NONE
+        return _SPARSE if param.grad.is_sparse and not self._sparse_as_dense else _DENSE
+
+    def _deliver(self, item: Item, anywhere: int) -> None:
+        if item.finish is not None:
+            item.finish()
+        self._compression.decompress(item.sent, item.grad)
+        param = self._params[item.place]
+        if param.grad is not item.grad and anywhere:
+            param.grad = item.grad
+
+    def _gather(self, i: int) -> None:
+        """Every rank's rows of a sparse gradient."""
+        param = self._params[i]
+        grad = torch.zeros_like(param).to_sparse(1) if param.grad is None else param.grad
+        grad = (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()
+        comm, limit = self._comm, self._timeout
+        indices = comm.allgatherv(np.ascontiguousarray(grad.indices().t().numpy()), timeout=limit)
+        values = tensor_of(comm.allgatherv(writing(grad.values()).array, timeout=limit))
+        if self._op == "avg":
+            values = values / comm.size
+        places = torch.from_numpy(indices).t()
+        param.grad = torch.sparse_coo_tensor(places, values, param.shape, check_invariants=True).coalesce()
+
+    def _reset(self) -> None:
+        self._flights.clear()
+        self._next = 0
+        self._left = [self._passes] * len(self._params)
+        self._waits = [len(members) for members in self._buckets]
+
+
+def _trained(optimizer: Any) -> list[Any]:
+    return [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
+
+
+def _names(optimizer: Any, named: Iterable[tuple[str, Any]] | None) -> list[str]:
+    """Of the parameters to train, in the optimizer's order. ValueError where one is missing, or comes twice."""
+    params = _trained(optimizer)
+    if named is None:
+        return [f"parameter {i}" for i in range(len(params))]
+    pairs = list(named)
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"named_parameters has names that come twice: {', '.join(twice)}")
+    known = {id(param): name for name, param in pairs}
+    missing = [i for i, param in enumerate(params) if id(param) not in known]
+    if missing:
+        raise ValueError(f"named_parameters lacks parameters of the optimizer: numbers {missing}")
+    return [known[id(param)] for param in params]

@@ -1,0 +1,172 @@
+"""Models and optimizers the same on every rank: from one rank's, or as the average of all.
+
+Invariant: no pickle. Values travel as tensors, and their description as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from collectives.communicator import Communicator
+from collectives.default import default
+from collectives.torch.functions import broadcast_, grouped_allreduce_
+from native.errors import Aborted
+
+_LONGEST: Final = 256 << 20  # bytes of JSON
+
+
+def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
+    """Overwrite all tensors with the root's.
+
+    `parameters`: a module (buffers go along), a state dict, or pairs of name and tensor; the same on every rank.
+    """
+    comm = default(comm)
+    with torch.no_grad():
+        for _, tensor in _tensors(parameters):
+            broadcast_(tensor, root_rank, comm=comm)
+
+
+def broadcast_object(value: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
+    """The root's `value`: bytes, or what JSON can say, up to 256 MiB. Tuples come back as lists, keys as strings.
+
+    Where it is anything else the root raises TypeError or ValueError, and the other ranks Aborted.
+    """
+    comm = default(comm)
+    data, refused = b"", None
+    if comm.rank == root_rank:
+        try:
+            data = b"b" + value if isinstance(value, bytes) else b"j" + json.dumps(value).encode()
+            if len(data) > _LONGEST:
+                raise ValueError(f"broadcast_object: {len(data)} bytes are more than {_LONGEST}")
+        except (TypeError, ValueError) as error:
+            data, refused = b"", error
+    length = int(comm.broadcast(np.array(len(data)), root_rank))
+    if refused is not None:
+        raise refused
+    if not 0 < length <= _LONGEST:
+        raise Aborted(f"broadcast_object: rank {root_rank}, the root, was given an object that it refused")
+    buffer = np.frombuffer(data, np.uint8).copy() if data else np.empty(length, np.uint8)
+    received = comm.broadcast(buffer, root_rank).tobytes()
+    return received[1:] if received[:1] == b"b" else json.loads(received[1:])
+
+
+def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
+    """Give `optimizer` the state and settings of the root's; others need not have made a step yet.
+
+    TypeError, on every rank, where the root's state has anything but tensors, numbers, texts, lists and dicts.
+    """
+    comm = default(comm)
+    root = comm.rank == root_rank
+    tensors: list[Any] = []
+    described, problem = None, ""
+    if root:
+        state = optimizer.state_dict()
+        try:
+            described = json.dumps(_describe(state, tensors, "state"))
+        except TypeError as error:
+            problem = str(error)
+    described, problem = broadcast_object([described, problem], root_rank, comm=comm)
+    if problem:
+        raise TypeError(f"broadcast_optimizer_state: {problem}")
+    arriving: list[Any] = tensors if root else []
+    restored = _restore(json.loads(described), arriving, root)
+    for tensor in arriving:
+        broadcast_(tensor, root_rank, comm=comm)
+    if not root:
+        optimizer.load_state_dict(restored)
+
+
+def average_parameters(parameters: Any, *, comm: Communicator | None = None) -> None:
+    """Replace floating-point tensors by their average over all ranks. `parameters` as in `broadcast_parameters`."""
+    floating = [t.detach() for _, t in _tensors(parameters) if t.is_floating_point() or t.is_complex()]
+    if floating:
+        grouped_allreduce_(floating, "average", comm=default(comm))
+
+
+class ModelAverager:
+    """Local SGD: ranks train by themselves, and their models are averaged every so many steps.
+
+        averager = ModelAverager(model, every=8)
+        for batch in batches:
+            ...; optimizer.step(); averager.step()
+
+    `every=1` is synchronous SGD but for the optimizer's own state. All ranks make the same number of steps. To make one
+    is collective, since it has a `dup` of `comm` (None: the one that `collectives.init` made).
+    """
+
+    def __init__(self, parameters: Any, every: int = 1, *, warmup: int = 0, comm: Communicator | None = None) -> None:
+        """`warmup`: after each of the first so many steps models are averaged. ValueError for less than 1, or 0."""
+        if every < 1 or warmup < 0:
+            raise ValueError(f"every is {every} and warmup {warmup}: they must be at least 1 and 0")
+        self._parameters: Final = parameters
+        self._every: Final = every
+        self._warmup: Final = warmup
+        self._comm: Final = default(comm).attached()
+        self.steps = 0
+
+    def step(self) -> bool:
+        """Count a step; average where it is time to. Returns whether it was."""
+        self.steps += 1
+        due = self.steps <= self._warmup or (self.steps - self._warmup) % self._every == 0
+        if due:
+            average_parameters(self._parameters, comm=self._comm)
+        return due
+
+    def close(self) -> None:
+        """Close the communicator that was made for it."""
+        self._comm.close()
+
+
+def _tensors(parameters: Any) -> list[tuple[str, Any]]:
+    pairs: Iterable[Any]
+    if isinstance(parameters, torch.nn.Module):
+        # named_parameters and named_buffers tell shared tensors once, and know no non-tensor state
+        pairs = [*parameters.named_parameters(), *parameters.named_buffers()]
+    elif isinstance(parameters, Mapping):
+        pairs = parameters.items()
+    else:
+        pairs = list(parameters)
+    found = []
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError("parameters: give a module, a state dict, or pairs as of named_parameters()")
+        name, tensor = pair
+        if isinstance(tensor, torch.Tensor):
+            found.append((name, tensor))
+    return found
+
+
+def _describe(value: Any, tensors: list[Any], where: str) -> Any:
+    """`value` as JSON, its tensors taken out. TypeError names what cannot be."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_describe(v, tensors, f"{where}[{i}]") for i, v in enumerate(value)]}
+    if isinstance(value, dict) and all(isinstance(key, str | int) for key in value):
+        return {"dict": [[key, _describe(v, tensors, f"{where}[{key!r}]")] for key, v in value.items()]}
+    raise TypeError(f"{where} is a {type(value).__name__}, which cannot be sent")
+
+
+def _restore(described: Any, tensors: list[Any], root: bool) -> Any:
+    """What was described, with room for its tensors, which are added to `tensors`; the root has them."""
+    ((kind, content),) = described.items()
+    if kind == "value":
+        return content
+    if kind == "tensor":
+        if root:
+            return None
+        made = torch.empty(content[1], dtype=getattr(torch, content[0]))
+        tensors.append(made)
+        return made
+    if kind == "dict":
+        return {key: _restore(value, tensors, root) for key, value in content}
+    parts = [_restore(value, tensors, root) for value in content]
+    return tuple(parts) if kind == "tuple" else parts

@@ -1,0 +1,96 @@
+"""The backend of torch.distributed, in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launched import _HOME, launched
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+HERE = Path(__file__).parent
+
+
+def test_every_call_of_torch_distributed() -> None:
+    done = launched(3, HERE / "worker_api.py", OMP_NUM_THREADS="1").succeeded()
+    for rank in range(3):
+        assert done.lines[rank][-1] == "passed all", done.stdout
+
+
+def test_distributed_data_parallel_and_fsdp() -> None:
+    done = launched(2, HERE / "worker_ddp.py", OMP_NUM_THREADS="1").succeeded()
+    for rank in range(2):
+        assert done.lines[rank][-1] == "passed all", done.stdout
+
+
+def test_a_killed_rank_is_named_by_the_others(tmp_path: Path) -> None:
+    """SIGKILL in the middle of training; nobody but the survivors themselves notices."""
+    url = (tmp_path / "store").as_uri()
+    command = [sys.executable, str(HERE / "worker_killed.py"), url]
+    ranks = [
+        subprocess.Popen([*command, str(rank)], env=_environment(), stdout=subprocess.PIPE, text=True)
+        for rank in range(3)
+    ]
+    said = _ended(ranks)
+    assert [rank.returncode for rank in ranks] == [0, -9, 0], said
+    for survivor in (said[0], said[2]):
+        assert survivor.splitlines()[-1] == "PeerLost (1,) within seconds", said
+
+
+@pytest.mark.parametrize("way", ["env", "tcp"])
+def test_ways_of_torch_to_meet(way: str, tmp_path: Path) -> None:
+    """file:// is what the killed ranks use, a launcher's what the others do."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    url = "env://" if way == "env" else f"tcp://127.0.0.1:{port}"
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"} if way == "env" else {}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "worker_meets.py"), url, str(rank)],
+            env={**_environment(), **meeting, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = _ended(ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert [text.split()[-1] for text in said] == ["met", "met"]
+
+
+@pytest.mark.parametrize("launcher", ["collectives", "torchrun"])
+def test_the_example_under_both_launchers(launcher: str) -> None:
+    pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
+    example = str(HERE.parents[2] / "examples" / "torch_ddp_digits.py")
+    if launcher == "collectives":
+        output = launched(2, example, OMP_NUM_THREADS="1", EPOCHS="6").succeeded().stdout
+    else:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", example]
+        settings = {**_environment(), "EPOCHS": "6"}
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=settings, timeout=100)
+        assert done.returncode == 0, done.stderr
+        output = done.stdout
+    assert "the same bits on 2 ranks" in output and "recognised" in output
+
+
+def _ended(ranks: list[subprocess.Popen[str]]) -> list[str]:
+    """What each has printed, when all have ended."""
+    try:
+        return [rank.communicate(timeout=100)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def _environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
+    paths = os.pathsep.join([str(_HOME), *sys.path])
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "COLLECTIVES_CALIBRATE": "off"}

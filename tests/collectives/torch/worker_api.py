@@ -1,0 +1,487 @@
+"""What torch.distributed offers, on this backend: every call against what it must give. Three ranks.
+
+Invariant: each part is the same on every rank, so one that fails on a rank leaves no other waiting without an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _make_nccl_premul_sum
+from torch.distributed.distributed_c10d import _coalescing_manager
+
+import collectives.torch
+from native.errors import Aborted, DesyncError, OpTimeout
+
+RANK, SIZE = 0, 0
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTS = (
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.bool,
+)
+COMPLEX = (torch.complex64, torch.complex128)
+parts: list[Callable[[], None]] = []
+
+
+def part(function: Callable[[], None]) -> Callable[[], None]:
+    parts.append(function)
+    return function
+
+
+def values(rank: int, dtype: Any, shape: tuple[int, ...] = (3, 5)) -> Any:
+    """What that rank has: small whole numbers, exact in every dtype."""
+    numbers = torch.arange(torch.Size(shape).numel()).reshape(shape) * (rank + 1) % 7
+    return (numbers % 2 if dtype is torch.bool else numbers).to(dtype)
+
+
+def everyones(dtype: Any, shape: tuple[int, ...] = (3, 5)) -> list[Any]:
+    return [values(rank, dtype, shape) for rank in range(SIZE)]
+
+
+def equal(found: Any, wanted: Any) -> None:
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape, (found, wanted)
+    assert torch.equal(found, wanted), (found, wanted)
+
+
+def raises(kind: Any, text: str, action: Callable[[], Any]) -> BaseException:
+    with pytest.raises(kind, match=re.escape(text) if text else None) as caught:
+        action()
+    return caught.value
+
+
+@part
+def all_dtypes_are_summed_and_sent() -> None:
+    for dtype in (*FLOATS, *INTS, *COMPLEX):
+        x = values(RANK, dtype)
+        dist.all_reduce(x)
+        total = sum(t.to(torch.complex128) for t in everyones(dtype))
+        equal(x, (total.real if dtype not in COMPLEX else total).to(dtype))
+        y = values(RANK, dtype)
+        dist.broadcast(y, 1)
+        equal(y, values(1, dtype))
+        gathered = [torch.empty_like(y) for _ in range(SIZE)]
+        dist.all_gather(gathered, values(RANK, dtype))
+        for found, wanted in zip(gathered, everyones(dtype), strict=True):
+            equal(found, wanted)
+
+
+@part
+def dtypes_that_are_only_moved() -> None:
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        x = values(RANK, torch.float32).to(dtype)
+        dist.broadcast(x, 2)
+        assert torch.equal(x.view(torch.uint8), values(2, torch.float32).to(dtype).view(torch.uint8))
+    raises(TypeError, "float8_e4m3fn", lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e4m3fn)))
+
+
+@part
+def all_ops() -> None:
+    ops = {
+        dist.ReduceOp.SUM: lambda a, b: a + b,
+        dist.ReduceOp.PRODUCT: lambda a, b: a * b,
+        dist.ReduceOp.MIN: torch.minimum,
+        dist.ReduceOp.MAX: torch.maximum,
+        dist.ReduceOp.BAND: torch.bitwise_and,
+        dist.ReduceOp.BOR: torch.bitwise_or,
+        dist.ReduceOp.BXOR: torch.bitwise_xor,
+    }
+    for op, combine in ops.items():
+        for dtype in (torch.int32, torch.uint8):
+            x = values(RANK, dtype)
+            dist.all_reduce(x, op)
+            equal(x, functools.reduce(combine, everyones(dtype)))
+    for dtype in FLOATS:
+        x = values(RANK, dtype) * SIZE
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        equal(x, sum(everyones(torch.float64)).to(dtype))
+    x = values(RANK, torch.float32)
+    dist.all_reduce(x, _make_nccl_premul_sum(0.5))
+    equal(x, sum(everyones(torch.float32)) * 0.5)
+    raises((ValueError, TypeError), "avg", lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG))
+
+
+@part
+def any_memory_will_do() -> None:
+    whole = torch.zeros(6, 10)
+    whole[::2, ::2] = values(RANK, torch.float32)
+    dist.all_reduce(whole[::2, ::2])
+    equal(whole[::2, ::2], sum(everyones(torch.float32)))
+    assert whole[1::2].abs().sum() == 0
+    turned = values(RANK, torch.float32).t()
+    work = dist.all_reduce(turned, async_op=True)
+    work.wait()
+    equal(turned, sum(everyones(torch.float32)).t())
+    like_images = values(RANK, torch.float32, (2, 3, 4, 5)).to(memory_format=torch.channels_last)
+    dist.all_reduce(like_images)
+    equal(like_images, sum(everyones(torch.float32, (2, 3, 4, 5))))
+    single = torch.tensor(float(RANK))
+    dist.all_reduce(single)
+    assert single.item() == 3 and single.dim() == 0
+    empty = torch.empty(0, 4)
+    dist.all_reduce(empty)
+    assert empty.shape == (0, 4)
+    weight = torch.nn.Parameter(torch.full((3,), float(RANK)))
+    dist.all_reduce(weight)
+    assert weight.tolist() == [3.0] * 3 and weight.requires_grad
+    conjugated = torch.full((2,), 1 + 2j).conj()
+    work = dist.group.WORLD.broadcast([conjugated])  # as torch's own call would not let it through
+    work.wait()
+    assert conjugated.tolist() == [1 - 2j] * 2
+    pieces = torch.zeros(SIZE, 15)  # neighbours in memory: filled where they lie
+    dist.all_gather(list(pieces), values(RANK, torch.float32).reshape(-1))
+    equal(pieces, torch.stack(everyones(torch.float32)).reshape(SIZE, -1))
+
+
+@part
+def reduce_gather_scatter() -> None:
+    x = values(RANK, torch.float32)
+    dist.reduce(x, 1)
+    equal(x, sum(everyones(torch.float32)) if RANK == 1 else values(RANK, torch.float32))
+    found = [torch.empty(3, 5) for _ in range(SIZE)] if RANK == 2 else None
+    dist.gather(values(RANK, torch.float32), found, dst=2)
+    for got, wanted in zip(found or [], everyones(torch.float32), strict=False):
+        equal(got, wanted)
+    y = torch.empty(3, 5, dtype=torch.bfloat16)
+    dist.scatter(y, everyones(torch.bfloat16) if RANK == 0 else None, src=0)
+    equal(y, values(RANK, torch.bfloat16))
+    raises(ValueError, "2 tensors", lambda: dist.all_gather([torch.empty(3)] * 2, torch.empty(3)))
+    raises(ValueError, "does not fit", lambda: dist.all_gather([torch.empty(4)] * SIZE, torch.empty(3)))
+
+
+@part
+def unequal_lists() -> None:
+    parts = [torch.empty(2 * rank + 1, 2) for rank in range(SIZE)]
+    dist.all_gather(parts, torch.full((2 * RANK + 1, 2), float(RANK)))
+    for rank, found in enumerate(parts):
+        equal(found, torch.full((2 * rank + 1, 2), float(rank)))
+    mine = torch.empty(RANK + 1)
+    dist.reduce_scatter(mine, [torch.full((rank + 1,), float(rank + RANK)) for rank in range(SIZE)])
+    equal(mine, torch.full((RANK + 1,), 3.0 * RANK + 3.0))
+
+
+@part
+def into_one_tensor() -> None:
+    x = values(RANK, torch.float32)
+    for shape in ((SIZE * 3, 5), (SIZE, 3, 5)):
+        out = torch.empty(shape)
+        dist.all_gather_into_tensor(out, x)
+        equal(out, torch.cat(everyones(torch.float32)).reshape(shape))
+    place = torch.full((SIZE, 4), -1.0)
+    place[RANK] = RANK  # where it will be in the whole, as FSDP has it
+    dist.all_gather_into_tensor(place, place[RANK])
+    equal(place, torch.arange(3.0).reshape(3, 1).expand(3, 4).contiguous())
+    mine = torch.empty(2)
+    dist.reduce_scatter_tensor(mine, torch.arange(6.0) + RANK)
+    equal(mine, 3 * torch.arange(6.0)[2 * RANK : 2 * RANK + 2] + 3)
+    own = torch.arange(6.0) + RANK
+    dist.reduce_scatter_tensor(own[2 * RANK : 2 * RANK + 2], own, op=dist.ReduceOp.AVG)
+    equal(own[2 * RANK : 2 * RANK + 2], torch.arange(6.0)[2 * RANK : 2 * RANK + 2] + 1)
+    scaled, source = torch.empty(2), torch.ones(6)
+    dist.reduce_scatter_tensor(scaled, source, op=_make_nccl_premul_sum(2.0))
+    assert scaled.tolist() == [6.0, 6.0] and source.tolist() == [1.0] * 6
+    raises(ValueError, "3 times", lambda: dist.all_gather_into_tensor(torch.empty(4), torch.empty(2)))
+
+
+@part
+def all_to_all() -> None:
+    x = torch.arange(6.0) + 10 * RANK
+    y = torch.empty(6)
+    dist.all_to_all_single(y, x)
+    equal(y, torch.cat([torch.arange(6.0)[2 * RANK : 2 * RANK + 2] + 10 * rank for rank in range(SIZE)]))
+    # rank r sends (r + to) % 3 rows to each
+    sends = [(RANK + to) % SIZE for to in range(SIZE)]
+    comes = [(RANK + of) % SIZE for of in range(SIZE)]
+    rows = torch.cat([torch.full((n, 2), 10.0 * RANK + to) for to, n in enumerate(sends)])
+    got = torch.empty(sum(comes), 2)
+    dist.all_to_all_single(got, rows, comes, sends)
+    equal(got, torch.cat([torch.full((n, 2), 10.0 * of + RANK) for of, n in enumerate(comes)]))
+    out = [torch.empty(of + RANK + 1, dtype=torch.int64) for of in range(SIZE)]
+    dist.all_to_all(out, [torch.full((RANK + to + 1,), 10 * RANK + to) for to in range(SIZE)])
+    for of, found in enumerate(out):
+        equal(found, torch.full((of + RANK + 1,), 10 * of + RANK))
+    raises(ValueError, "evenly", lambda: dist.all_to_all_single(torch.empty(4), torch.empty(4)))
+    raises(ValueError, "input_split_sizes", lambda: dist.all_to_all_single(got, rows, comes, [1, 1, 9]))
+
+
+@part
+def messages() -> None:
+    after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    # Everybody sends before it receives, more than fits into any buffer.
+    big = torch.full((3 << 20,), float(RANK))
+    got = torch.empty_like(big)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, big, after), dist.P2POp(dist.irecv, got, before)])
+    for work in works:
+        work.wait()
+    assert got[0] == before and got[-1] == before
+    for turn in range(20):
+        if RANK == 0:
+            dist.send(torch.tensor([turn]), 1)
+        elif RANK == 1:
+            one = torch.zeros(1, dtype=torch.int64)
+            assert dist.recv(one, 0) == 0
+            assert one.item() == turn
+    if RANK == 2:  # tags tell messages apart, whatever their order
+        first, second = torch.tensor([1.0]), torch.tensor([2.0])
+        works = [dist.isend(first, 0, tag=7), dist.isend(second, 0, tag=8)]
+    elif RANK == 0:
+        second, first = torch.zeros(2, 2)[:, :1].unbind(0)
+        works = [dist.irecv(second, 2, tag=8)]
+        works[0].wait()
+        works = [dist.irecv(first, 2, tag=7)]
+    for work in works:
+        work.wait()
+    assert RANK == 1 or (first.item(), second.item()) == (1.0, 2.0)
+    raises(NotImplementedError, "src=", lambda: dist.recv(torch.zeros(1)))
+
+
+@part
+def objects() -> None:
+    found: list[Any] = [None] * SIZE
+    dist.all_gather_object(found, {"rank": RANK, "more": "x" * 100 * RANK})
+    assert [f["rank"] for f in found] == [0, 1, 2] and len(found[2]["more"]) == 200
+    things = [("from", RANK), None] if RANK == 1 else [None, None]
+    dist.broadcast_object_list(things, 1)
+    assert things == [("from", 1), None]
+    gathered = [None] * SIZE if RANK == 0 else None
+    dist.gather_object(RANK, gathered, 0)
+    assert gathered == ([0, 1, 2] if RANK == 0 else None)
+    mine: list[Any] = [None]
+    dist.scatter_object_list(mine, ["a", "b", "c"] if RANK == 0 else None, 0)
+    assert mine == ["abc"[RANK]]
+
+
+@part
+def works_and_futures() -> None:
+    x = values(RANK, torch.float32)
+    work = dist.all_reduce(x, async_op=True)
+    assert work.wait() is True
+    equal(x, sum(everyones(torch.float32)))
+    assert work.is_completed() and work.is_success() and work.exception() is None and work.result()[0] is x
+    columns = torch.ones(4, 3)[:, 1]  # is copied to and fro
+    work = dist.all_reduce(columns, async_op=True)
+    future = work.get_future()
+    assert future is work.get_future()
+    doubled = future.then(lambda f: f.value()[0] * 2)
+    assert doubled.wait().tolist() == [6.0] * 4 and columns.tolist() == [3.0] * 4
+    polled = torch.ones(4, 3)[:, 1]
+    work = dist.all_reduce(polled, async_op=True)
+    until = time.monotonic() + 30
+    while not work.is_completed():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    assert polled.tolist() == [3.0] * 4
+    many = [dist.all_reduce(torch.full((1000,), float(i)), async_op=True) for i in range(50)]
+    dist.barrier()
+    results = [work.get_future().wait()[0][0].item() for work in reversed(many)]
+    assert results == [3.0 * i for i in reversed(range(50))]
+    kept = dist.all_reduce(torch.ones(100_000), async_op=True)  # nobody else holds the tensor
+    kept.wait()
+    assert kept.result()[0].sum().item() == 300_000
+    dist.barrier(async_op=True).wait()
+
+
+@part
+def several_threads() -> None:
+    """Calls of several threads do not get into each other's way; their order is the caller's affair."""
+    groups = [dist.new_group() for _ in range(2)]
+    found: list[float] = []
+    lock = threading.Lock()
+
+    def run(group: Any) -> None:
+        for _ in range(30):
+            x = torch.ones(100)
+            dist.all_reduce(x, group=group)
+            with lock:
+                found.append(x.sum().item())
+
+    threads = [threading.Thread(target=run, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        dist.all_reduce(torch.ones(5))
+    for thread in threads:
+        thread.join()
+    assert found == [300.0] * 60
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+@part
+def together() -> None:
+    xs = [values(RANK, torch.float32), values(RANK, torch.int32), torch.ones(4, 2)[:, 0]]
+    dist.group.WORLD.allreduce_coalesced(xs).wait()  # torch's own call wants one dtype
+    equal(xs[0], sum(everyones(torch.float32)))
+    equal(xs[1], sum(everyones(torch.int32)).to(torch.int32))
+    assert xs[2].tolist() == [3.0] * 4
+    ys = [values(RANK, torch.float32) for _ in range(3)]
+    with _coalescing_manager(async_ops=True) as manager:
+        for y in ys:
+            dist.all_reduce(y)
+    manager.wait()
+    for y in ys:
+        equal(y, sum(everyones(torch.float32)))
+    outs, ins = [torch.empty(SIZE, 2), torch.empty(SIZE, 3)], [torch.full((n,), float(RANK)) for n in (2, 3)]
+    with _coalescing_manager():
+        for out, inp in zip(outs, ins, strict=True):
+            dist.all_gather_into_tensor(out, inp)
+    assert [out[:, 0].tolist() for out in outs] == [[0.0, 1.0, 2.0]] * 2
+    mine = [torch.empty(1), torch.empty(2)]
+    with _coalescing_manager(async_ops=True) as manager:
+        for i, out in enumerate(mine):
+            dist.reduce_scatter_tensor(out, torch.ones(SIZE * (i + 1)))
+    manager.wait()
+    assert [m.tolist() for m in mine] == [[3.0], [3.0, 3.0]]
+    with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        dist.broadcast(ys[0], 0)
+        dist.broadcast(ys[1], 1)
+    manager.wait()
+
+
+@part
+def functional() -> None:
+    """What compiled programs and DTensor call, from C++."""
+    import torch.distributed._functional_collectives as f
+
+    group = dist.group.WORLD
+    x = values(RANK, torch.float32)
+    equal(f.all_reduce(x, "sum", group) + 0, sum(everyones(torch.float32)))
+    equal(f.all_gather_tensor(x, 0, group) + 0, torch.cat(everyones(torch.float32)))
+    equal(f.reduce_scatter_tensor(torch.ones(6), "sum", 0, group) + 0, torch.full((2,), 3.0))
+    equal(f.broadcast(x, 2, group) + 0, values(2, torch.float32))
+    equal(f.all_to_all_single(torch.full((3,), float(RANK)), None, None, group) + 0, torch.arange(3.0))
+    reduced = f.all_reduce_coalesced([x, x], "avg", group)
+    assert [(t + 0).shape for t in reduced] == [(3, 5)] * 2
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (SIZE,))
+    full = torch.arange(12.0).reshape(6, 2)
+    sharded = distribute_tensor(full, mesh, [Shard(0)])
+    equal(sharded.redistribute(mesh, [Replicate()]).to_local(), full)
+    equal((sharded * 2).full_tensor(), full * 2)
+
+
+@part
+def groups() -> None:
+    evens = dist.new_group([0, 2])
+    if RANK != 1:
+        x = torch.full((3,), float(RANK))
+        dist.all_reduce(x, group=evens)
+        assert x.tolist() == [2.0] * 3
+        assert dist.get_rank(evens) == RANK // 2 and dist.get_world_size(evens) == 2
+        y = torch.full((1,), float(RANK))
+        dist.broadcast(y, src=2, group=evens)
+        assert y.item() == 2.0
+        if RANK == 0:
+            dist.send(torch.ones(1), dst=2, group=evens)
+        else:
+            dist.recv(y, src=0, group=evens)
+            assert y.item() == 1.0
+        dist.destroy_process_group(evens)
+    alone, _ = dist.new_subgroups(1)
+    z = torch.ones(2)
+    dist.all_reduce(z, group=alone)
+    dist.all_gather([torch.empty(2)], z, group=alone)
+    assert z.tolist() == [1.0, 1.0]
+
+
+@part
+def deadlines() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=0.5))
+    if RANK != 1:
+        error = raises(OpTimeout, "rank 1", lambda: dist.all_reduce(torch.ones(1), group=group))
+        assert isinstance(error, OpTimeout) and error.late == (1,)
+        assert isinstance(error, TimeoutError)
+    dist.barrier()
+    patient = dist.new_group()
+    if RANK == 1:
+        dist.barrier()
+        dist.all_reduce(torch.ones(1), group=patient)
+    else:
+        work = dist.all_reduce(torch.ones(1), group=patient, async_op=True)
+        raises(OpTimeout, "", lambda: work.wait(timedelta(seconds=0.1)))
+        dist.barrier()
+        assert work.wait()  # went on
+
+
+@part
+def disagreements() -> None:
+    """Errors on every rank, soon, saying who called what."""
+    cases: list[Callable[[Any], Any]] = [
+        lambda g: dist.all_reduce(torch.ones(3 + RANK % 2), group=g),
+        lambda g: dist.all_reduce(torch.ones(3, dtype=(torch.float32, torch.int32)[RANK % 2]), group=g),
+        lambda g: [dist.broadcast(torch.ones(3), RANK % 2, group=g), dist.barrier(group=g)],  # a root waits for nobody
+        lambda g: dist.barrier(group=g) if RANK == 1 else dist.all_reduce(torch.ones(3), group=g),
+        lambda g: dist.all_reduce(torch.ones(3 + RANK % 2), group=g, async_op=True).wait(),
+        lambda g: dist.all_reduce(torch.ones(3 + RANK % 2), group=g, async_op=True).get_future().wait(),
+    ]
+    for case in cases:
+        group = dist.new_group()
+        start = time.monotonic()
+        raises(DesyncError, "rank", functools.partial(case, group))
+        assert time.monotonic() - start < 10
+        raises(DesyncError, "rank", lambda group=group: dist.barrier(group=group))  # type: ignore[misc]
+        dist.barrier()
+        dist.destroy_process_group(group)
+
+
+@part
+def wrong_tensors() -> None:
+    sparse = torch.eye(3).to_sparse()
+    raises(TypeError, "sparse", lambda: dist.all_reduce(sparse))
+    raises(TypeError, "meta", lambda: dist.all_reduce(torch.ones(2, device="meta")))
+    raises(TypeError, "meta", lambda: dist.broadcast(torch.ones(2, device="meta"), 0))
+    raises(TypeError, "pg_options", lambda: dist.new_group(pg_options="tcp"))
+
+
+@part
+def over_tcp() -> None:
+    options: Any = collectives.torch.Options(transport="tcp")
+    group = dist.new_group(pg_options=options)
+    assert "tcp" in repr(group)
+    x = torch.ones(100_000)
+    dist.all_reduce(x, group=group)
+    assert x[-1].item() == 3.0
+    dist.destroy_process_group(group)
+
+
+def main() -> None:
+    global RANK, SIZE
+    warnings.simplefilter("ignore", FutureWarning)  # torch calls its own names deprecated
+    threads = threading.active_count()
+    dist.init_process_group("collectives", init_method="collectives://", timeout=timedelta(seconds=30))
+    RANK, SIZE = dist.get_rank(), dist.get_world_size()
+    assert dist.get_backend() == "collectives"
+    for each in parts:
+        start = time.monotonic()
+        each()
+        print(f"passed {each.__name__} {time.monotonic() - start:.2f}", flush=True)
+    world = dist.group.WORLD
+    dist.barrier()
+    dist.destroy_process_group()
+    raises(Aborted, "closed", lambda: world.allreduce([torch.ones(1)]))
+    raises(Aborted, "", lambda: world.send([torch.ones(1)], (RANK + 1) % SIZE, 99).wait())
+    left = [t.name for t in threading.enumerate()][threads:]
+    assert not left, left
+    print("passed all", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The examples for frameworks, run by two processes as their users run them: all ranks end with the same weights.
+
+Invariant: each example checks its own result and says FAILED where it is not right; here what it prints is checked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.launched import launched
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+pytestmark = pytest.mark.timeout(240)
+pytest.importorskip("sklearn", reason="the examples' data: pip install scikit-learn")
+
+# Its frameworks, its arguments, and what it says in the end.
+RUN = {
+    "keras_fit_digits": (("keras", "tensorflow"), (), r"digits never seen before: ([\d.]+)% recognised"),
+    "local_sgd_digits": (("keras", "tensorflow"), ("--every", "5"), r"digits never seen before: ([\d.]+)% recognised"),
+    "torch_ddp_digits": (("torch",), (), r"digits never seen before: ([\d.]+)% recognised"),
+}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_two_ranks(name: str) -> None:
+    frameworks, arguments, says = RUN[name]
+    for framework in frameworks:
+        if importlib.util.find_spec(framework) is None:
+            pytest.skip(f"{name} needs {framework}, which is not installed")
+    done = launched(2, EXAMPLES / f"{name}.py", *arguments, timeout=200).succeeded()
+    assert any("weights: the same bits on 2 ranks" in line for line in done.lines[0]), done.stdout
+    found = re.search(says, done.stdout)
+    assert found is not None and float(found[1]) >= 95, done.stdout
+    assert not any(re.search(says, line) for line in done.lines[1])  # one rank tells it
+
+
+def test_every_example_is_run() -> None:
+    """By a test here or beside its framework's, so that none is forgotten."""
+    tests = Path(__file__).parent
+    told = "\n".join(file.read_text() for file in tests.rglob("*.py"))
+    for example in EXAMPLES.glob("*.py"):
+        assert example.stem in told, f"nobody runs {example.name}"
