@@ -216,3 +216,41 @@ def test_what_travels_together() -> None:
     assert members(form(1, 1 << 20, 1), 25 << 20) == [(1,), (0, 2)]  # and so does one that is worth it
     assert members((*form(4), *form(4, dtype=np.float64), *form(4)), 1000) == [(0, 2), (1,)]
     assert [part.starts for part in parts(form(3, 0, 4), 1000)] == [(0, 3)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_lists_of_all_kinds_at_once(size: int) -> None:
+    """Ordinary and shared arrays of any lengths, in place and not, several calls under way."""
+
+    def array(rank: int, number: int, n: int) -> Any:
+        return ((np.arange(n) * 7 + number * 13 + rank * 5) % 11).astype(DTYPES[number % 2])
+
+    def body(comm: Communicator) -> None:
+        random = np.random.default_rng(7)  # the same on every rank
+        for _ in range(40):
+            under_way = []
+            for _ in range(random.integers(1, 5)):
+                lengths = [int(10**power) for power in random.uniform(0, 5.5, random.integers(1, 9))]
+                shared = random.integers(2, size=(size, len(lengths)))[comm.rank]
+                right = [sum(array(rank, i, n) for rank in range(size)) for i, n in enumerate(lengths)]
+                xs = []
+                for i, n in enumerate(lengths):
+                    x = array(comm.rank, i, n)
+                    if shared[i]:
+                        place = comm.empty(n, x.dtype)
+                        place[...] = x
+                        x = place
+                    xs.append(x)
+                out = xs if random.integers(2) else None
+                bucket = int(10 ** random.uniform(2, 7))
+                if random.integers(2):
+                    under_way.append((comm.allreduce_many_async(xs, out=out, bucket_bytes=bucket), right))
+                else:
+                    comm.allreduce_many(xs, out=xs, bucket_bytes=bucket)
+                    for x, y in zip(xs, right, strict=True):
+                        np.testing.assert_array_equal(x, y)
+            for work, right in under_way:
+                for x, y in zip(work.result(), right, strict=True):
+                    np.testing.assert_array_equal(x, y)
+
+    ranks(size, body, transport="shm")

@@ -1,0 +1,179 @@
+"""What every one of Horovod's modules has: beginning and end, numbers of ranks, reductions, sets of ranks.
+
+Invariant: answers are about this library: there is no MPI, Gloo or CUDA in it, whatever Horovod would say here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from collectives.horovod import elastic, world
+from collectives.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    forget_all,
+    global_process_set,
+    remove_process_set,
+)
+from collectives.horovod.reductions import Adasum, Average, Max, Min, Product, Sum
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Meet the other ranks, as `collectives.init` does; once: later calls do nothing.
+
+    `comm`: None for all ranks, or a list of numbers of ranks; every rank calls it. A collectives.Communicator is used
+    as it is, and so is the one that `collectives.init` has made before. `process_sets`: sets to register; "dynamic"
+    allows in Horovod what is always allowed here.
+    """
+    if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
+        raise ValueError(f"process_sets must be a list of ProcessSets, or 'dynamic', not {process_sets!r}")
+    world.begin(comm)
+    for process_set in () if process_sets is None or isinstance(process_sets, str) else process_sets:
+        add_process_set(process_set)
+
+
+def shutdown() -> None:
+    """Close what `init` opened. Operations of other ranks that wait for this one fail."""
+    forget_all()
+    world.end()
+
+
+def is_initialized() -> bool:
+    return world.exists()
+
+
+# --- numbers; each raises NotInitializedError before `init`
+
+
+def rank() -> int:
+    return world.current().comm.rank
+
+
+def size() -> int:
+    return world.current().comm.size
+
+
+def local_rank() -> int:
+    """This rank's number on its host."""
+    return world.current().comm.local_rank
+
+
+def local_size() -> int:
+    """How many ranks are on this rank's host."""
+    return world.current().comm.local_size
+
+
+def cross_rank() -> int:
+    """The number of this rank's host, among those that have a rank with this local rank."""
+    return world.current().cross_rank
+
+
+def cross_size() -> int:
+    """How many hosts have a rank with this local rank."""
+    return world.current().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has as many ranks."""
+    return world.current().homogeneous
+
+
+# --- what is inside
+
+
+def mpi_enabled() -> bool:
+    return False
+
+
+def mpi_built() -> bool:
+    return False
+
+
+def mpi_threads_supported() -> NoReturn:
+    """ValueError, as Horovod raises where MPI is not in use."""
+    raise ValueError(
+        "MPI is not in use, whatever started the ranks: mpi4py in the same script may be used from any thread that it "
+        "allows by itself"
+    )
+
+
+def gloo_enabled() -> bool:
+    return False
+
+
+def gloo_built() -> bool:
+    return False
+
+
+def nccl_built() -> int:
+    return 0
+
+
+def ddl_built() -> bool:
+    return False
+
+
+def ccl_built() -> bool:
+    return False
+
+
+def cuda_built() -> bool:
+    return False
+
+
+def rocm_built() -> bool:
+    return False
+
+
+# --- timeline
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
+    """NotImplementedError: there is no coordinator whose cycles could be recorded."""
+    world.current()
+    raise NotImplementedError(
+        "there is no timeline: collectives.tensorflow.GradientExchange(record=True) tells when each bucket of "
+        "gradients was on the wire, and comm.explain(...) what runs"
+    )
+
+
+def stop_timeline() -> None:
+    """Does nothing: none can have been started."""
+    world.current()

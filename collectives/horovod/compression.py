@@ -1,0 +1,56 @@
+"""What Horovod's compressors have in common, whatever the tensors are.
+
+Invariant: one that names a `wire` travels by this library's own way, where averages don't overflow; another one is
+called before and after, as Horovod calls it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+from collectives.gradients.wire import Compression
+
+
+class Compressor:
+    """The interface: two static methods. `compress` gives what travels, and what `decompress` needs to know of it."""
+
+    wire: ClassVar[str | None]
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Tensors as they are."""
+
+    wire = None
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tensor
+
+
+def is_custom(compression: Any) -> bool:
+    """Whether it is a compressor of the user's. TypeError where it is none at all."""
+    if isinstance(compression, type) and "wire" in vars(compression):  # a class made of ours may do otherwise
+        return False
+    if callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None)):
+        return True
+    raise TypeError(
+        f"compression must be hvd.Compression.none, .fp16 or .bf16, or have compress() and decompress(), not "
+        f"{compression!r}"
+    )
+
+
+def wire(compression: Any) -> Compression | None:
+    """This library's name of it; None also for one of the user's, which acts by itself."""
+    return None if is_custom(compression) else cast("Compression | None", compression.wire)

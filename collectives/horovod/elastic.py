@@ -1,0 +1,17 @@
+"""hvd.elastic, which is not there: whatever is asked of it raises, and says what to do instead.
+
+Invariant: importing it works, so that scripts that only mention it run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):  # what Python itself asks of a module
+        raise AttributeError(name)
+    raise NotImplementedError(
+        f"hvd.elastic.{name}: there is no elastic mode. Where a rank is lost the others raise collectives.PeerLost, "
+        "which names it, within seconds: save checkpoints, and start the job again"
+    )

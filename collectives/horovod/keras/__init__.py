@@ -1,0 +1,18 @@
+"""`import collectives.horovod.keras as hvd`: Horovod's API of Keras 3, on TensorFlow, PyTorch or JAX.
+
+Invariant: names, arguments and defaults are those of horovod.keras 0.28.
+"""
+
+from __future__ import annotations
+
+from collectives.horovod.common import *  # noqa: F403
+from collectives.horovod.keras import callbacks as callbacks
+from collectives.horovod.keras.compression import Compression as Compression
+from collectives.horovod.keras.ops import allgather as allgather
+from collectives.horovod.keras.ops import allreduce as allreduce
+from collectives.horovod.keras.ops import broadcast as broadcast
+from collectives.horovod.keras.ops import broadcast_global_variables as broadcast_global_variables
+from collectives.horovod.keras.ops import reducescatter as reducescatter
+from collectives.horovod.keras.optimizer import DistributedOptimizer as DistributedOptimizer
+from collectives.horovod.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
+from collectives.horovod.keras.optimizer import load_model as load_model

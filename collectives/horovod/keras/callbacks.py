@@ -1,0 +1,159 @@
+"""Horovod's callbacks for Keras 3.
+
+Invariant: names, arguments and defaults are Horovod's; what they do is done by collectives.keras.callbacks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from collectives.horovod import world
+from collectives.horovod.exchange import LocalVariables
+from collectives.horovod.options import check_devices
+from collectives.keras import callbacks
+from collectives.keras.framework import innermost
+from collectives.keras.state import broadcast_variables, slots_of
+
+
+class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallback):
+    """Gives every rank the root's weights and optimizer slots as training begins, but for local variables.
+
+    A model that has no weights until its first batch gets them after that.
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
+        super().__init__(root_rank, world.current().comm)
+        check_devices(device)
+        self._local = LocalVariables()
+        self._local.add(*(local_variables or ()))
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave this variable as it is on each rank."""
+        self._local.add(var)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self._local:
+            super().on_train_begin(logs)
+        elif self.model.built:
+            self._send_others()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self._local:
+            super().on_train_batch_end(batch, logs)
+        elif not self._done:
+            self._send_others()
+
+    def _send_others(self) -> None:
+        self._done = True
+        weights = [weight for weight in self.model.weights if weight not in self._local]
+        slots = slots_of(self.model.optimizer, self.model.trainable_variables)
+        broadcast_variables([*weights, *slots], self._root, self._comm)
+
+
+class MetricAverageCallback(callbacks.MetricAverageCallback):
+    """Replaces an epoch's metrics by their means over all ranks. Goes before callbacks that act on metrics."""
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__(world.current().comm)
+        check_devices(device)
+
+
+class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
+    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
+
+    A number as `multiplier` decays exponentially: multiplier ** (epoch - start_epoch). Momentum is not corrected, which
+    a warning says where there is any.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        if initial_lr is None:
+            raise ValueError("Parameter `initial_lr` is required")
+        schedule = multiplier if callable(multiplier) else _decay(multiplier, start_epoch)
+        super().__init__(initial_lr, schedule, start_epoch, end_epoch, staircase, steps_per_epoch=steps_per_epoch)
+        self._corrects = momentum_correction
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        _warn_of_momentum(self.model, self._corrects)
+        super().on_train_begin(logs)
+
+
+class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
+    """Raises the learning rate from `initial_lr / size` to `initial_lr` over the first epochs, batch by batch.
+
+    Momentum is not corrected, which a warning says where there is any.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        if initial_lr is None:
+            raise ValueError("Parameter `initial_lr` is required")
+        comm = world.current().comm
+        super().__init__(initial_lr, warmup_epochs, steps_per_epoch=steps_per_epoch, verbose=verbose, comm=comm)
+        self._corrects = momentum_correction
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        _warn_of_momentum(self.model, self._corrects)
+        super().on_train_begin(logs)
+
+
+class BestModelCheckpoint(callbacks.BestModelCheckpoint):
+    """Saves the best model, on rank 0 alone. Goes after MetricAverageCallback.
+
+    `filepath` is what Horovod leaves to its Spark estimators to fill in: ValueError where it is missing.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        *,
+        filepath: Any = None,
+    ) -> None:
+        if filepath is None:
+            raise ValueError(
+                "there are no Spark estimators here, which would fill in the path: BestModelCheckpoint("
+                "filepath='best.keras', ...)"
+            )
+        super().__init__(
+            filepath,
+            monitor,
+            comm=world.current().comm,
+            verbose=verbose,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+
+
+def _decay(base: float, start: int) -> Callable[[float], float]:
+    return lambda epoch: float(base ** (epoch - start))
+
+
+def _warn_of_momentum(model: Any, corrects: bool) -> None:
+    if corrects and getattr(innermost(model.optimizer), "momentum", None):
+        warnings.warn(
+            "momentum is a constant of the compiled step in Keras 3, so it is not corrected while the learning rate "
+            "changes; momentum_correction=False says that this is meant",
+            UserWarning,
+            stacklevel=2,
+        )

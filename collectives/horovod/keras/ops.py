@@ -1,0 +1,80 @@
+"""Horovod's collectives of values, outside of compiled steps: numbers, arrays and tensors in, tensors out.
+
+Invariant: nothing here is traced; what belongs to a training step is the optimizer's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from collectives.arrays import Array
+from collectives.horovod.compression import is_custom
+from collectives.horovod.keras.compression import Compression
+from collectives.horovod.process_sets import global_process_set
+from collectives.horovod.reductions import Average, op_name
+from collectives.keras.framework import keras
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: Any = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """The reduction of every rank's value, of one shape and dtype; Average where neither `op` nor `average` says.
+
+    The average of integers is the sum's quotient, rounded towards 0.
+    """
+    return _reduced("allreduce", value, op_name(op, average), prescale_factor, postscale_factor, compression)
+
+
+def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
+    """This rank's rows of the reduction. ValueError where ranks cannot have equally many."""
+    return _reduced("reduce_scatter", value, op_name(op), 1.0, 1.0, Compression.none)
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Every rank's value, joined on the first axis in rank order; only the first extents may differ."""
+    comm = global_process_set.group()
+    return keras.ops.convert_to_tensor(comm.allgatherv(_array(keras.ops.convert_to_tensor(value))))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """The root's value, on every rank; those of the others have its shape and dtype."""
+    comm = global_process_set.group()
+    array = np.array(_array(keras.ops.convert_to_tensor(value)))
+    return keras.ops.convert_to_tensor(comm.broadcast(array, global_process_set.root(root_rank)))
+
+
+def broadcast_global_variables(root_rank: int) -> NoReturn:
+    """There are no global variables without sessions: RuntimeError, as Horovod raises where execution is eager."""
+    raise RuntimeError(
+        "hvd.broadcast_global_variables() does not support eager execution. Please use "
+        "hvd.callbacks.BroadcastGlobalVariablesCallback, or collectives.keras.broadcast_global_variables(model)"
+    )
+
+
+def _reduced(collective: str, value: Any, op: str, before: float, after: float, compression: Any) -> Any:
+    comm = global_process_set.group()
+    is_custom(compression)  # refuses what is none
+    tensor, context = compression.compress(keras.ops.convert_to_tensor(value))
+    array = _array(tensor)
+    whole = array.dtype.kind in "iu"
+    if whole and (before, after) != (1.0, 1.0):
+        raise TypeError(f"prescale_factor and postscale_factor are for floating-point values, not {array.dtype}")
+    reduce = comm.allreduce if collective == "allreduce" else comm.reduce_scatter
+    scaled = array if before == 1.0 else array * array.dtype.type(before)
+    found = reduce(scaled, {"average": "sum" if whole else "avg"}.get(op, op))
+    if whole and op == "average":
+        found = np.sign(found) * (np.abs(found) // found.dtype.type(comm.size))
+    result = compression.decompress(keras.ops.convert_to_tensor(found), context)
+    return result if after == 1.0 else result * after
+
+
+def _array(tensor: Any) -> Array:
+    return np.asarray(keras.ops.convert_to_numpy(tensor))

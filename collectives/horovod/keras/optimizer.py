@@ -1,0 +1,128 @@
+"""Horovod's DistributedOptimizer for Keras 3.
+
+Invariant: every argument of Horovod's is honoured, refused, or told of by a warning; an optimizer that was wrapped
+exchanges gradients at every step, or `fit` raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from collectives import keras as hooks
+from collectives.horovod.compression import NoneCompressor, is_custom, wire
+from collectives.horovod.exchange import HorovodExchange, LocalVariables
+from collectives.horovod.keras.compression import Compression
+from collectives.horovod.options import check_devices, check_groups, predivided
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.horovod.reductions import Average, training_op
+from collectives.keras.framework import keras
+from collectives.keras.hook import hook_of
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Make `optimizer` step by all ranks' gradients, and return it: the same object, saved as the plain optimizer.
+
+    `gradient_predivide_factor` is for averages that overflow, which they don't here: it is checked, and changes
+    nothing. Gradients of several backward passes are summed, or averaged with `average_aggregated_gradients`.
+    """
+    check_devices(device_dense, device_sparse)
+    check_groups(num_groups, groups)
+    predivided(op, gradient_predivide_factor)
+    comm = process_set.training()
+    made = hooks.DistributedOptimizer(
+        optimizer,
+        comm,
+        op=training_op(op),
+        compression=wire(compression),
+        sparse_as_dense=sparse_as_dense,
+        backward_passes_per_step=backward_passes_per_step,
+        name=name or "",
+    )
+    hook = hook_of(made)
+    assert hook is not None
+    local = LocalVariables()
+    # The hook's exchange is what every way of training goes through, whatever the backend.
+    vars(hook)["exchange"] = HorovodExchange(
+        hook.exchange,
+        local,
+        size=comm.size,
+        scale_local=scale_local_gradients,
+        compressor=compression if is_custom(compression) else NoneCompressor,
+        factor=1.0 if average_aggregated_gradients else float(backward_passes_per_step),
+    )
+    # Around Keras's own setting of attributes, which looks for state to track and save.
+    object.__setattr__(made, "register_local_var", local.add)
+    object.__setattr__(made, "register_local_layers", local.add_layers)
+    return made
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`DistributedOptimizer`, but gradients of these layers' weights, which have to be built, stay on their rank."""
+    made = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    made.register_local_layers(local_layers)
+    return made
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[Any] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """A saved model, its optimizer distributed again. ValueError where it was saved without one, or for legacy ones."""
+    if legacy_opts:
+        raise ValueError("Keras 3 has no legacy optimizers: save the model with one of keras.optimizers")
+    known = {cls.__name__: cls for cls in custom_optimizers or ()}
+    model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(
+            f"{filepath} was saved without an optimizer: load it by keras.models.load_model, and compile it"
+        )
+    DistributedOptimizer(model.optimizer, compression=compression)
+    return model

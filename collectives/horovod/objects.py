@@ -1,0 +1,43 @@
+"""Small objects between ranks, which Horovod pickles: here they are bytes, or what JSON can say.
+
+Invariant: nothing is ever unpickled, so no rank runs what another one sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from collectives.gradients import objects
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The root's object, on every rank; the root keeps its own.
+
+    bytes, None, bool, int, float, str, and lists and dicts of them with str keys; tuples arrive as lists. TypeError on
+    the root for anything else, and Aborted on the others.
+    """
+    group, root = process_set.group(), process_set.root(root_rank)
+    with _explained("broadcast_object"):
+        found = objects.broadcast_object(group, obj, root)
+    return obj if group.rank == root else found
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Every rank's object, in rank order. What can travel, and errors: see `broadcast_object`."""
+    with _explained("allgather_object"):
+        return objects.allgather_object(process_set.group(), obj)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except TypeError as error:
+        raise TypeError(
+            f"{what}: {error}. Horovod pickles any object, but nothing that another rank sent is unpickled here"
+        ) from None

@@ -1,0 +1,55 @@
+"""Horovod's arguments that say how something is done, where this library does it in its own way.
+
+Invariant: an argument that changes results is honoured or refused. One that could only change speed, and does not, is
+told of by a warning, once for each place that gives it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+from collectives.horovod.reductions import Average
+
+
+class Factors(NamedTuple):
+    """What gradients are multiplied by before they are reduced, and after."""
+
+    before: float
+    after: float
+
+
+def predivided(op: Any, factor: float) -> Factors:
+    """As `gradient_predivide_factor` says: an average's division, in part before the sum. ValueError for other ops."""
+    if factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if not factor > 0:
+        raise ValueError(f"gradient_predivide_factor must be more than 0, not {factor}")
+    return Factors(1.0 / factor, float(factor))
+
+
+def check_groups(num_groups: int, groups: Any) -> None:
+    """Warns where gradients are to be grouped otherwise than in buckets. ValueError for what cannot be groups."""
+    if groups is None and num_groups == 0:
+        return
+    chosen = num_groups if groups is None else groups
+    if not isinstance(chosen, list) and not (type(chosen) is int and chosen > 0):
+        raise ValueError(f"groups must be a number from 1 up, or a list of lists of variables, not {chosen!r}")
+    _warn("groups are Horovod's way to fuse gradients: here they travel in buckets, whatever the groups")
+
+
+def check_devices(*devices: str) -> None:
+    """Warns where an operation is to run elsewhere than in host memory."""
+    elsewhere = [device for device in devices if device and "cpu" not in device.lower()]
+    if elsewhere:
+        _warn(f"device {elsewhere[0]!r}: tensors travel from host memory, where TensorFlow brings them")
+
+
+def hint(given: bool, what: str) -> None:
+    """Warns where an argument was given that has nothing to act on."""
+    if given:
+        _warn(what)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=4)

@@ -1,0 +1,144 @@
+"""Groups of some of the ranks, for operations that are not everyone's.
+
+Invariant: a set that has a number has its communicators, on every rank; those outside have one of their own alone, so
+that an optimizer of a set they are not in leaves their gradients as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Final
+
+from collectives.communicator import Communicator
+from collectives.gradients.objects import allgather_object
+from collectives.horovod import world
+from native.errors import DesyncError
+
+
+class ProcessSet:
+    """The ranks whose numbers these are. Give it to `hvd.init` or `hvd.add_process_set` before it is used."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        """ValueError for anything but numbers of ranks, each of them once."""
+        if not isinstance(ranks, Iterable):
+            raise ValueError(
+                f"a ProcessSet is made of a list of ranks, not of {type(ranks).__name__}: MPI communicators have no "
+                "part in this library"
+            )
+        found = list(ranks)
+        if any(type(rank) is not int or rank < 0 for rank in found) or len(set(found)) < len(found):
+            raise ValueError(f"a ProcessSet is made of numbers of ranks, each of them once, not of {found}")
+        self.ranks: list[int] | None = sorted(found)
+        self.process_set_id: int | None = None
+        self.comm: Communicator | None = None  # of this rank and those with it; alone where it is not included
+
+    def size(self) -> int | None:
+        """How many ranks are in it; None before it is registered."""
+        return None if self.process_set_id is None else len(self._members())
+
+    def rank(self) -> int | None:
+        """This rank's number in it, from 0; None before it is registered. ValueError where it is not in it."""
+        if self.process_set_id is None:
+            return None
+        self._check_included()
+        return self._members().index(world.current().comm.rank)
+
+    def included(self) -> bool | None:
+        """Whether this rank is in it."""
+        return world.current().comm.rank in self._members()
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+    def group(self) -> Communicator:
+        """Where its operations run. ValueError where it is not registered, or this rank not in it."""
+        own = self.training()
+        self._check_included()
+        return own
+
+    def training(self) -> Communicator:
+        """Where gradients are exchanged: the group, or where this rank is not in it, one of this rank alone."""
+        if self.process_set_id == 0:
+            return world.current().comm
+        world.current()
+        if self.comm is None or self.comm.closed:
+            raise ValueError(f"{self!r} has not been registered: give it to hvd.init or hvd.add_process_set")
+        return self.comm
+
+    def root(self, root_rank: int) -> int:
+        """The number in it of the rank that has that number among all. ValueError where it is not in it."""
+        members = self._members()
+        if root_rank not in members:
+            raise ValueError(f"root_rank is {root_rank}, which is not a rank of {self!r}")
+        return members.index(root_rank)
+
+    def _check_included(self) -> None:
+        if not self.included():
+            raise ValueError(f"rank {world.current().comm.rank} is not part of {self!r}")
+
+    def _members(self) -> list[int]:
+        if self.process_set_id == 0:
+            return list(range(world.current().comm.size))
+        return self.ranks or []
+
+
+global_process_set: Final = ProcessSet([])
+global_process_set.process_set_id = 0
+global_process_set.ranks = None  # as many as there are, once there is a world
+
+_registered: Final[list[ProcessSet]] = []
+_numbers: Final = itertools.count(1)
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Register a set of ranks, given as a list too, and return it. Every rank calls it, those outside as well.
+
+    ValueError where there is a set of these ranks, or no such rank; DesyncError where ranks name different sets.
+    """
+    comm = world.current().comm
+    given = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    ranks = given._members()
+    everyones = allgather_object(comm, ranks)
+    if any(theirs != ranks for theirs in everyones):
+        told = ", ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(everyones))
+        raise DesyncError(f"add_process_set: ranks name different sets: {told}")
+    if not ranks or ranks[-1] >= comm.size:
+        raise ValueError(f"{given!r} has to be made of ranks 0 to {comm.size - 1}")
+    if len(ranks) == comm.size or any(known.ranks == ranks for known in _registered):
+        raise ValueError(f"Attempted to add a duplicate process set: {given!r}")
+    given.comm = comm.split(comm.size if comm.rank in ranks else comm.rank)
+    given.process_set_id = next(_numbers)
+    _registered.append(given)
+    return given
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forget it, on every rank. Returns whether it was registered; that of all ranks stays."""
+    if process_set not in _registered:
+        return False
+    _registered.remove(process_set)
+    _forget(process_set)
+    return True
+
+
+def of(process_set_id: int) -> ProcessSet:
+    """ValueError where no set has that number."""
+    for known in (global_process_set, *_registered):
+        if known.process_set_id == process_set_id:
+            return known
+    raise ValueError(f"no process set has the number {process_set_id}")
+
+
+def forget_all() -> None:
+    """For `shutdown`."""
+    for process_set in _registered:
+        _forget(process_set)
+    _registered.clear()
+
+
+def _forget(process_set: ProcessSet) -> None:
+    process_set.process_set_id = None
+    if process_set.comm is not None:
+        process_set.comm.close()
+        process_set.comm = None

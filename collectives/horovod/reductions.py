@@ -1,0 +1,60 @@
+"""Horovod's reductions, by the numbers that they have there.
+
+Invariant: what has no counterpart raises before anything is sent.
+"""
+
+from __future__ import annotations
+
+import warnings
+from enum import IntEnum
+from typing import Any, Final
+
+
+class ReduceOp(IntEnum):
+    AVERAGE = 0
+    SUM = 1
+    ADASUM = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+
+Average: Final = ReduceOp.AVERAGE
+Sum: Final = ReduceOp.SUM
+Adasum: Final = ReduceOp.ADASUM
+Min: Final = ReduceOp.MIN
+Max: Final = ReduceOp.MAX
+Product: Final = ReduceOp.PRODUCT
+
+_NAMES: Final = {Average: "average", Sum: "sum", Min: "min", Max: "max", Product: "prod"}
+
+
+def op_name(op: Any = None, average: bool | None = None) -> str:
+    """This library's name of the reduction: that of `op`, or what `average`, which is older, says; else "average".
+
+    ValueError where both are given, or `op` is none of Horovod's; NotImplementedError for Adasum.
+    """
+    if op is not None and average is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    if average is not None:
+        warnings.warn("the parameter `average` has been replaced by `op`", DeprecationWarning, stacklevel=3)
+        op = Average if average else Sum
+    if op is None:
+        op = Average
+    if op == Adasum:
+        raise NotImplementedError(
+            "op=Adasum is not there: use op=Average with the learning rate scaled by hvd.size(), or local SGD "
+            "(collectives.keras.ModelAveragingCallback, collectives.torch.ModelAverager)"
+        )
+    name = _NAMES.get(op)
+    if name is None:
+        raise ValueError(f"op must be Average, Sum, Min, Max or Product, not {op!r}")
+    return name
+
+
+def training_op(op: Any) -> str:
+    """The same for gradients, which are averaged or summed. ValueError for others."""
+    name = op_name(op)
+    if name not in ("average", "sum"):
+        raise ValueError(f"op is {op!r}: gradients are combined by Average or Sum")
+    return name

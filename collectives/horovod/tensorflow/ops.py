@@ -1,0 +1,244 @@
+"""Horovod's collectives of TensorFlow's tensors: eager, in a tf.function, and with Horovod's gradients.
+
+Invariant: what is computed is collectives.tensorflow's; added here are factors, compressors, groups of ranks, averages
+of integers, and the scale that Horovod gives to gradients. Every rank makes the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import collectives.tensorflow as hooks
+from collectives.horovod.compression import is_custom, wire
+from collectives.horovod.options import check_devices
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.horovod.reductions import Average, op_name
+from collectives.horovod.tensorflow.compression import Compression
+
+_plain = tf.autograph.experimental.do_not_convert
+
+
+@_plain
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """The reduction of every rank's tensor, or tf.IndexedSlices, of one shape and dtype; Average where `op` is None.
+
+    The average of integers is the sum's quotient, rounded towards 0. `name` stands in errors.
+    """
+    check_devices(device_dense, device_sparse)
+    chosen = op_name(op, average)
+    return _reduced([tensor], chosen, compression, prescale_factor, postscale_factor, name, process_set)[0]
+
+
+@_plain
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """`allreduce` of each, which travel together."""
+    check_devices(device_dense, device_sparse)
+    chosen = op_name(op, average)
+    return _reduced(tensors, chosen, compression, prescale_factor, postscale_factor, name, process_set)
+
+
+def _reduced(
+    tensors: Sequence[Any],
+    op: str,
+    compression: Any,
+    before: float,
+    after: float,
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Any]:
+    comm = process_set.group()
+    given = [x if isinstance(x, tf.IndexedSlices) else tf.convert_to_tensor(x) for x in tensors]
+    results: list[Any] = [None] * len(given)
+    whole = [i for i, x in enumerate(given) if op == "average" and x.dtype.is_integer]
+    others = [i for i in range(len(given)) if i not in whole]
+    contexts: dict[int, Any] = {}
+    if is_custom(compression):
+        for i in others:
+            if not isinstance(given[i], tf.IndexedSlices):
+                given[i], contexts[i] = compression.compress(given[i])
+    for places, how in ((others, op), (whole, "sum")):
+        if not places:
+            continue
+        found = hooks.grouped_allreduce(
+            [given[i] for i in places],
+            how,
+            comm=comm,
+            compression=wire(compression),
+            prescale=before,
+            postscale=after,
+            name=name or "",
+        )
+        for i, x in zip(places, found, strict=True):
+            results[i] = x
+    for i in whole:
+        results[i] = tf.truncatediv(results[i], tf.cast(comm.size, results[i].dtype))
+    for i, context in contexts.items():
+        results[i] = compression.decompress(results[i], context)
+    return results
+
+
+@_plain
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: Any = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """This rank's rows of the reduction; where they leave a rest, the first ranks have one more."""
+    check_devices(device_dense)
+    comm, chosen = process_set.group(), op_name(op)
+    x = tf.convert_to_tensor(tensor)
+    is_custom(compression)  # refuses what is none
+    whole = chosen == "average" and x.dtype.is_integer
+    sent, context = compression.compress(_times(_gradient_times(x, comm.size), prescale_factor))
+    part = hooks.reducescatter(sent, "sum" if whole else chosen, comm=comm, name=name or "")
+    if whole:
+        part = tf.truncatediv(part, tf.cast(comm.size, part.dtype))
+    return _times(compression.decompress(part, context), postscale_factor)
+
+
+@_plain
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: Any = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """`reducescatter` of each, one after the other."""
+    return [
+        reducescatter(
+            tensor,
+            device_dense,
+            compression,
+            op,
+            process_set=process_set,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+        )
+        for tensor in tensors
+    ]
+
+
+@_plain
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Every rank's tensor, joined on the first axis in rank order; only the first extents may differ."""
+    comm = process_set.group()
+    x = _gradient_times(tf.convert_to_tensor(tensor), 1.0 / comm.size)
+    return hooks.allgather(x, comm=comm, name=name or "")
+
+
+@_plain
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """`allgather` of each, one after the other."""
+    return [allgather(tensor, name, process_set=process_set) for tensor in tensors]
+
+
+@_plain
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's tensor, on every rank; those of the others have its shape and dtype."""
+    comm = process_set.group()
+    x = _gradient_times(tf.convert_to_tensor(tensor), 1.0 / comm.size)
+    return hooks.broadcast(x, process_set.root(root_rank), comm=comm, name=name or "")
+
+
+@_plain
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The rows received, in rank order; splits[i] rows go to rank i, as many to each where there are no splits.
+
+    With `splits` the result is a pair: the rows, and how many came from each rank (int32).
+    """
+    comm = process_set.group()
+    if splits is None:
+        return hooks.alltoall(tensor, comm=comm, name=name or "")
+    received, coming = hooks.alltoall(tensor, splits, comm=comm, name=name or "")
+    return received, tf.cast(coming, tf.int32)
+
+
+@_plain
+def join() -> Any:
+    """For a rank without data left: take part in others' allreduces by zeros, until all have joined.
+
+    Returns the rank that was the last to join, an int32 scalar.
+    """
+    return tf.cast(hooks.join(comm=global_process_set.group()), tf.int32)
+
+
+@_plain
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when every rank has called it."""
+    hooks.barrier(comm=process_set.group())
+
+
+def _times(x: Any, factor: float) -> Any:
+    if factor == 1.0:
+        return x
+    if not (x.dtype.is_floating or x.dtype.is_complex):
+        raise TypeError(f"prescale_factor and postscale_factor are for floating-point tensors, not {x.dtype.name}")
+    return x * tf.cast(factor, x.dtype)
+
+
+def _gradient_times(x: Any, factor: float) -> Any:
+    """`x`, whose gradient is multiplied: Horovod averages where the sum of all ranks' losses would want a sum."""
+
+    @tf.custom_gradient
+    def scaled(x: Any) -> Any:
+        return tf.identity(x), lambda above: above * tf.cast(factor, above.dtype)
+
+    return scaled(x) if factor != 1 and (x.dtype.is_floating or x.dtype.is_complex) else x

@@ -1,0 +1,273 @@
+"""Horovod's collectives in the background: each returns a handle for `poll` and `synchronize`.
+
+Invariant: a tensor belongs to its operation until that is done; results have no gradient. Operations of one set of
+ranks complete in the order in which they were started, the same on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+
+import collectives.torch as hooks
+from collectives.arrays import Array, check_counts
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.horovod.reductions import Average, op_name, training_op
+from collectives.horovod.torch.scaling import Reduction, reduction
+from collectives.torch.tensors import reading, tensor_of
+
+
+class Waitable(Protocol):
+    def done(self) -> bool: ...
+    def wait(self) -> Any: ...
+
+
+class Handle:
+    """Some operations, and what is made of their results."""
+
+    def __init__(self, parts: Sequence[Waitable], deliver: Callable[[list[Any]], Any]) -> None:
+        self._parts: Final = parts
+        self._deliver: Callable[[list[Any]], Any] | None = deliver
+        self._result: Any = None
+
+    def done(self) -> bool:
+        return all(part.done() for part in self._parts)
+
+    def wait(self) -> Any:
+        if self._deliver is not None:
+            found = [part.wait() for part in self._parts]
+            with torch.no_grad():
+                self._result, self._deliver = self._deliver(found), None
+        return self._result
+
+
+def poll(handle: Any) -> bool:
+    """Whether it is done, or has failed, so that `synchronize` does not block."""
+    return bool(handle.done())
+
+
+def synchronize(handle: Any) -> Any:
+    """Wait for it, and return its result; raises what went wrong: PeerLost, OpTimeout, DesyncError, ..."""
+    return handle.wait()
+
+
+# --- allreduce
+
+
+def allreduce_async(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """`allreduce` in the background."""
+    chosen = op_name(op, average)
+    return _one(_new([tensor], chosen, prescale_factor, postscale_factor, process_set))
+
+
+def allreduce_async_(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """`allreduce_` in the background."""
+    chosen = op_name(op, average)
+    return _one(_in_place([tensor], chosen, prescale_factor, postscale_factor, process_set))
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """`grouped_allreduce` in the background."""
+    return _new(tensors, op_name(op, average), prescale_factor, postscale_factor, process_set)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """`grouped_allreduce_` in the background."""
+    return _in_place(tensors, op_name(op, average), prescale_factor, postscale_factor, process_set)
+
+
+def _new(tensors: Sequence[Any], op: str, before: float, after: float, process_set: ProcessSet) -> Handle:
+    comm = process_set.group()
+    hows = [reduction(op, before, after, comm.size, tensor) for tensor in tensors]
+    given = [how.prepared(tensor.detach()) for how, tensor in zip(hows, tensors, strict=True)]
+    groups = by_op(hows)
+    parts = [hooks.grouped_allreduce_async([given[i] for i in group], op, comm=comm) for op, group in groups]
+
+    def deliver(found: list[Any]) -> list[Any]:
+        results: list[Any] = [None] * len(hows)
+        for (_, group), values in zip(groups, found, strict=True):
+            for i, value in zip(group, values, strict=True):
+                results[i] = hows[i].finished(value)
+        return results
+
+    return Handle(parts, deliver)
+
+
+def _in_place(tensors: Sequence[Any], op: str, before: float, after: float, process_set: ProcessSet) -> Handle:
+    comm, given = process_set.group(), list(tensors)
+    hows = [reduction(op, before, after, comm.size, tensor) for tensor in given]
+    with torch.no_grad():
+        for how, tensor in zip(hows, given, strict=True):
+            how.prepare_(tensor)
+    parts = [hooks.grouped_allreduce_async_([given[i] for i in group], op, comm=comm) for op, group in by_op(hows)]
+
+    def deliver(_: list[Any]) -> list[Any]:
+        for how, tensor in zip(hows, given, strict=True):
+            how.finish_(tensor)
+        return given
+
+    return Handle(parts, deliver)
+
+
+def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:
+    """Integers are averaged by their sum, so there may be two operations in a group; in one order on every rank."""
+    ops = sorted({how.op for how in hows})
+    return [(op, [i for i, how in enumerate(hows) if how.op == op]) for op in ops]
+
+
+def _one(handle: Handle) -> Handle:
+    return Handle([handle], lambda found: found[0][0])
+
+
+def sparse_allreduce_async(
+    tensor: Any, name: str | None, op: Any, process_set: ProcessSet = global_process_set
+) -> Callable[[], Any]:
+    """Gathers every rank's rows of a sparse tensor. As in Horovod, the handle is called for the result."""
+    average = training_op(op) == "average"
+    comm = process_set.group()
+    indices = hooks.allgather_async(tensor._indices().t().contiguous(), comm=comm)
+    values = hooks.allgather_async(tensor._values(), comm=comm)
+
+    def result() -> Any:
+        rows = values.wait()
+        rows = rows / comm.size if average else rows
+        # Checked, since most of them are what other ranks sent.
+        return torch.sparse_coo_tensor(indices.wait().t(), rows, tensor.size(), check_invariants=True)
+
+    return result
+
+
+# --- the others
+
+
+def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """`allgather` in the background, once every rank has called it."""
+    return hooks.allgather_async(tensor, comm=process_set.group())
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """`allgather_async` of each, one after the other."""
+    return Handle([allgather_async(tensor, name, process_set) for tensor in tensors], list)
+
+
+def broadcast_async(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """`broadcast` in the background."""
+    return hooks.broadcast_async(tensor, process_set.root(root_rank), comm=process_set.group())
+
+
+def broadcast_async_(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """`broadcast_` in the background."""
+    return hooks.broadcast_async_(tensor, process_set.root(root_rank), comm=process_set.group())
+
+
+def reducescatter_async(
+    tensor: Any,
+    name: str | None = None,
+    op: Any = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """`reducescatter` in the background."""
+    comm = process_set.group()
+    if not tensor.dim():
+        raise ValueError("reducescatter divides the first axis among ranks, but the tensor is 0-d")
+    how = reduction(op_name(op), prescale_factor, postscale_factor, comm.size, tensor)
+    x = reading(how.prepared(tensor.detach()))
+    named = "avg" if how.op == "average" else how.op
+    rows, rest = divmod(len(x), comm.size)
+    start = comm.rank * rows + min(comm.rank, rest)
+    mine = slice(start, start + rows + (comm.rank < rest)) if rest else slice(None)
+    # Blocks have one length, so where there is a rest every rank gets the whole.
+    work = comm.allreduce_async(x, named) if rest else comm.reduce_scatter_async(x, named)
+    return Handle([_Started(work)], lambda found: how.finished(tensor_of(found[0][mine])))
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: Any = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """`reducescatter_async` of each, one after the other."""
+    started = [reducescatter_async(x, name, op, process_set, prescale_factor, postscale_factor) for x in tensors]
+    return Handle(started, list)
+
+
+def alltoall_async(
+    tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """`alltoall` in the background, once every rank has called it; its result is a pair, as with splits."""
+    comm = process_set.group()
+    rows = tensor.shape[0] if tensor.dim() else 0
+    leaving = check_counts([rows // comm.size] * comm.size if splits is None else splits, comm.size, rows)
+    coming = comm.alltoall(leaving)
+    work = comm.alltoallv_async(reading(tensor, moved=True), leaving)
+    return Handle([_Started(work)], lambda found: (_moved(found[0], tensor), received(coming, splits)))
+
+
+def received(coming: Any, splits: Any) -> Any:
+    """How many rows came from each rank, in the dtype of splits where they are a tensor, else int32."""
+    dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+    return torch.as_tensor(coming).to(dtype)
+
+
+def _moved(array: Array, tensor: Any) -> Any:
+    """A tensor of the same dtype, which may be one that NumPy has not and that went as numbers of its size."""
+    found = tensor_of(array)
+    return found if found.dtype == tensor.dtype else found.view(tensor.dtype)
+
+
+class _Started:
+    """A communicator's work."""
+
+    def __init__(self, work: Any) -> None:
+        self._work: Final = work
+
+    def done(self) -> bool:
+        return bool(self._work.done())
+
+    def wait(self) -> Any:
+        return self._work.result()

@@ -1,0 +1,44 @@
+"""hvd.Compression, of PyTorch's tensors.
+
+Invariant: only floating-point tensors change on their way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from collectives.horovod.compression import Compressor, NoneCompressor
+
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+
+
+class _Cast(Compressor):
+    dtype: ClassVar[Any]
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        return (tensor.to(cls.dtype) if tensor.is_floating_point() else tensor), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tensor.to(ctx)
+
+
+class FP16Compressor(_Cast):
+    wire = "fp16"
+    dtype = torch.float16
+
+
+class BF16Compressor(_Cast):
+    """As wide as float32; Horovod has no such compressor."""
+
+    wire = "bf16"
+    dtype = torch.bfloat16
+
+
+class Compression:
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

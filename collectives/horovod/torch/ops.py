@@ -1,0 +1,200 @@
+"""Horovod's blocking collectives of PyTorch's tensors, differentiable and in place, with Horovod's gradients.
+
+Invariant: what is computed is collectives.torch's; added here are factors, compressors, groups of ranks, averages of
+integers, and the scale that Horovod gives to gradients. Every rank makes the same calls in the same order: names stand
+for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+
+import collectives.torch as hooks
+from collectives.communicator import Communicator
+from collectives.horovod.compression import is_custom
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.horovod.reductions import Average, op_name
+from collectives.horovod.torch import background
+from collectives.horovod.torch.compression import Compression
+from collectives.horovod.torch.scaling import gradient_times, reduction
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The reduction of every rank's tensor, of one shape and dtype, as a new one; Average where `op` is None.
+
+    The average of integers is the sum's quotient, rounded towards 0. Differentiable for Average and Sum.
+    """
+    chosen = op_name(op, average)
+    return _reduced([tensor], chosen, compression, prescale_factor, postscale_factor, process_set)[0]
+
+
+def allreduce_(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """`allreduce` in place; returns the tensor."""
+    return background.allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """`allreduce` of each, which travel together."""
+    chosen = op_name(op, average)
+    return _reduced(tensors, chosen, compression, prescale_factor, postscale_factor, process_set)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """`allreduce_` of each, which travel together; returns the tensors."""
+    handle = background.grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    found: list[Any] = handle.wait()
+    return found
+
+
+def _reduced(
+    tensors: Sequence[Any], op: str, compression: Any, before: float, after: float, process_set: ProcessSet
+) -> list[Any]:
+    comm = process_set.group()
+    is_custom(compression)  # refuses what is none
+    packed = [compression.compress(tensor) for tensor in tensors]
+    hows = [reduction(op, before, after, comm.size, sent) for sent, _ in packed]
+    given = [how.prepared(sent) for how, (sent, _) in zip(hows, packed, strict=True)]
+    results: list[Any] = [None] * len(given)
+    for named, group in background.by_op(hows):
+        found = _Allreduce.apply(named, comm, *(given[i] for i in group))
+        for i, x in zip(group, found, strict=True):
+            results[i] = compression.decompress(hows[i].finished(x), packed[i][1])
+    return results
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, op: str, comm: Communicator, *tensors: Any) -> Any:
+        context.given = op, comm
+        return tuple(hooks.grouped_allreduce(tensors, op, comm=comm))
+
+    @staticmethod
+    def backward(context: Any, *above: Any) -> Any:
+        op, comm = context.given
+        if op not in ("average", "sum"):
+            raise NotImplementedError(f"allreduce with op {op!r} has no gradient: use Average or Sum, or detach it")
+        return None, None, *_Allreduce.apply(op, comm, *above)
+
+
+def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Every rank's tensor, joined on the first axis in rank order; only the first extents may differ."""
+    comm = process_set.group()
+    return hooks.allgather(gradient_times(tensor, 1.0 / comm.size), comm=comm)
+
+
+def grouped_allgather(
+    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """`allgather` of each, one after the other."""
+    return [allgather(tensor, name, process_set) for tensor in tensors]
+
+
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The root's tensor, as a new one on every rank; those of the others have its shape and dtype."""
+    comm = process_set.group()
+    return hooks.broadcast(gradient_times(tensor, 1.0 / comm.size), process_set.root(root_rank), comm=comm)
+
+
+def broadcast_(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Overwrite the tensor with the root's; returns it."""
+    return hooks.broadcast_(tensor, process_set.root(root_rank), comm=process_set.group())
+
+
+def reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Any = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """This rank's rows of the reduction; where they leave a rest, the first ranks have one more."""
+    comm, chosen = process_set.group(), op_name(op)
+    is_custom(compression)  # refuses what is none
+    sent, context = compression.compress(gradient_times(tensor, comm.size))
+    how = reduction(chosen, prescale_factor, postscale_factor, comm.size, sent)
+    found = how.finished(hooks.reducescatter(how.prepared(sent), how.op, comm=comm))
+    return compression.decompress(found, context)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Any = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """`reducescatter` of each, one after the other."""
+    return [
+        reducescatter(tensor, name, compression, op, process_set, prescale_factor, postscale_factor)
+        for tensor in tensors
+    ]
+
+
+def alltoall(
+    tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The rows received, in rank order; splits[i] rows go to rank i, as many to each where there are no splits.
+
+    With `splits` the result is a pair: the rows, and how many came from each rank.
+    """
+    rows, coming = hooks.alltoall(tensor, splits, comm=process_set.group())
+    return rows if splits is None else (rows, background.received(coming, splits))
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when every rank has called it."""
+    hooks.barrier(comm=process_set.group())
+
+
+def join(device: int = -1) -> NoReturn:
+    """NotImplementedError: nothing announces what the other ranks will call, so zeros cannot be sent for it."""
+    raise NotImplementedError(
+        "hvd.join() is not there with PyTorch: give every rank as many batches, as DistributedSampler does"
+    )

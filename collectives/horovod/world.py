@@ -1,0 +1,131 @@
+"""Which ranks there are: the communicator that `hvd.init` opened, shared by all of Horovod's modules here.
+
+Invariant: there is one world at most. What `opened` holds was opened here, and is closed with it; a communicator that
+the user made stays open.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+import collectives
+from collectives.communicator import Communicator
+from collectives.default import default
+from collectives.horovod.horovodrun import horovodrun
+from native.errors import ConfigMismatch
+
+
+class NotInitializedError(RuntimeError, ValueError):
+    """`hvd.init()` was not called, or `hvd.shutdown()` was. Horovod raises ValueError."""
+
+
+class World(NamedTuple):
+    """`cross_rank` numbers the hosts that have a rank with this one's local rank; `cross_size` is how many do."""
+
+    comm: Communicator
+    opened: tuple[Communicator, ...]
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+
+
+_lock: Final = threading.Lock()
+_times: Final = itertools.count()
+_worlds: Final[list[World]] = []  # the one there is, if there is one
+
+
+def current() -> World:
+    """NotInitializedError where there is none."""
+    if not exists():
+        raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
+    return _worlds[0]
+
+
+def exists() -> bool:
+    return bool(_worlds) and not _worlds[0].comm.closed
+
+
+def begin(comm: Any) -> None:
+    """Make the world, if it is not there. `comm`: None, a Communicator, or the numbers of the ranks to be in it."""
+    with _lock:
+        if exists():
+            return
+        _worlds.clear()
+        opened: list[Communicator] = []
+        try:
+            _worlds.append(_of(_chosen(comm, opened), opened))
+        except BaseException:
+            _close(opened)
+            raise
+
+
+def end() -> None:
+    """Close what `begin` opened. Does nothing where there is no world."""
+    with _lock:
+        for world in _worlds:
+            _close(world.opened)
+        _worlds.clear()
+
+
+def _chosen(comm: Any, opened: list[Communicator]) -> Communicator:
+    if isinstance(comm, Communicator):
+        return default(comm)
+    if comm is None:
+        return _met(opened)
+    if not isinstance(comm, Iterable):
+        raise NotImplementedError(
+            f"hvd.init(comm={type(comm).__name__}): give None, which finds the ranks that mpirun started, a list of "
+            "ranks, or a collectives.Communicator"
+        )
+    ranks = list(comm)
+    if any(type(rank) is not int or rank < 0 for rank in ranks) or len(set(ranks)) < len(ranks):
+        raise ValueError(f"hvd.init(comm={ranks}): give numbers of ranks, each of them once")
+    whole = _met(opened)
+    return _part(whole, ranks, opened) if ranks else whole
+
+
+def _part(whole: Communicator, ranks: list[int], opened: list[Communicator]) -> Communicator:
+    """Every rank takes part in the split, those outside too, or those inside would wait for them."""
+    part = whole.split(min(ranks) if whole.rank in ranks else None)
+    if part is None:
+        raise ValueError(f"hvd.init(comm={ranks}): this is rank {whole.rank}, which is not one of them")
+    opened.append(part)
+    if part.size != len(ranks):
+        raise ConfigMismatch(
+            f"hvd.init(comm={ranks}) on rank {whole.rank}: {part.size} ranks came with this list, or one that begins "
+            f"like it; there are ranks 0 to {whole.size - 1}, and all that are named have to give the same list"
+        )
+    return part
+
+
+def _met(opened: list[Communicator]) -> Communicator:
+    """The communicator that this process has already, or a new one of all ranks."""
+    try:
+        return default()
+    except RuntimeError as error:
+        if "call collectives.init()" not in str(error):  # there are several
+            raise
+    time = next(_times)
+    # A name that was used is not used again: ranks that are still leaving must not meet those that come.
+    name = f"{os.environ.get('COLLECTIVES_NAME') or 'default'}.{time}" if time else None
+    made = collectives.init(name=name, **horovodrun(os.environ))
+    opened.append(made)
+    return made
+
+
+def _of(comm: Communicator, opened: list[Communicator]) -> World:
+    places = comm.allgather(np.array([comm.local_rank, comm.local_size]))
+    alike = np.flatnonzero(places[:, 0] == comm.local_rank).tolist()
+    homogeneous = bool((places[:, 1] == comm.local_size).all())
+    return World(comm, tuple(opened), alike.index(comm.rank), len(alike), homogeneous)
+
+
+def _close(opened: Iterable[Communicator]) -> None:
+    for comm in reversed(list(opened)):
+        comm.close()

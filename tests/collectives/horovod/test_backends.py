@@ -1,0 +1,21 @@
+"""Horovod's API of Keras on PyTorch and JAX, with two processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.collectives.horovod.told import Told
+
+pytest.importorskip("keras", reason="pip install 'pycollectives[keras]'")
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_another_backend_than_tensorflow(backend: str) -> None:
+    pytest.importorskip(backend, reason=f"pip install 'pycollectives[{backend}]'")
+    told = Told(2, "worker_backends.py", environment={"KERAS_BACKEND": backend})
+    assert told.same("backend") == [backend, False]
+    average = [1.5, -6.0, 9.0]
+    assert told.same("values") == [average, average, [2.0, -8.0, 12.0], [1.0, -4.0, 6.0, 2.0, -8.0, 12.0]]
+    (mine, losses), (theirs, same_losses) = told["training"]
+    assert losses == same_losses
+    assert mine == [[-3.0, 12.0], [-1.0, 4.0]] and theirs == [[-3.0, 12.0], [-2.0, 8.0]]

@@ -1,0 +1,176 @@
+"""Horovod's API of PyTorch, with two processes: every function's results, refusals, and a script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.collectives.horovod.told import Told
+
+pytest.importorskip("torch", reason="pip install 'pycollectives[torch]'")
+pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def told() -> Told:
+    return Told(2, "worker_torch.py")
+
+
+def test_names_arguments_and_defaults_are_horovods(told: Told) -> None:
+    assert told.same("names") == []
+
+
+def test_allreduce(told: Told) -> None:
+    average, total = [1.5, -6.0, 9.0], [3.0, -12.0, 18.0]
+    for rank, found in enumerate(told["allreduce"]):
+        assert found == {
+            "average": average,
+            "sum": total,
+            "min": [1.0, -8.0, 6.0],
+            "max": [2.0, -4.0, 12.0],
+            "product": [2.0, 32.0, 72.0],
+            "scaled": [6.0, -24.0, 36.0],
+            "integers": [3, -7],
+            "fp16": average,
+            "bf16": average,
+            "async": total,
+            "grouped": [3, -7],
+            "untouched": [1.0 + rank, -4.0 - 4 * rank, 6.0 + 6 * rank],
+            "returned": [6.0, -24.0, 36.0],
+            "in place": [6.0, -24.0, 36.0],
+            "grouped in place": [6.0, -24.0, 36.0],
+            "integers in place": [3, -7],
+            "old sum": total,
+            "handle": [total, total],
+        }
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "says"),
+    [
+        ("adasum", "NotImplementedError", "op=Average"),
+        ("both", "ValueError", "only one of them"),
+        ("factor", "TypeError", "torch.int64"),
+        ("compression", "TypeError", "Compression.none"),
+        ("join", "NotImplementedError", "DistributedSampler"),
+        ("elastic", "NotImplementedError", "hvd.elastic.TorchState"),
+        ("timeline", "NotImplementedError", "there is no timeline"),
+        ("splits", "ValueError", "3 rows"),
+        ("optimizer op", "ValueError", "Average or Sum"),
+        ("optimizer adasum", "NotImplementedError", "op=Average"),
+        ("predivide", "ValueError", "op != Average"),
+        ("names", "ValueError", "model.named_parameters()"),
+        ("params", "ValueError", "invalid params"),
+    ],
+)
+def test_what_is_refused(told: Told, what: str, error: str, says: str) -> None:
+    found = told.same("refused")[what]
+    assert found["error"] == error and says in found["says"]
+
+
+def test_the_other_collectives(told: Told) -> None:
+    rows, more, root = [0.0, 1.0, 10.0, 11.0, 12.0], [1.0, 2.0, 11.0, 12.0, 13.0], [2.0, 4.0, 6.0]
+    assert told.same("others") == {
+        "allgather": rows,
+        "allgather async": rows,
+        "grouped allgather": more,
+        "grouped allgather async": more,
+        "broadcast": root,
+        "broadcast async": root,
+        "broadcast in place": [1.0, 1.0],
+        "in place": [1.0, 1.0],
+        "broadcast async in place": [1.0, 1.0],
+        "bool": [True],
+        "sparse": [0.5, 0.5, 2.0, 0.0],
+        "sparse sum": [1.0, 1.0, 4.0, 0.0],
+    }
+
+
+def test_collectives_that_give_each_rank_its_own(told: Told) -> None:
+    wanted: dict[str, list[Any]] = {
+        "reducescatter": [[3.0, 6.0], [9.0]],
+        "average": [[3.0, 6.0], [9.0, 12.0]],
+        "integers": [[7], [-7]],
+        "reducescatter async": [[6.0, 12.0], [18.0]],
+        "even async": [[1.5, 3.0], [4.5, 6.0]],
+        "grouped": [[1.5, 3.0], [4.5, 6.0]],
+        "grouped async": [[3.0, 6.0], [9.0]],
+        "alltoall": [[0, 1, 10, 11], [2, 3, 12, 13]],
+        "split": [[0, 10], [1, 2, 11, 12]],
+        "counts": [[1, 1], [2, 2]],
+        "split async": [[0, 10], [1, 2, 11, 12]],
+        "counts async": [[1, 1], [2, 2]],
+    }
+    for rank, found in enumerate(told["by_rank"]):
+        assert found == {name: values[rank] for name, values in wanted.items()}
+
+
+def test_gradients_are_on_horovods_scale(told: Told) -> None:
+    for rank, found in enumerate(told["gradients"]):
+        refused = found.pop("max")
+        assert refused["error"] == "NotImplementedError" and "no gradient" in refused["says"]
+        assert found == {
+            "average": [1.5, 1.5],
+            "sum": [1.5, 1.5],
+            "grouped": [4.5, 4.5],
+            "fp16": [1.5, 1.5],
+            "allgather": [1.5, 1.5],
+            "broadcast": [1.5, 1.5] if rank == 1 else [0.0, 0.0],
+            "reducescatter": [1.0, 2.0],
+            "reducescatter sum": [2.0, 4.0],
+            "alltoall": [1.0, 2.0],
+        }
+
+
+def test_process_sets(told: Told) -> None:
+    outside, inside = told["process_sets"]
+    assert outside[0]["error"] == "ValueError" and "rank 0 is not part of" in outside[0]["says"]
+    assert inside[:2] == [{}, [5.0]]
+    assert outside[2] == [[-1.0, 4.0]] and inside[2] == [[-2.0, 8.0]]  # each for itself
+
+
+def test_optimizers(told: Told) -> None:
+    found = told.same("optimizers")
+    own, calls = found.pop("own")
+    groups, warned = found.pop("groups")
+    assert own == groups == [-3.0, 12.0] and calls == ["compress", "half"] * 2
+    assert len(warned) == 1 and "buckets" in warned[0]
+    assert found == {
+        "average": [-3.0, 12.0],
+        "sum": [-6.0, 24.0],
+        "predivided": [-3.0, 12.0],
+        "passes": [-9.0, 36.0],
+        "fp16": [-3.0, 12.0],
+        "fp16 predivided": [-3.0, 12.0],
+    }
+
+
+def test_clipping_between_synchronize_and_step(told: Told) -> None:
+    norm, made = told.same("clipping")
+    assert norm == pytest.approx((1.5**2 + 6.0**2) ** 0.5) and made == pytest.approx(1.0, abs=1e-5)
+
+
+def test_parameters_and_optimizer_state_are_the_roots(told: Told) -> None:
+    _, _, moments, rate = told.same("start")
+    assert moments == 18 and rate == 0.1
+
+
+def test_normalization_is_that_of_one_batch(told: Told) -> None:
+    for layers, refused in told["normalization"]:
+        for away, batches, _ in layers:
+            assert max(away) < 1e-3 and batches == 2
+        assert refused["error"] == "ValueError"
+    first, second = ([state for *_, state in layers] for layers, _ in told["normalization"])
+    assert first == second
+
+
+def test_a_script(told: Told) -> None:
+    for ended, accuracy, _ in told.same("script"):
+        assert ended is None and accuracy > 0.93
+
+
+def test_the_script_notices_that_nothing_was_exchanged(told: Told) -> None:
+    assert told.same("script_that_is_not_distributed") == "FAILED: the weights differ between ranks"

@@ -1,0 +1,45 @@
+"""What workers told: by scenario, what each rank said.
+
+Invariant: every rank has told of every scenario that is asked for, or the assertion shows the job's output.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.launched import launched
+
+_HERE = Path(__file__).parent
+
+
+class Told:
+    """`told["fit"]` is a list: what each rank's scenario returned. `told.same("fit")` is what all of them did."""
+
+    def __init__(self, size: int, script: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        job = launched(size, _HERE / script, *arguments, timeout=230.0, run=(), **(environment or {}))
+        self._job = job.succeeded()
+        self._found = {
+            rank: dict(json.loads(line) for line in lines if line.startswith('["'))
+            for rank, lines in self._job.lines.items()
+        }
+
+    def __getitem__(self, scenario: str) -> list[Any]:
+        there = [found[scenario] for found in self._found.values() if scenario in found]
+        assert len(there) == len(self._found), f"{scenario}: {self._job.stdout}\n{self._job.stderr}"
+        return there
+
+    def same(self, scenario: str) -> Any:
+        first, *others = self[scenario]
+        assert all(other == first for other in others), (scenario, first, others)
+        return first
+
+
+@cache
+def of_tensorflow() -> Told:
+    """For both test modules that need TensorFlow: it takes long to import."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Told(2, "worker_tensorflow.py", folder)
