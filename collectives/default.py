@@ -28,6 +28,12 @@ def forget(comm: Communicator) -> None:
         _made[:] = [reference for reference in _made if reference() is not comm]
 
 
+def opened() -> list[Communicator]:
+    """Those that `collectives.init` made here and nobody has closed, in the order of their making."""
+    with _lock:
+        return [made for reference in _made if (made := reference()) is not None and not made.closed]
+
+
 def default(comm: Communicator | None = None) -> Communicator:
     """`comm`, or where it is None the one communicator that `collectives.init` made here and nobody has closed.
 
@@ -37,8 +43,7 @@ def default(comm: Communicator | None = None) -> Communicator:
         if not isinstance(comm, Communicator):
             raise TypeError(f"comm must be a Communicator, not {type(comm).__name__}")
         return comm
-    with _lock:
-        found = [made for reference in _made if (made := reference()) is not None and not made.closed]
+    found = opened()
     if len(found) == 1:
         return found[0]
     if not found:

@@ -17,6 +17,7 @@ import numpy as np
 import collectives
 from collectives.communicator import Communicator
 from collectives.default import default
+from collectives.default import opened as already
 from collectives.horovod.horovodrun import horovodrun
 from native.errors import ConfigMismatch
 
@@ -106,11 +107,8 @@ def _part(whole: Communicator, ranks: list[int], opened: list[Communicator]) -> 
 
 def _met(opened: list[Communicator]) -> Communicator:
     """The communicator that this process has already, or a new one of all ranks."""
-    try:
-        return default()
-    except RuntimeError as error:
-        if "call collectives.init()" not in str(error):  # there are several
-            raise
+    if already():
+        return default()  # refuses to choose among several
     time = next(_times)
     # A name that was used is not used again: ranks that are still leaving must not meet those that come.
     name = f"{os.environ.get('COLLECTIVES_NAME') or 'default'}.{time}" if time else None
