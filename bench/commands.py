@@ -14,6 +14,8 @@ from bench.subcommands import measure
 
 OTHERS: Final = {
     "standing": "This machine's figures beside the best MPI's and Gloo's, and the bars.",
+    "hooks": "Gradients through TensorFlow and PyTorch, beside what they have of their own.",
+    "overlap": "How much of an exchange of gradients hides behind backpropagation.",
     "compare": "Find what has become slower between two results (--json).",
     "meeting": "How long many ranks take to meet, through each store.",
     "simulator": "Find the costs that the simulator goes by here, and how far off it is.",

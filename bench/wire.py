@@ -23,7 +23,7 @@ ALGORITHMS: Final = ("ring", "halving_doubling", "circulant", "star")
 _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
-def _rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, float]:
+def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, float]:
     """As tc takes it, and in bytes a second."""
     text = value.lower()
     for unit, bits in _UNITS.items():
@@ -43,7 +43,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
 @click.command("wire")
 @click.option("--hosts", "count", type=click.IntRange(2, 64), default=4, show_default=True, metavar="H")
 @click.option("--ranks-per-host", "each", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N")
-@click.option("--rate", callback=_rate, default="1gbit", show_default=True, help="Of each link, each way.")
+@click.option("--rate", callback=rate, default="1gbit", show_default=True, help="Of each link, each way.")
 @click.option("-b", "--bytes", "nbytes", callback=_sizes, default="16M,64M", show_default=True, metavar="SIZE,…")
 @click.option("--algorithms", default=",".join(ALGORITHMS), show_default=True, metavar="NAME,…")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N")

@@ -12,7 +12,8 @@ A peer's module has
     environment(folder)                     variables that they need; `folder` is theirs alone, and empty
     connect(folder, ranks, rank) -> Member  in a worker: join the others
 
-and its line in `NAMES`.
+and its line in `NAMES`. Those in `HOOKS` are not installed: they are what the interpreter that runs the benchmark has,
+and call it as a framework's users do. Their members have `task` in the place of `empty` and `bind`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 NAMES: Final = ("gloo", "openmpi", "openmpi-tcp", "mpich", "impi", "tensorflow")
+HOOKS: Final = ("hook-tensorflow", "ring-tensorflow", "hook-torch", "gloo-torch")
 
 
 class Member(Protocol):
@@ -44,6 +46,26 @@ class Member(Protocol):
     def close(self) -> None: ...
 
 
+class Task(Protocol):
+    """A case made ready, in memory of the system's own."""
+
+    def call(self) -> Any: ...
+    def wrong(self, salt: int) -> int:
+        """Call it with values chosen by `salt`: how many elements of this rank's result are wrong."""
+
+
+class Tasker(Protocol):
+    """One rank of a group that does cases as a whole, such as a list of gradients or a step of training."""
+
+    @property
+    def rank(self) -> int: ...
+    def barrier(self) -> Any: ...
+    def task(self, case: Any) -> Task:
+        """Raises NotImplementedError for what this system does not have."""
+
+    def close(self) -> None: ...
+
+
 class Peer(Protocol):
     """What a peer's module has to offer."""
 
@@ -53,13 +75,18 @@ class Peer(Protocol):
 
     def commands(self, python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]: ...
     def environment(self, folder: str) -> dict[str, str]: ...
-    def connect(self, folder: str, ranks: int, rank: int | None) -> Member: ...
+    def connect(self, folder: str, ranks: int, rank: int | None) -> Member | Tasker: ...
 
 
 def peer(name: str) -> Peer:
-    """The module of that peer; ValueError lists those there are."""
+    """The module of a peer that can be installed; ValueError lists those there are."""
     if name not in NAMES:
         raise ValueError(f"there is no peer {name!r}; there are {', '.join(NAMES)}")
+    return system(name)
+
+
+def system(name: str) -> Peer:
+    """The module of one of `NAMES` or `HOOKS`."""
     return cast(Peer, importlib.import_module(module(name)))
 
 

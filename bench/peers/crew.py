@@ -20,7 +20,7 @@ import numpy as np
 from bench.cases import Case
 from bench.channel import Channel, Desk
 from bench.loop import Samples
-from bench.peers import peer
+from bench.peers import system
 from bench.peers.worker import BOOT
 from bench.plan import PeerPlan
 
@@ -51,13 +51,13 @@ class Crew:
         self._log: Final = Path(folder, f"{plan.name}.log")
         private = Path(folder, plan.name)
         private.mkdir()
-        system = peer(plan.name)
+        known = system(plan.name)
         bench = str(Path(__file__).resolve().parents[1])
         try:
             with Desk() as desk, self._log.open("wb") as log, _on(cores):
                 worker = ["-I", "-c", BOOT, bench, plan.name, desk.name, str(private), str(ranks)]
-                environment = {**os.environ, **system.environment(str(private))}
-                for command in system.commands(Path(plan.python), worker, ranks):
+                environment = {**os.environ, **known.environment(str(private))}
+                for command in known.commands(Path(plan.python), worker, ranks):
                     process = subprocess.Popen(
                         command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                     )  # in our process group, so that the launcher ends it should we not
@@ -65,7 +65,7 @@ class Crew:
                 self._meet(desk, ranks)
             installed = self._told({"do": "about"})[0]["versions"]
             versions = {name.replace("_", "-"): version for name, version in installed.items()}
-            wanted = {r.partition("=")[0] for r in (*system.REQUIREMENTS, *system.BARE)} | {"numpy"}
+            wanted = {r.partition("=")[0] for r in (*known.REQUIREMENTS, *known.BARE)} | {"numpy"}
             self.versions: Final[dict[str, str]] = {name: versions[name] for name in sorted(wanted & versions.keys())}
         except (OSError, ValueError) as error:
             self.close()

@@ -20,16 +20,23 @@ from bench.plan import PeerPlan, Plan
 class Side:
     """One peer. Every rank makes the same calls; rank 0's lead the workers."""
 
-    is_ours: Final = False
-
     def __init__(
-        self, gate: Gate, plan: Plan, peer: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()
+        self,
+        gate: Gate,
+        plan: Plan,
+        peer: PeerPlan,
+        ranks: int,
+        folder: str,
+        cores: Collection[int] = (),
+        is_ours: bool = False,
     ) -> None:
         """Starts the workers; `folder` is private, and stays the caller's. What goes wrong is said by `prepare`.
 
-        `cores`: those that they may use; empty for this process's.
+        `cores`: those that they may use; empty for this process's. `is_ours`: it is the library itself, called through
+        a framework.
         """
         self.name: Final = peer.name
+        self.is_ours: Final = is_ours
         self._gate: Final = gate
         self._warmup: Final = plan.warmup
         self._crew: Crew | None = None

@@ -41,6 +41,11 @@ def environment(folder: str) -> dict[str, str]:
 
 def connect(folder: str, ranks: int, rank: int | None) -> Member:
     assert rank is not None
+    return Member(join(folder, ranks, rank), ranks, rank)
+
+
+def join(folder: str, ranks: int, rank: int) -> Any:
+    """TensorFlow, once this process's server is one of the cluster's."""
     ports = _ports(Path(folder), ranks, rank)
     tf: Any = importlib.import_module("tensorflow")
     servers: Any = importlib.import_module("tensorflow.core.protobuf.tensorflow_server_pb2")
@@ -60,7 +65,7 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
     )
     current.configure_collective_ops(collective_leader=leader, device_filters=(mine,))
     current.enable_collective_ops(server)
-    return Member(tf, ranks, rank)
+    return tf
 
 
 def _ports(folder: Path, ranks: int, rank: int) -> list[int]:
@@ -132,7 +137,7 @@ class Member:
         instance = self._instance
         reduction = dict(zip(("merge_op", "final_op"), _OPS[name], strict=True)) if name != "none" else {}
 
-        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+        @tf.function(autograph=False)
         def run(x: Any) -> Any:
             return op(
                 x,

@@ -27,7 +27,7 @@ from bench.peers import module
 from bench.sequence import bind
 
 if TYPE_CHECKING:
-    from bench.peers import Member
+    from bench.peers import Member, Task, Tasker
 
 JOIN = 60.0
 IDLE = 3600.0  # seconds without a command; the end of the benchmark ends the wait at once
@@ -40,47 +40,63 @@ BOOT = (
 )
 
 
+class OnArrays:
+    """A case on arrays that the benchmark brings, which the system binds its call to."""
+
+    def __init__(self, member: Member, case: Case) -> None:
+        try:
+            dtype = np.dtype(case.dtype)
+        except TypeError as error:
+            raise NotImplementedError(f"NumPy alone has no {case.dtype}") from error
+        self._case, self._rank = case, member.rank
+        self._inp = member.empty(case.elements_in, dtype)
+        self._inp.fill(0)  # so that the kernel has given the pages, as for our own arrays
+        self._out = member.empty(case.elements_out, dtype)
+        self._out.fill(0)
+        self.call, self._result = bind(case, self._inp, self._out, member.bind)
+
+    def wrong(self, salt: int) -> int:
+        if self._case.collective == "barrier":
+            return 0
+        data = Data(self._case, self._inp.dtype, self._rank, salt)
+        if self._result is not None:
+            data.spoil(self._result)
+        data.fill(self._inp)
+        returned = self.call()
+        return data.wrong(np.asarray(memoryview(returned)) if self._result is None else self._result)
+
+
 class Worker:
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member | Tasker) -> None:
         self._member = member
-        self._case: Case | None = None
-        self._inp: Any = None
-        self._out: Any = None
+        self._task: Task | None = None
         self._call: Callable[[], Any] = _nothing
-        self._result: Any = None
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
         match command["do"]:
             case "about":
-                return {"versions": {d.name: d.version for d in distributions() if d.name not in ("pip", "setuptools")}}
+                return {"versions": _versions()}
             case "prepare":
                 told = command["case"]
                 self._prepare(Case(**{**told, "parts": tuple(told["parts"])}), command["warmup"])
                 return {}
             case "wrong":
-                return {"wrong": self._wrong(command["salt"])}
+                assert self._task is not None
+                return {"wrong": self._task.wrong(command["salt"])}
             case "elapsed":
                 return {"seconds": elapsed(self._call, self._member.barrier, command["iterations"])}
             case "turn":
                 self._repeat(command["warmup"])
                 return {"samples": sample(self._call, self._member.barrier, command["iterations"]).tolist()}
             case "finish":
-                self._case = self._inp = self._out = self._result = None
-                self._call = _nothing
+                self._task, self._call = None, _nothing
                 return {}
         raise ValueError(f"unknown command {command}")
 
     def _prepare(self, case: Case, warmup: int) -> None:
-        try:
-            dtype = np.dtype(case.dtype)
-        except TypeError as error:
-            raise NotImplementedError(f"NumPy alone has no {case.dtype}") from error
-        self._case = case
-        self._inp = self._member.empty(case.elements_in, dtype)
-        self._inp.fill(0)  # so that the kernel has given the pages, as for our own arrays
-        self._out = self._member.empty(case.elements_out, dtype)
-        self._out.fill(0)
-        self._call, self._result = bind(case, self._inp, self._out, self._member.bind)
+        member: Any = self._member
+        task: Task = member.task(case) if hasattr(member, "task") else OnArrays(member, case)
+        self._task, self._call = task, task.call
         self._repeat(max(1, warmup))
 
     def _repeat(self, calls: int) -> None:
@@ -88,16 +104,13 @@ class Worker:
             self._member.barrier()
             self._call()
 
-    def _wrong(self, salt: int) -> int:
-        assert self._case is not None
-        if self._case.collective == "barrier":
-            return 0
-        data = Data(self._case, self._inp.dtype, self._member.rank, salt)
-        if self._result is not None:
-            data.spoil(self._result)
-        data.fill(self._inp)
-        returned = self._call()
-        return data.wrong(np.asarray(memoryview(returned)) if self._result is None else self._result)
+
+def _versions() -> dict[str, str]:
+    """Of what is installed; of a package that is there twice, the one that an import finds."""
+    found: dict[str, str] = {}
+    for one in distributions():
+        found.setdefault(one.name, one.version)
+    return {name: version for name, version in found.items() if name not in ("pip", "setuptools")}
 
 
 def _nothing() -> None: ...
@@ -105,7 +118,9 @@ def _nothing() -> None: ...
 
 def main() -> None:
     name, address, private, ranks, *rest = sys.argv[1:]
-    member: Member = importlib.import_module(module(name)).connect(private, int(ranks), int(rest[0]) if rest else None)
+    member: Member | Tasker = importlib.import_module(module(name)).connect(
+        private, int(ranks), int(rest[0]) if rest else None
+    )
     channel = connect(address, member.rank, JOIN)
     worker = Worker(member)
     while True:

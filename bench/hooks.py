@@ -1,0 +1,173 @@
+"""What gradient hooks cost beside what frameworks have of their own: the cases, the systems, and the bars.
+
+Invariant: a factor is of times that were taken in turns, in one run, of calls whose results were checked. Of several
+ways of calling, the best of theirs stands against the best of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from bench.cases import Case
+from bench.gate import Gate
+from bench.measure import Measurement, Note, Row, measure
+from bench.networks import NETWORKS, parameters
+from bench.peers.side import Side
+from bench.ping import Ping
+from bench.plan import PeerPlan, Plan
+from bench.traces import TRACES, gradients
+from collectives import Communicator
+
+_ITEMSIZE: Final = 4
+_LISTS: Final = {"fused": 10}  # of a list's size, that ranks of both systems hold; gRPC's copies are among them
+_USUALLY: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """`ours`, `theirs`: names in `bench.peers.HOOKS`; `what` theirs is for users. `bar`: how many times as fast.
+
+    `ways` of calling, which are theirs alone unless ours has them, too.
+    """
+
+    name: str
+    ours: str
+    theirs: str
+    what: str
+    ways: tuple[str, ...]
+    own_ways: bool
+    bar: float
+
+
+FRAMEWORKS: Final = {
+    framework.name: framework
+    for framework in (
+        Framework(
+            "tensorflow", "hook-tensorflow", "ring-tensorflow", "CollectiveReduce", ("each", "fused"), False, 10.0
+        ),
+        Framework("torch", "hook-torch", "gloo-torch", "Gloo", ("each", "coalesced", "buckets"), True, 3.0),
+    )
+}
+BARRED: Final = ("resnet50", "bert-large")  # lists that have a bar; a step of training is to be faster at all
+NAMES: Final = (*TRACES, *NETWORKS)
+
+
+def cases(framework: Framework, names: Sequence[str], ranks: int) -> Iterator[Case]:
+    """Each list in each way, and steps of training where the framework has them."""
+    for name in names:
+        if name in NETWORKS:
+            if framework.name == "torch":
+                yield _case(name, parameters(name), "step", ranks)
+        else:
+            for way in framework.ways:
+                yield _case(name, sum(gradients(name)), way, ranks)
+
+
+def _case(name: str, count: int, way: str, ranks: int) -> Case:
+    return Case("allreduce", "float32", _ITEMSIZE, "sum", -1, way, ranks, count, name)
+
+
+def memory_needed(case: Case) -> int:
+    """Bytes, about, that the ranks of both systems hold at once."""
+    return _LISTS.get(case.algorithm, _USUALLY) * case.ranks * case.nbytes
+
+
+def run(
+    comm: Communicator,
+    plan: Plan,
+    framework: Framework,
+    todo: Sequence[Case],
+    folder: str,
+    note: Note,
+    take: Callable[[Row], None],
+) -> dict[str, dict[str, str]]:
+    """Measure these cases, in turns; gives the versions of what the systems are made of.
+
+    `comm` is this process's alone: all ranks are processes that this one starts, and ends. `folder` is private.
+    """
+    by_name = {peer.name: peer for peer in plan.peers}
+    ranks = todo[0].ranks
+    with ExitStack() as stack:
+        gate = stack.enter_context(Gate(comm))
+        sides = []
+        for name in (framework.ours, framework.theirs):
+            note(todo[0], f"{name} starts")
+            mine = by_name[name]
+            side = Side(gate, plan, mine, ranks, folder, is_ours=name == framework.ours)
+            stack.callback(side.close)
+            sides.append(side)
+        for number, case in enumerate(todo):
+            take(measure(comm, plan, sides, Ping(comm), case, number, note))
+        return {side.name: side.versions for side in sides}
+
+
+def peers(frameworks: Sequence[Framework], python: str) -> tuple[PeerPlan, ...]:
+    return tuple(PeerPlan(name, python) for framework in frameworks for name in (framework.ours, framework.theirs))
+
+
+def factor(row: Row) -> float | None:
+    """How many times as fast as theirs ours was, in rounds taken in turns; None where one of them has no figure."""
+    ours, theirs = _pair(row)
+    return None if ours.unsupported or theirs.unsupported else 1 / row.ratio(theirs)
+
+
+def missing_figures(row: Row) -> list[str]:
+    """Why there are no figures."""
+    return [f"{m.contestant}: {' '.join(m.unsupported.split())}" for m in _pair(row) if m.unsupported]
+
+
+def _pair(row: Row) -> tuple[Measurement, Measurement]:
+    ours, theirs = row.measurements.values()
+    return ours, theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of one list or network: seconds of the best ways, and the bar, None where it has none."""
+
+    framework: str
+    name: str
+    ours: float
+    our_way: str
+    theirs: float
+    their_way: str
+    factor: float
+    bar: float | None
+
+    @property
+    def passed(self) -> bool | None:
+        return None if self.bar is None else self.factor >= self.bar
+
+
+def verdicts(framework: Framework, rows: Sequence[Row]) -> list[Verdict]:
+    """One for each name that both systems have figures for, whose results were right."""
+    found = []
+    for name in dict.fromkeys(row.case.trace for row in rows):
+        sound = [row for row in rows if row.case.trace == name and _sound(row)]
+        if not sound:
+            continue
+        theirs = min(sound, key=lambda row: _pair(row)[1].times.median)
+        ours = min(sound, key=lambda row: _pair(row)[0].times.median) if framework.own_ways else theirs
+        our_time, their_time = _pair(ours)[0].times.median, _pair(theirs)[1].times.median
+        times = factor(ours) if ours is theirs else their_time / our_time
+        bar = framework.bar if name in BARRED else 1.0 if name in NETWORKS else None
+        found.append(
+            Verdict(
+                framework.name,
+                name,
+                our_time,
+                ours.case.algorithm if framework.own_ways else "",
+                their_time,
+                theirs.case.algorithm,
+                times or 0.0,
+                bar,
+            )
+        )
+    return found
+
+
+def _sound(row: Row) -> bool:
+    return not any(m.unsupported or m.wrong for m in _pair(row))

@@ -1,0 +1,19 @@
+"""Networks whose training steps are measured: dense layers, by width.
+
+Invariant: data. Imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+NETWORKS: Final = {
+    "ddp-digits": (64, 128, 128, 10),  # scikit-learn's digits
+    "ddp-mlp": (784, 1024, 1024, 1024, 10),  # as wide as MNIST
+}
+
+
+def parameters(name: str) -> int:
+    """How many numbers are trained: weights and biases."""
+    return sum(wide * narrow + narrow for wide, narrow in pairwise(NETWORKS[name]))

@@ -1,0 +1,13 @@
+"""Gloo through the torch.distributed that is installed here, called as our backend is."""
+
+from __future__ import annotations
+
+from bench.peers import here
+from bench.peers.hook_torch import BARE, ENVIRONMENT, REQUIREMENTS, Member, commands, environment, member
+
+__all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
+
+
+def connect(folder: str, ranks: int, rank: int | None) -> Member:
+    here.packages()
+    return member("gloo", folder, ranks, rank)

@@ -1,0 +1,86 @@
+"""Our gradient hook in TensorFlow: a list of gradients exchanged in a compiled function.
+
+Invariant: called as `DistributedOptimizer` and `DistributedGradientTape` call it; inputs are tensors that are there
+when the call begins, results are tensors.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.cases import Case
+from bench.peers import here
+from bench.peers.here import Gradients, commands
+from bench.peers.tensorflow import aligned
+from bench.traces import shapes
+
+__all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
+
+ENVIRONMENT = "here"
+REQUIREMENTS = ("pycollectives", "tensorflow", "tensorflow-cpu")
+BARE: tuple[str, ...] = ()
+
+
+def environment(folder: str) -> dict[str, str]:
+    return {**here.environment(), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def connect(folder: str, ranks: int, rank: int | None) -> Member:
+    here.packages()
+    collectives: Any = importlib.import_module("collectives")
+    tf: Any = importlib.import_module("tensorflow")
+    exchange = importlib.import_module("collectives.tensorflow").GradientExchange
+    comm = collectives.init(f"file://{folder}/store", rank=rank, size=ranks, name="hooks")
+    return Member(tf, comm, exchange(comm, op="sum"))
+
+
+class Member:
+    def __init__(self, tf: Any, comm: Any, exchange: Any) -> None:
+        self.rank: int = comm.rank
+        self.barrier: Callable[[], None] = comm.barrier
+        self._tf = tf
+        self._comm = comm
+        self._exchange = exchange
+
+    def task(self, case: Case) -> List:
+        return List(self._tf, case, self.rank, self._exchange)
+
+    def close(self) -> None:
+        self._comm.close()
+
+
+class List:
+    """A model's gradients in a compiled function, which gets them and gives the reduced ones."""
+
+    def __init__(
+        self,
+        tf: Any,
+        case: Case,
+        rank: int,
+        reduce: Callable[[Sequence[Any]], Sequence[Any]],
+        device: str | None = None,
+    ) -> None:
+        known = shapes(case.trace)
+        arrays = [aligned(int(np.prod(shape)), np.dtype(case.dtype)).reshape(shape) for shape in known]
+        self._gradients = Gradients(case, rank, arrays)
+        self._on: Callable[[], Any] = lambda: tf.device(device)
+        with self._on():
+            self._tensors = [tf.experimental.dlpack.from_dlpack(array.__dlpack__()) for array in arrays]
+
+        @tf.function(autograph=False)
+        def run(tensors: Any) -> Any:
+            return reduce(tensors)
+
+        self._run = run
+
+    def call(self) -> Any:
+        with self._on():
+            return self._run(self._tensors)
+
+    def wrong(self, salt: int) -> int:
+        self._gradients.fill(salt)
+        return self._gradients.wrong([memoryview(tensor) for tensor in self.call()], salt)
