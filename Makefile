@@ -17,10 +17,10 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/n
 FORMATTED := $(shell find native/src tests/native -name '*.[ch]pp' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lint types native-tests bench dev build package clean
+.PHONY: help demo test check format lint types native-tests bench dev build package tensorflow clean
 
 help: ## Say what there is to make.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## Train on real data with 4 processes, then measure. Installs what it needs.
 	@tools/need.sh --optional redis
@@ -62,6 +62,9 @@ build: $(READY) ## Make the source archive and the wheel, in dist/.
 
 package: $(READY) ## Make both, install the wheel elsewhere, and use it.
 	$(BIN)/python tools/check_package.py
+
+tensorflow: $(READY) ## Test one wheel with the oldest and the newest TensorFlow. Fetches both.
+	$(BIN)/python -m tools.check_tensorflow
 
 clean: ## Remove everything that was made, .venv too.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

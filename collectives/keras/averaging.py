@@ -12,9 +12,10 @@ import numpy as np
 
 from collectives.communicator import Communicator
 from collectives.default import default
+from collectives.gradients.objects import allgather_object
 from collectives.keras.framework import keras, read, settle
 from collectives.keras.hook import hook_of
-from collectives.keras.state import check_same, slots_of, tell
+from collectives.keras.state import check_same, slots_of
 from native.errors import DesyncError
 
 
@@ -52,7 +53,7 @@ class ModelAveragingCallback(keras.callbacks.Callback):
             raise ValueError(
                 f"every={self.every} steps cannot be kept with steps_per_execution={at_once}: use a multiple of it"
             )
-        lengths = tell(self._comm, (self.params or {}).get("steps"))
+        lengths = allgather_object(self._comm, (self.params or {}).get("steps"))
         if len(set(lengths)) > 1:
             told = ", ".join(f"rank {rank} has {steps}" for rank, steps in enumerate(lengths))
             raise ValueError(f"epochs differ in steps: {told}; give `fit` the same steps_per_epoch on every rank")

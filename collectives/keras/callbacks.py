@@ -12,9 +12,10 @@ from typing import Any
 
 from collectives.communicator import Communicator
 from collectives.default import default
+from collectives.gradients.objects import allgather_object
 from collectives.keras.averaging import ModelAveragingCallback
 from collectives.keras.framework import innermost, keras, settle
-from collectives.keras.state import broadcast_global_variables, tell
+from collectives.keras.state import broadcast_global_variables
 
 __all__ = [
     "BestModelCheckpoint",
@@ -66,7 +67,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         if logs is None:
             return
         mine = {name: float(value) for name, value in logs.items() if _is_number(value)}
-        everyones = tell(default(self._comm), mine)
+        everyones = allgather_object(default(self._comm), mine)
         for rank, theirs in enumerate(everyones):
             if theirs.keys() != mine.keys():
                 raise ValueError(

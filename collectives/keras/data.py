@@ -12,7 +12,7 @@ import numpy as np
 from collectives.arrays import Array
 from collectives.communicator import Communicator
 from collectives.default import default
-from collectives.keras.state import tell
+from collectives.gradients.objects import allgather_object
 
 
 def scatter_data(
@@ -27,7 +27,7 @@ def scatter_data(
     comm = default(comm)
     mine = [np.asarray(x) for x in arrays] if comm.rank == root_rank else []
     wrong = _wrong(mine, comm.size, drop) if comm.rank == root_rank else ""
-    told = tell(comm, [len(arrays), wrong])
+    told = allgather_object(comm, [len(arrays), wrong])
     if told[root_rank][1]:
         raise ValueError(f"rank {root_rank}: {told[root_rank][1]}")
     if len({count for count, _ in told}) > 1:

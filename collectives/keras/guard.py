@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from collectives.gradients.channel import channel
+from collectives.gradients.objects import allgather_object
 from collectives.keras import backends
 from collectives.keras.framework import keras, updates
 from collectives.keras.hook import NESTING, Hook, hook_of, wrongly_nested
-from collectives.keras.state import tell
 from native.errors import CollectiveError, DesyncError
 
 _POSTMORTEM: Final = 10.0  # seconds in which ranks that have failed tell each other where they were
@@ -178,7 +178,7 @@ class _Watch(keras.callbacks.Callback):
         if comm.size == 1:
             return
         params = self.params or {}
-        told = tell(comm, [params.get("steps"), params.get("epochs")])
+        told = allgather_object(comm, [params.get("steps"), params.get("epochs")])
         for place, what in enumerate(("steps in an epoch", "epochs")):
             values = [theirs[place] for theirs in told if theirs[place] is not None]
             if len(set(values)) > 1:
@@ -223,7 +223,7 @@ class _Watch(keras.callbacks.Callback):
             return
         try:
             with aside:
-                told = tell(aside, [self._epoch, self._steps(), self._ended], _POSTMORTEM)
+                told = allgather_object(aside, [self._epoch, self._steps(), self._ended], _POSTMORTEM)
         except CollectiveError:  # there is one to raise already
             return
         if any(theirs != told[0] for theirs in told):

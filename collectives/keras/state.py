@@ -6,7 +6,6 @@ in their order. Names have no part: the same model may be named differently in e
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,6 +15,7 @@ import numpy as np
 from collectives.arrays import Array
 from collectives.communicator import Communicator
 from collectives.default import default
+from collectives.gradients.objects import allgather_object
 from collectives.keras.framework import keras, read
 from native.errors import ConfigMismatch
 
@@ -66,7 +66,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Comm
 def check_same(comm: Communicator, variables: Sequence[Any], root_rank: int = 0) -> None:
     """ConfigMismatch on all ranks, naming the first difference, where one's variables are not like the root's."""
     mine = [(_name(v), list(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in variables]
-    everyones = tell(comm, mine)
+    everyones = allgather_object(comm, mine)
     for rank, theirs in enumerate(everyones):
         for i in range(max(len(theirs), len(everyones[root_rank]))):
             one, other = (side[i] if i < len(side) else None for side in (theirs, everyones[root_rank]))
@@ -75,14 +75,6 @@ def check_same(comm: Communicator, variables: Sequence[Any], root_rank: int = 0)
                     f"the models differ: variable {i} is {_shown(one)} on rank {rank} and {_shown(other)} on rank "
                     f"{root_rank}; build the same model with the same optimizer on every rank"
                 )
-
-
-def tell(comm: Communicator, value: Any, timeout: float | None = None) -> list[Any]:
-    """What each rank passed, in rank order; anything that is the same after JSON."""
-    mine = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    ends = np.cumsum(comm.allgather(np.array(mine.size), timeout=timeout)).tolist()
-    whole = comm.allgatherv(mine, timeout=timeout).tobytes()
-    return [json.loads(whole[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def _name(variable: Any) -> str:

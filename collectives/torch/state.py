@@ -9,15 +9,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from collectives.communicator import Communicator
 from collectives.default import default
+from collectives.gradients import objects
 from collectives.torch.functions import broadcast_, grouped_allreduce_
-from native.errors import Aborted
-
-_LONGEST: Final = 256 << 20  # bytes of JSON
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
@@ -32,27 +29,11 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
 
 
 def broadcast_object(value: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
-    """The root's `value`: bytes, or what JSON can say, up to 256 MiB. Tuples come back as lists, keys as strings.
+    """The root's `value`: bytes, or None, bool, int, float, str, and lists and dicts of them; tuples arrive as lists.
 
-    Where it is anything else the root raises TypeError or ValueError, and the other ranks Aborted.
+    Where it is anything else the root raises TypeError, and the other ranks Aborted.
     """
-    comm = default(comm)
-    data, refused = b"", None
-    if comm.rank == root_rank:
-        try:
-            data = b"b" + value if isinstance(value, bytes) else b"j" + json.dumps(value).encode()
-            if len(data) > _LONGEST:
-                raise ValueError(f"broadcast_object: {len(data)} bytes are more than {_LONGEST}")
-        except (TypeError, ValueError) as error:
-            data, refused = b"", error
-    length = int(comm.broadcast(np.array(len(data)), root_rank))
-    if refused is not None:
-        raise refused
-    if not 0 < length <= _LONGEST:
-        raise Aborted(f"broadcast_object: rank {root_rank}, the root, was given an object that it refused")
-    buffer = np.frombuffer(data, np.uint8).copy() if data else np.empty(length, np.uint8)
-    received = comm.broadcast(buffer, root_rank).tobytes()
-    return received[1:] if received[:1] == b"b" else json.loads(received[1:])
+    return objects.broadcast_object(default(comm), value, root_rank)
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
