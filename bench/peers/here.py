@@ -21,7 +21,7 @@ from bench import values
 from bench.cases import Case
 from bench.values import Array, Values
 
-_PATH: Final = "COLLECTIVES_BENCH_PATH"
+_PATH: Final = "BENCH_IMPORT_PATH"
 
 
 def commands(python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]:
