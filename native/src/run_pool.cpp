@@ -87,8 +87,8 @@ void Run::settle_pooling() {
 }
 
 bool Run::advance_pool() {
-    // One at a time, in the order in which they were begun: pieces have their numbers from it. One that turned
-    // out not to be pooled may be over long before those that it is behind.
+    // One at a time, in the order in which they were begun: pieces have their numbers from it. One that
+    // turned out not to be pooled may be over long before those that it is behind.
     while (pooled_before_ != nullptr && pooled_before_->pooling_ == Pooling::no) {
         pooled_before_ = pooled_before_->pooled_before_;
     }
