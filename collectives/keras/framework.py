@@ -14,6 +14,11 @@ from collectives.arrays import Array
 try:
     import keras
 except ImportError as error:
+    if error.name not in (None, "keras"):
+        raise ImportError(
+            f"Keras's backend needs {error.name!r}, which is not there: install it, or set KERAS_BACKEND",
+            name=error.name,
+        ) from error
     raise ImportError("collectives.keras needs Keras 3: pip install 'pycollectives[keras]'") from error
 
 if int(keras.__version__.partition(".")[0]) < 3:

@@ -32,8 +32,15 @@ def test_keras_is_too_old() -> None:
     assert said.startswith("ImportError: collectives.keras needs Keras 3, and this is 2.15.0")
 
 
+def test_a_backend_that_is_missing() -> None:
+    pytest.importorskip("keras", reason="pip install 'pycollectives[keras]'")
+    said = python("import sys; sys.modules['jax'] = None; import collectives.keras", KERAS_BACKEND="jax")
+    assert said.startswith("ImportError: Keras's backend needs 'jax")
+
+
 def test_a_backend_that_cannot() -> None:
     pytest.importorskip("keras", reason="pip install 'pycollectives[keras]'")
+    pytest.importorskip("jax", reason="Keras's NumPy backend needs it: pip install jax")
     said = python(
         "import collectives, collectives.keras as hooks\nwith collectives.init(): hooks.DistributedOptimizer('sgd')",
         KERAS_BACKEND="numpy",
