@@ -269,7 +269,7 @@ def test_systems_of_this_interpreter() -> None:
             ["/bin/python", "-I", "0"],
             ["/bin/python", "-I", "1"],
         ]
-        assert json.loads(known.environment("")["COLLECTIVES_BENCH_PATH"]) == sys.path
+        assert json.loads(known.environment("")["BENCH_IMPORT_PATH"]) == sys.path
 
 
 class Counting:
