@@ -99,7 +99,7 @@ class Calls:
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
         """Refuse, as `allreduce` would, what cannot be for such an array; whether it needs no copy in place."""
-        return self.prepare.collective(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm).in_place
+        return self.prepare.check(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm)
 
     def reduce(self, x: Any, out: Any, timeout: float | None, op: str, root: int, algorithm: str) -> Call:
         return self._reduction("reduce", x, out, timeout, op, check_rank(root, self.size, "root"), algorithm)

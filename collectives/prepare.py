@@ -102,6 +102,12 @@ class Preparer:
         prepared = self._kept[key] = Prepared(operation, chosen.in_place)
         return prepared
 
+    def check(self, shape: Shape, algorithm: str) -> bool:
+        """Refuse what `collective` would, without making it; whether it is right where the two buffers are one."""
+        chosen, _, _ = self.choose(shape, algorithm)
+        _codes(shape.dtype, shape.op)
+        return chosen.in_place
+
     def message(self, source: int, dest: int, dtype: Dtype, count: int) -> _engine.Operation:
         """The operation that sends `count` elements to `dest`, or receives them from `source`."""
         key = (source, dest, dtype, count)

@@ -1,4 +1,4 @@
-"""Memory for new results that is used again once nobody holds the last ones.
+"""Memory for new results: aligned as frameworks want it, and used again once nobody holds the last ones.
 
 The kernel clears each page of a large new array, which takes longer than reducing into it.
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from collectives.arrays import Array, Dtype
 
-ALIGNMENT: Final = 64  # bytes: what frameworks want of memory that they take over without a copy
+ALIGNMENT: Final = 64  # bytes: frameworks copy what begins elsewhere, or abort the process
+_BYTE: Final = np.dtype(np.uint8)
 SMALLEST: Final = 128 << 10  # bytes; smaller memory the allocator keeps by itself
 
 
@@ -65,10 +66,12 @@ class Recycler:
                 self._kept -= size
             else:
                 del self._free[size]
-        return _aligned(n)
+        return aligned((n,), _BYTE)
 
 
-def _aligned(n: int) -> Array:
+def aligned(shape: tuple[int, ...], dtype: Dtype) -> Array:
+    """A new, uninitialised array that begins at a multiple of 64 bytes, in memory of its own."""
+    n = math.prod(shape) * dtype.itemsize
     memory = np.empty(n + ALIGNMENT, np.uint8)
     start = -int(memory.__array_interface__["data"][0]) % ALIGNMENT
-    return memory[start : start + n]
+    return memory[start : start + n].view(dtype).reshape(shape)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.arrays import Array
-from collectives.gradients.memory import aligned
+from collectives.recycle import aligned
 from native.errors import DesyncError
 
 _WORD: Final = 8  # parts begin where any dtype may

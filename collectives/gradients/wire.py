@@ -22,6 +22,14 @@ _FLOATS: Final = (*_COMPRESSED, *_WIRES.values(), np.dtype(np.complex64), np.dty
 OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod", "min", "max")}}
 
 
+def check_options(missing: str, error_feedback: bool, compression: Compression | None) -> None:
+    """ValueError for options of an exchange, besides its rules, that cannot be."""
+    if missing not in ("error", "zero"):
+        raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
+    if error_feedback and compression is None:
+        raise ValueError("error_feedback adds what compression took away: give compression='fp16' or 'bf16', too")
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What a user decides about an exchange, the same on every rank. ValueError where it cannot be."""

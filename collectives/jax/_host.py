@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from collectives.arrays import Array
+from collectives.gradients.objects import gathered
 from collectives.jax._channel import Channel
 from collectives.jax._failures import keep
 from collectives.jax._kinds import Form, Kind
@@ -91,9 +92,8 @@ def _agree(call: Call, names: Sequence[str]) -> None:
     if (digests == digests[0]).all():
         channel.agreed.add(digest)
         return
-    ends = np.cumsum(channel.comm.allgather(np.array(len(plan))))
-    plans = np.split(channel.comm.allgatherv(np.frombuffer(plan, np.uint8)), ends[:-1])
-    everyones = [part.tobytes().decode().split("\n") for part in plans]
+    lengths = channel.comm.allgather(np.array(len(plan))).tolist()
+    everyones = [part.decode().split("\n") for part in gathered(channel.comm, plan, lengths, None)]
     rank = next(rank for rank, other in enumerate(everyones) if other != everyones[0])
     raise DesyncError(
         f"ranks gave different trees to {call.kind.name}, which have to have the same names, shapes and dtypes: "

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from collectives.arrays import Array
-from collectives.gradients.memory import LINE
+from collectives.recycle import ALIGNMENT
 
 _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 _COPIED: Final = 16 << 10  # bytes: less is copied sooner than it is handed over
@@ -98,6 +98,6 @@ def _tensor(array: Array) -> Any:
     if array.dtype == _BFLOAT16:
         return tf.bitcast(_tensor(array.view(np.uint16)), tf.bfloat16)
     # Handing over memory that begins elsewhere than on a cache line ends the process.
-    if array.nbytes < _COPIED or array.ctypes.data % LINE or array.dtype.kind not in "iuf":
+    if array.nbytes < _COPIED or array.ctypes.data % ALIGNMENT or array.dtype.kind not in "iuf":
         return tf.constant(array)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

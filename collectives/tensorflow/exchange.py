@@ -20,7 +20,7 @@ from collectives.communicator import Communicator
 from collectives.gradients.channel import Channel, channel, joined_rows, located, reduce
 from collectives.gradients.plan import BUCKET, UNKNOWN, Bucket, Entry, Plan, plan
 from collectives.gradients.sparse import Rows
-from collectives.gradients.wire import Compression, Rules, Wire
+from collectives.gradients.wire import Compression, Rules, Wire, check_options
 from collectives.tensorflow import bridge
 from collectives.tensorflow.residuals import Residuals
 from native.errors import DesyncError
@@ -65,10 +65,7 @@ class GradientExchange:
         record: bool = False,
     ) -> None:
         """ValueError, TypeError for options that cannot be. Communicates with nobody."""
-        if missing not in ("error", "zero"):
-            raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
-        if error_feedback and compression is None:
-            raise ValueError("error_feedback adds what compression took away: give compression='fp16' or 'bf16', too")
+        check_options(missing, error_feedback, compression)
         self._rules: Final = Rules(op, compression, bucket_bytes, float(prescale), float(postscale))
         self._comm: Final = None if comm is None else default.default(comm)
         self._sparse_as_dense: Final = sparse_as_dense

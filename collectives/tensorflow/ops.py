@@ -16,8 +16,8 @@ from collectives import default
 from collectives.arrays import Array, check_rank
 from collectives.communicator import Communicator
 from collectives.gradients.channel import channel
-from collectives.gradients.memory import aligned
 from collectives.gradients.wire import OPS, Compression
+from collectives.recycle import aligned
 from collectives.tensorflow.bridge import Spec, call
 from collectives.tensorflow.exchange import GradientExchange
 

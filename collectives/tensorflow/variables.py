@@ -15,9 +15,9 @@ from collectives.arrays import Array, check_rank
 from collectives.communicator import Communicator
 from collectives.gradients import objects
 from collectives.gradients.channel import channel
-from collectives.gradients.memory import aligned
 from collectives.gradients.plan import plan
 from collectives.gradients.wire import Rules
+from collectives.recycle import aligned
 from collectives.tensorflow.bridge import Spec, call
 from collectives.tensorflow.exchange import entry
 

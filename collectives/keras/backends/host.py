@@ -5,7 +5,7 @@ Invariant: all ranks exchange the same entries in the same order, or all raise. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from collectives.arrays import Array, dtype_of
 from collectives.communicator import Communicator
 from collectives.gradients.channel import channel, located, reduce
 from collectives.gradients.plan import Entry, Plan, plan
-from collectives.gradients.wire import Rules, Wire
+from collectives.gradients.wire import Rules, Wire, check_options
 from collectives.keras.backends import Options
 
 
@@ -23,10 +23,7 @@ class HostExchange:
 
     def __init__(self, comm: Communicator, options: Options) -> None:
         """ValueError for options that cannot be. Communicates with nobody."""
-        if options.missing not in ("error", "zero"):
-            raise ValueError(f"missing must be 'error' or 'zero', not {options.missing!r}")
-        if options.error_feedback and options.compression is None:
-            raise ValueError("error_feedback adds what compression took away: give compression='fp16' or 'bf16', too")
+        check_options(options.missing, options.error_feedback, options.compression)
         self._comm: Final = comm
         self._options: Final = options
         self._rules: Final = Rules(options.op, options.compression, options.bucket_bytes)
@@ -38,6 +35,14 @@ class HostExchange:
     def prepare(self, entries: Sequence[Entry]) -> Plan:
         """The plan of gradients like these. TypeError, ValueError where they don't fit the options."""
         return plan(self._rules, tuple(entries), self._comm.size)
+
+    def filled(self, gradient: Any, variable: Any, zeros: Callable[[Any], Any]) -> Any:
+        """The gradient, or where a missing one counts as zeros, `zeros(variable)`."""
+        if gradient is not None or self._options.missing != "zero":
+            return gradient
+        if variable is None:
+            raise ValueError("a gradient is None, and missing='zero' needs variables, to know its shape")
+        return zeros(variable)
 
     def run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
         """Of all ranks together: `arrays` are those that are not None, in order, and are only read."""

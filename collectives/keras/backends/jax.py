@@ -63,7 +63,10 @@ def unconverted(function: F) -> F:
 class _Exchange(HostExchange):
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         owners = [None] * len(gradients) if variables is None else list(variables)
-        given = [self._filled(g, v) for g, v in zip(gradients, owners, strict=True)]
+        given = [
+            self.filled(g, v, lambda variable: jax.numpy.zeros(variable.shape, variable.dtype))
+            for g, v in zip(gradients, owners, strict=True)
+        ]
         names = [str(getattr(v, "path", "")) for v in owners]
         plan = self.prepare(
             [Entry(name, "none") if g is None else entry(name, g.dtype, g.shape)
@@ -72,13 +75,6 @@ class _Exchange(HostExchange):
         there = [g for g in given if g is not None]
         results = iter(_outside(lambda arrays: self.run(plan, arrays), there))
         return [None if g is None else next(results) for g in given]
-
-    def _filled(self, gradient: Any, variable: Any) -> Any:
-        if gradient is None and self._options.missing == "zero":
-            if variable is None:
-                raise ValueError("a gradient is None, and missing='zero' needs variables, to know its shape")
-            return jax.numpy.zeros(variable.shape, variable.dtype)
-        return gradient
 
 
 def _outside(function: Callable[[list[Array]], list[Array]], arrays: list[Any]) -> list[Any]:

@@ -55,7 +55,10 @@ def unconverted(function: F) -> F:
 class _Exchange(HostExchange):
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         owners = [None] * len(gradients) if variables is None else list(variables)
-        given = [self._filled(g, v) for g, v in zip(gradients, owners, strict=True)]
+        given = [
+            self.filled(g, v, lambda variable: torch.zeros_like(variable.value))
+            for g, v in zip(gradients, owners, strict=True)
+        ]
         arrays = {i: _array(g) for i, g in enumerate(given) if g is not None}
         names = [str(getattr(v, "path", "")) for v in owners]
         plan = self.prepare(
@@ -64,13 +67,6 @@ class _Exchange(HostExchange):
         )  # fmt: skip
         results = dict(zip(arrays, self.run(plan, list(arrays.values())), strict=True))
         return [None if g is None else _tensor(results[i], g) for i, g in enumerate(given)]
-
-    def _filled(self, gradient: Any, variable: Any) -> Any:
-        if gradient is None and self._options.missing == "zero":
-            if variable is None:
-                raise ValueError("a gradient is None, and missing='zero' needs variables, to know its shape")
-            return torch.zeros_like(variable.value)
-        return gradient
 
 
 class _Accumulate:
