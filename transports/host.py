@@ -129,11 +129,14 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
 
 
 def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The core on which that rank waits where ranks (one identity each) outnumber cores.
+    """The core on which that rank waits where ranks (one identity each) outnumber cores; -1 for none.
 
-    Those that may use the same cores are spread over them evenly, neighbours together.
+    Those that may use the same cores are spread over them evenly, neighbours together. Under a quota of less than
+    these cores no core is short, but time is.
     """
     mine = everyone[rank]
+    if 0 < mine.quota < mine.cpus.bit_count():
+        return -1
     alike = [r for r, identity in enumerate(everyone) if identity.same_machine(mine) and identity.cpus == mine.cpus]
     cores = [core for core in range(mine.cpus.bit_length()) if mine.cpus >> core & 1]
     return cores[alike.index(rank) * len(cores) // len(alike)]

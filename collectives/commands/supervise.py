@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -168,7 +170,6 @@ class _Supervisor:
                 stdin=None if process.reads_input else subprocess.DEVNULL,
                 stdout=ends[0][1],
                 stderr=ends[1][1],
-                start_new_session=True,  # so a rank may read the terminal, and Ctrl-C reaches it through us alone
                 preexec_fn=_tied_to_us(process.cores),  # noqa: PLW1509 (see there)
             )
         except (OSError, subprocess.SubprocessError) as error:
@@ -318,8 +319,11 @@ def _signal_name(number: int) -> str:
 
 
 def _tied_to_us(cores: frozenset[int] | None) -> Callable[[], None]:
-    """What a child does between fork and exec: ask to die with us, and keep to its cores.
+    """What a child does between fork and exec: ask to die with us, leave the terminal, and keep to its cores.
 
+    A process group of its own, and no terminal: so it may read ours, and Ctrl-C reaches it through us alone. It stays
+    in our session, because Linux shares processor time out between sessions first (autogroup), and a rank that yields
+    gives its core to ranks of its own session only.
     No other thread of this process runs Python, so the child may do so here.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -329,6 +333,11 @@ def _tied_to_us(cores: frozenset[int] | None) -> Callable[[], None]:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != us:  # we died before the kernel knew
             os._exit(128 + signal.SIGKILL)
+        os.setpgid(0, 0)
+        with contextlib.suppress(OSError):  # there is none
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+            os.close(terminal)
         if cores is not None:
             os.sched_setaffinity(0, cores)
 

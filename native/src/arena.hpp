@@ -86,6 +86,8 @@ struct Header {
     // Of the operations that may be pooled: how many the owner has begun, and of the last ones whether their
     // arrays are in its heap. See run_pool.cpp.
     std::atomic<std::uint64_t> begun;
+    // Where the owner waits, as far as it knows: read by ranks that wait for it.
+    alignas(cache_line) std::atomic<std::int32_t> core;
     // What the owner is running, as the words of a Call; read only to explain a mismatch.
     alignas(cache_line) std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> current;
 };

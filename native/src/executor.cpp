@@ -1,5 +1,7 @@
 #include "executor.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -35,6 +37,7 @@ Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>&
 
 void Executor::share(std::shared_ptr<Arena> arena) {
     workshop_.arena = std::move(arena);
+    workshop_.arena->header().core.store(settings_.home, std::memory_order_relaxed);
     workshop_.caster = std::make_unique<Caster>(workshop_.arena);
 }
 
@@ -106,6 +109,7 @@ bool Executor::work() {
         }
         disarm();
         backoff_.reset();
+        needed_.reset();
         if (++passes % passes_per_check == 0) check();
     }
     disarm();
@@ -129,11 +133,48 @@ void Executor::wait() {
         check();
         sleep();
         check();
-    } else if (backoff_.idle() == Backoff::Next::sleep) {
-        sleeper_.arm(
-            std::any_of(runs_.begin(), runs_.end(), [](const auto& run) { return run->uses_sockets(); }));
-        armed_ = true;
+        return;
     }
+    if (!needed_) needed_ = settings_.home >= 0 && keeps_from_running();
+    switch (backoff_.idle(*needed_)) {
+        case Backoff::Next::look:
+            break;
+        case Backoff::Next::look_anew:
+            needed_.reset();
+            if (settings_.home >= 0) tell_core();
+            break;
+        case Backoff::Next::sleep:
+            sleeper_.arm(
+                std::any_of(runs_.begin(), runs_.end(), [](const auto& run) { return run->uses_sockets(); }));
+            armed_ = true;
+            break;
+    }
+}
+
+bool Executor::keeps_from_running() {
+    const int core = ::sched_getcpu();
+    const auto needs_it = [&](const Run& run, const Run::Awaited& awaited) {
+        Link* const link = run.request().links[static_cast<std::size_t>(awaited.peer)];
+        ShmLink* const shm = link == nullptr ? nullptr : link->shared_memory();
+        // Of others nothing is known, so they may.
+        return shm == nullptr || shm->arena_of_peer()->header().core.load(std::memory_order_relaxed) == core;
+    };
+    bool found = false;
+    for (const auto& run : runs_) {
+        awaited_.clear();
+        run->awaited(awaited_);
+        found = found || std::any_of(awaited_.begin(), awaited_.end(),
+                                     [&](const auto& awaited) { return needs_it(*run, awaited); });
+    }
+    awaited_.clear();
+    return found;
+}
+
+void Executor::tell_core() {
+    if (!workshop_.arena) return;
+    const int core = ::sched_getcpu();
+    std::atomic<std::int32_t>& told = workshop_.arena->header().core;
+    if (told.load(std::memory_order_relaxed) != core) told.store(core, std::memory_order_relaxed);
 }
 
 void Executor::disarm() {

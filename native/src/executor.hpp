@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "run.hpp"
@@ -20,9 +21,9 @@ class Executor {
   public:
     struct Settings {
         std::size_t slice = 0;  // see Workshop
-        int spins = 0;          // looks before the first yield; 0 where ranks outnumber cores
+        int spins = 0;          // looks before the first yield, where nobody waited for needs the core
         bool crowded = false;   // ranks outnumber cores; the same on all ranks
-        int home = -1;          // the core to be on, -1 for any
+        int home = -1;          // the core to be on, which others share; -1 for any
     };
 
     Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing);
@@ -59,6 +60,10 @@ class Executor {
   private:
     bool pass();
     void wait();
+    // Whether a rank that is waited for needs the core that this one is on.
+    bool keeps_from_running();
+    // Others have had the core: say where we are now.
+    void tell_core();
     void sleep();
     void disarm();
     // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.
@@ -74,6 +79,8 @@ class Executor {
     Workshop workshop_;
     Backoff backoff_;
     bool armed_ = false;
+    // Whether those that are waited for need our core; unknown again whenever something has changed.
+    std::optional<bool> needed_;
 
     std::vector<std::unique_ptr<Run>> runs_;  // under way, oldest first
     std::vector<std::unique_ptr<Run>> idle_;  // kept: links refer to the last operation's context

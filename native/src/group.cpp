@@ -16,6 +16,8 @@ constexpr std::size_t default_slot = 128 << 10;
 constexpr std::size_t default_cast_slot = 256 << 10;
 constexpr std::size_t default_slice = 128 << 10;
 constexpr int spins_with_cores = 2000;
+// Where cores are shared: about as long as those on another core need, each of them once.
+constexpr int spins_with_mates = 400;
 constexpr auto look_again = 50ms;  // how often a wait outside an operation looks for signals
 
 std::size_t multiple_of(std::size_t n, std::size_t unit) {
@@ -33,9 +35,10 @@ Geometry make_geometry(const Group::Options& options) {
 
 Executor::Settings make_settings(const Group::Options& options) {
     constexpr std::size_t largest_unit = 16;
-    return {options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice,
-            options.oversubscribed ? 0 : spins_with_cores, options.crowded,
-            options.oversubscribed ? options.home : -1};
+    const int home = options.oversubscribed ? options.home : -1;
+    const int spins = !options.oversubscribed ? spins_with_cores : home >= 0 ? spins_with_mates : 0;
+    return {options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice, spins,
+            options.crowded, home};
 }
 
 }  // namespace

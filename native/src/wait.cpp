@@ -55,22 +55,24 @@ void futex_wake(const std::atomic<std::uint32_t>& word) {
 }
 
 void Backoff::reset() {
-    if (yielded_) {
+    if (in_vain_) {
         spins_ = std::max(spins_ / 2, std::min(fewest_spins, most_spins_));
     } else if (looks_ > 0) {
         spins_ = std::min(spins_ * 2, most_spins_);
     }
     looks_ = 0;
-    yielded_ = false;
+    in_vain_ = yielded_ = false;
     yields_ = 0;
 }
 
-Backoff::Next Backoff::idle() {
+Backoff::Next Backoff::idle(bool here) {
+    if (here) return yield();
     if (looks_ < spins_) {
         ++looks_;
         pause();
         return Next::look;
     }
+    in_vain_ = true;
     return yield();
 }
 
@@ -89,7 +91,7 @@ Backoff::Next Backoff::yield() {
         crowded_for_ = again ? std::min<Clock::duration>(crowded_for_ * 2, crowded_most) : crowded_first;
         crowded_until_ = looked_ + crowded_for_;
     }
-    return Next::look;
+    return Next::look_anew;
 }
 
 }  // namespace collectives

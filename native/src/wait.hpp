@@ -39,14 +39,15 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 
 // The ladder of one idle period: what to do after the n-th look that found nothing.
 //
-// Spin while there is a core for everybody, then yield, then sleep. Spinning pays only if what is waited for
-// comes meanwhile, which it cannot where two ranks have ended up on one core: periods that outlast the
-// spinning halve it, those that end in it double it. A yield that took long has handed a whole time slice to
-// some other process; for a while after that, yielding is skipped: a sleeper that is woken gets its core back
-// at once. It may have been chance, so the while is short at first, and doubles as long as it happens again.
+// Spin while nobody that is waited for needs this core, then yield, then sleep. Spinning pays only if what is
+// waited for comes meanwhile, which it cannot where two ranks have ended up on one core unnoticed: periods
+// that outlast the spinning halve it, those that end in it double it. A yield that took long has handed a
+// whole time slice to some other process; for a while after that, yielding is skipped: a sleeper that is
+// woken gets its core back at once. It may have been chance, so the while is short at first, and doubles as
+// long as it happens again.
 class Backoff {
   public:
-    enum class Next : std::uint8_t { look, sleep };
+    enum class Next : std::uint8_t { look, look_anew, sleep };  // anew: others have had the core
 
     // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which
     // to yield, -1 for any.
@@ -63,8 +64,9 @@ class Backoff {
     // What was waited for has come.
     void reset();
 
-    // Spins or yields once and asks to look again, or asks to sleep.
-    Next idle();
+    // Spins or yields once and asks to look again, or asks to sleep. `here`: a rank that is waited for needs
+    // this core.
+    Next idle(bool here);
 
   private:
     Next yield();
@@ -72,6 +74,7 @@ class Backoff {
     int most_spins_;
     int spins_;
     int looks_ = 0;
+    bool in_vain_ = false;  // spun for as long as seemed useful
     bool yielded_ = false;
     int yields_ = 0;
     Clock::time_point yielding_since_{};

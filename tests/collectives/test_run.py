@@ -5,12 +5,15 @@ Invariant: every process started here is waited for, and every wait has a deadli
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +39,7 @@ print(json.dumps({
     "folder": stat.S_IMODE(os.stat(os.path.dirname(secret)).st_mode),
     "secret": open(secret).read().strip(),
     "group": os.getpgrp() == os.getpid(),
+    "session": os.getsid(0),
     "argv": open("/proc/self/cmdline").read(),
 }))
 """
@@ -145,7 +149,7 @@ def test_environment_of_the_ranks() -> None:
     assert {e["OMP_NUM_THREADS"] for e in envs} == {"1"}
     assert {e["PYTHONUNBUFFERED"] for e in envs} == {"1"}
     assert "COLLECTIVES_TRANSPORT" not in envs[0]
-    assert all(rank["group"] for rank in ranks)
+    assert all(rank["group"] and rank["session"] == os.getsid(0) for rank in ranks)
 
 
 def test_the_secret_is_private_fresh_and_gone_afterwards() -> None:
@@ -398,3 +402,60 @@ def test_the_umask_does_not_decide_who_reads_the_secret(tmp_path: Path) -> None:
     )
     assert permissive.stdout.split() == [b"600", b"700"]
     assert not os.listdir(tmp_path)
+
+
+ON_A_TERMINAL = """
+import os, subprocess, sys
+entry, root = sys.argv[1:]
+rank = "import os; print('line', input(), os.getsid(0), 'alone', os.getpgrp() == os.getpid(), flush=True)"
+command = [sys.executable, "-c", entry, "run", "-n", "1", "--no-prefix", sys.executable, "-c", rank]
+print("session", os.getsid(0), flush=True)
+sys.exit(subprocess.run(command, cwd=root).returncode)
+"""
+
+
+def test_a_rank_reads_our_terminal_and_stays_in_our_session() -> None:
+    """Linux shares processor time out between sessions first: ranks in sessions of their own could not yield."""
+    terminal, ours = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, ENTRY, str(ROOT)],
+        stdin=ours,
+        stdout=ours,
+        stderr=ours,
+        env=environment(),
+        preexec_fn=_with_terminal(ours),  # noqa: PLW1509 (no other thread here)
+    )
+    os.close(ours)
+    try:
+        os.write(terminal, b"hello\n")
+        said = read_all(terminal)
+        assert process.wait(DEADLINE) == 0, said
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    session = re.search(r"session (\d+)", said)
+    assert session, said
+    assert f"line hello {session[1]} alone True" in said
+
+
+def _with_terminal(terminal: int) -> Callable[[], None]:
+    def before_exec() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY)
+
+    return before_exec
+
+
+def read_all(terminal: int) -> str:
+    """Until nobody has the other end open any more."""
+    said = b""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        if not select.select([terminal], [], [], 1.0)[0]:
+            continue
+        try:
+            said += os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+    return said.decode()

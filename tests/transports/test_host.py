@@ -107,6 +107,11 @@ def test_homes_are_spread_over_the_cores_that_ranks_may_use(masks: list[int], ho
     assert [home_core(rank, mixed) for rank in range(0, len(mixed), 2)] == homes
 
 
+def test_under_a_quota_no_core_is_home() -> None:
+    assert [home_core(r, [like(cpus=0b1111, quota=2.0)] * 8) for r in range(8)] == [-1] * 8
+    assert home_core(7, [like(cpus=0b1111, quota=4.0)] * 8) == 3
+
+
 def test_the_quota_of_cgroup_v2_is_the_tightest_on_the_way_up(tmp_path: Path) -> None:
     inner = tmp_path / "job" / "task"
     inner.mkdir(parents=True)
