@@ -41,6 +41,10 @@ class Program:
 
     `pooled`: an allreduce in which every rank reduces a part of the messages of all and sends it to all; ranks
     that share memory may do it by adding up in one place instead.
+
+    `flat`: two chunks (buffer, first, count): what every rank that sends anything sends to all that receive, and which
+    part of it this rank takes of each. Nothing that is sent may depend on what comes. Ranks that share memory exchange
+    up to 4 KiB so on one board.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Program:
         scratch: Sequence[Sequence[tuple[int, int]]],
         steps: Sequence[tuple[Any, ...]],
         pooled: bool = False,
+        flat: tuple[tuple[int, int, int], tuple[int, int, int]] | None = None,
     ) -> None: ...
     @property
     def peers(self) -> list[int]: ...

@@ -32,6 +32,7 @@ def _everything_to_all(name: str, rank: int, size: int, shared: bool) -> Schedul
     b = Builder("allreduce", name, rank, size, grid=(1, 1))
     if size > 1:
         b.send(_others(rank, size), b.inp())
+        b.flat(b.inp(), b.inp())
     _total(b, b.out(), b.inp(), rank, size, shared)
     return b.build()
 
@@ -104,6 +105,7 @@ def direct_reduce_scatter(rank: int, size: int) -> Schedule:
     b = Builder("reduce_scatter", "direct", rank, size, grid=(size, 1))
     for peer in _others(rank, size):
         b.send(peer, b.inp(peer))
+    b.flat(b.inp(0, size), b.inp(rank))
     _total(b, b.out(), b.inp(rank), rank, size)
     return b.build()
 
@@ -119,6 +121,7 @@ def direct_allgather(rank: int, size: int) -> Schedule:
     others = _others(rank, size)
     if others:
         b.send(others, b.inp())
+    b.flat(b.inp(), b.inp())
     b.copy(b.out(rank), b.inp())
     for peer in reversed(others):
         b.recv(peer, b.out(peer))
@@ -136,6 +139,7 @@ def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
         b.recv(root, b.out())
     elif size > 1:
         b.send(_others(rank, size), b.out())
+    b.flat(b.out(), b.out())
     return b.build()
 
 
@@ -196,6 +200,7 @@ def direct_alltoall(rank: int, size: int) -> Schedule:
     others = _others(rank, size)
     for peer in others:
         b.send(peer, b.inp(peer))
+    b.flat(b.inp(0, size), b.inp(rank))
     b.copy(b.out(rank), b.inp(rank))
     for peer in reversed(others):
         b.recv(peer, b.out(peer))
@@ -212,5 +217,6 @@ def direct_barrier(rank: int, size: int) -> Schedule:
     others = _others(rank, size)
     if others:
         b.send(others, b.inp())
+    b.flat(b.inp(), b.inp())
     _total(b, b.out(), b.inp(), rank, size)
     return b.build()

@@ -47,6 +47,7 @@ class Compiled(NamedTuple):
     scratch: tuple[tuple[tuple[int, int], ...], ...]
     steps: tuple[CompiledStep, ...]
     pooled: bool = False
+    flat: tuple[Triple, Triple] | None = None
 
 
 def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
@@ -54,7 +55,8 @@ def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
     check(schedule, in_place)
     waits = dependencies(schedule, in_place)
     steps = tuple(_record(step, waits[number]) for number, step in enumerate(schedule.steps))
-    return Compiled(schedule.rank, schedule.size, schedule.grid, schedule.scratch, steps, schedule.pooled)
+    flat = None if schedule.flat is None else (_triple(schedule.flat[0]), _triple(schedule.flat[1]))
+    return Compiled(schedule.rank, schedule.size, schedule.grid, schedule.scratch, steps, schedule.pooled, flat)
 
 
 def _record(step: Step, waits: tuple[Dependency, ...]) -> CompiledStep:

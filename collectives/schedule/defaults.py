@@ -22,15 +22,13 @@ broadcast       any  any  any   hierarchical_chain      hosts=2- per-host=2-  : 
 reduce          any  any  any   hierarchical_binomial   hosts=2- per-host=2-  : each host sends the array once
 
 allreduce       self,inproc,shm  1-2   64K   one_shot             : one synchronisation; both read all of a small array
-allreduce       inproc           3-4   4K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
+allreduce       inproc,shm       3-4   4K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
+allreduce       shm              3-4   128K  claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           3-4   64K   claim      crowded=yes : whoever has a core reduces for all
-allreduce       inproc           5-8   2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       inproc           5-8   128K  claim      crowded=yes : whoever has a core reduces for all
-allreduce       shm              3-4   16K   one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              5-8   2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              5-8   16K   claim      crowded=yes : whoever has a core reduces for all
-allreduce       inproc,shm       9-64  2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
+allreduce       inproc,shm       5-64  2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
+allreduce       shm              5-8   64K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       shm              9-64  128K  claim      crowded=yes : whoever has a core reduces for all
+allreduce       inproc           5-8   128K  claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           9-64  1M    claim      crowded=yes : whoever has a core reduces for all
 allreduce       shm              3-64  any   two_shot   crowded=yes : all add up in one place
 allreduce       self,inproc,shm  3-4   32K   one_shot             : one synchronisation; reading all copies is cheap

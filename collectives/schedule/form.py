@@ -109,7 +109,9 @@ class Schedule:
 
     `grid` is the number of blocks of IN and of OUT, the same on every rank, also where a rank has no such
     buffer (only the root of a gather has OUT, only the root of a scatter has IN). `pooled`: an allreduce of all
-    ranks with each other, which those that share memory may do by adding all up in one place instead.
+    ranks with each other, which those that share memory may do by adding all up in one place instead. `flat`: in one
+    round every rank that sends anything says the first chunk, to all that listen, and this rank takes the second, part
+    of it, of each it receives from; ranks that share memory may do that on one page that all of them read.
     """
 
     collective: str
@@ -121,6 +123,7 @@ class Schedule:
     scratch: tuple[tuple[Block, ...], ...]
     steps: tuple[Step, ...]
     pooled: bool = False
+    flat: tuple[Chunk, Chunk] | None = None
 
 
 class Builder:
@@ -135,6 +138,7 @@ class Builder:
         self._scratch: list[tuple[Block, ...]] = []
         self._steps: list[Step] = []
         self._pooled = False
+        self._flat: tuple[Chunk, Chunk] | None = None
 
     @staticmethod
     def inp(first: int = 0, count: int = 1) -> Chunk:
@@ -157,6 +161,13 @@ class Builder:
         """Ranks that share memory may do all of it by adding up in one place."""
         self._pooled = True
 
+    def flat(self, said: Chunk, taken: Chunk) -> None:
+        """All is said in one round: `said` by each rank that sends, of which this one takes the part `taken`.
+
+        Said and taken name the same blocks on every rank that has them, so that `taken` is where it says.
+        """
+        self._flat = (said, taken)
+
     def send(self, peers: int | Iterable[int], chunk: Chunk) -> None:
         self._steps.append(Send((peers,) if isinstance(peers, int) else tuple(peers), chunk))
 
@@ -174,4 +185,4 @@ class Builder:
     def build(self) -> Schedule:
         collective, algorithm, rank, size, root, grid = self._head
         scratch, steps = tuple(self._scratch), tuple(self._steps)
-        return Schedule(collective, algorithm, rank, size, root, grid, scratch, steps, self._pooled)
+        return Schedule(collective, algorithm, rank, size, root, grid, scratch, steps, self._pooled, self._flat)

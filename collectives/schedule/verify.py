@@ -168,6 +168,7 @@ def _prove(schedules: Sequence[Schedule], modes: tuple[bool, ...], uneven: bool,
     extents = [check(schedule, any(modes), uneven) for schedule in schedules]
     group = Group(schedules)
     _check_sizes(group, extents)
+    _check_flat(group)
     values = _Values(barrier=schedules[0].collective == "barrier")
     return [_play(group, values, in_place, orders, seed) for in_place in modes]
 
@@ -202,6 +203,27 @@ def _check_sizes(group: Group, extents: Sequence[Extents]) -> None:
                     n,
                     f"expects {chunk_text(chunk)} from rank {sender}, whose step {giver - group.start[sender]} sends "
                     f"{chunk_text(send.chunk)}: they differ in size",
+                )
+
+
+def _check_flat(group: Group) -> None:
+    """What ranks would say on one page, and take from it, has to be what they send to each other."""
+    first = group.schedules[0]
+    said = {None if s.flat is None else s.flat[0] for s in group.schedules}
+    if said == {None}:
+        return
+    if len(said) > 1:
+        problem = "the exchange is flat on some ranks only, or they say different chunks"
+        raise VerificationError(problem, first.collective, first.algorithm, first.size, first.root)
+    for n, givers in enumerate(group.givers):
+        for giver in givers:
+            send, receiver = group.steps[giver], group.schedules[group.rank_of[n]]
+            assert isinstance(send, Send) and receiver.flat is not None
+            if send.chunk != receiver.flat[1]:
+                group.fail(
+                    n,
+                    f"is sent {chunk_text(send.chunk)} by rank {group.rank_of[giver]}, but would take "
+                    f"{chunk_text(receiver.flat[1])} of a flat exchange",
                 )
 
 

@@ -79,8 +79,20 @@ std::size_t Geometry::accumulators_offset() const {
     return pool_offset() + round_up(sizeof(PoolBoard) + size * sizeof(std::uint64_t), page_size);
 }
 
+std::size_t Geometry::flat_offset() const {
+    return round_up(accumulators_offset() + accumulators * cast_slot_bytes, page_size);
+}
+
+std::size_t Geometry::flat_data_offset() const {
+    return flat_offset() + round_up(sizeof(FlatBoard) + flat_slots * size * sizeof(FlatLine), page_size);
+}
+
+std::size_t Geometry::large_offset() const {
+    return round_up(flat_data_offset() + flat_slots * size * on_board, page_size);
+}
+
 std::size_t Geometry::heap_offset() const {
-    return round_up(accumulators_offset() + accumulators * cast_slot_bytes, huge_page);
+    return round_up(large_offset() + large_slots * slot_bytes, huge_page);
 }
 
 std::size_t heap_reserve(int size) {
@@ -150,19 +162,38 @@ std::byte* Arena::cast_slot(std::size_t index) {
     return base_ + geometry_.cast_offset() + index * geometry_.cast_slot_bytes;
 }
 
-void Arena::set_current_call(const Call& call) {
+void Arena::tell_call(const Call& call) {
+    const bool message = call.collective == static_cast<std::uint8_t>(Collective::send);
+    const auto index = static_cast<std::uint32_t>(message ? calls_told : call.sequence % calls_told);
     const auto words = std::bit_cast<std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)>>(call);
-    for (std::size_t i = 0; i < words.size(); ++i) {
-        header().current[i].store(words[i], std::memory_order_relaxed);
-    }
+    ToldCall& told = header().calls[index];
+    const std::uint32_t version = told.version.load(std::memory_order_relaxed);
+    told.version.store(version + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    for (std::size_t i = 0; i < words.size(); ++i) told.words[i].store(words[i], std::memory_order_relaxed);
+    told.version.store(version + 2, std::memory_order_release);
+    header().latest.store(index, std::memory_order_release);
 }
 
-Call Arena::current_call() {
+std::optional<Call> Arena::told_call(std::size_t index) const {
+    const ToldCall& told = header().calls[std::min(index, calls_told)];
+    const std::uint32_t version = told.version.load(std::memory_order_acquire);
     std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)> words{};
-    for (std::size_t i = 0; i < words.size(); ++i) {
-        words[i] = header().current[i].load(std::memory_order_relaxed);
-    }
-    return std::bit_cast<Call>(words);
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = told.words[i].load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const bool whole =
+        version % 2 == 0 && version > 0 && told.version.load(std::memory_order_relaxed) == version;
+    return whole ? std::optional(std::bit_cast<Call>(words)) : std::nullopt;
+}
+
+Call Arena::current_call() const {
+    return told_call(header().latest.load(std::memory_order_acquire)).value_or(Call{});
+}
+
+std::optional<Call> Arena::collective_call(std::uint64_t sequence) const {
+    std::optional<Call> call = told_call(sequence % calls_told);
+    if (call && call->sequence != sequence) call.reset();
+    return call;
 }
 
 bool Arena::in_heap(const std::byte* data, std::size_t n) const {

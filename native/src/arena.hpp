@@ -14,6 +14,8 @@
 //     results                    slices of these reductions that this rank has done
 //     PoolBoard                  who has added to the accumulators and got what they held
 //     accumulators               what all ranks add to, see Pool; of two ranks only
+//     FlatBoard                  what ranks say in small operations, see Flat
+//     large                      what this rank says of what is too large for a board
 //     heap                       arrays from Communicator.empty()
 #pragma once
 
@@ -24,8 +26,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "frame.hpp"
+#include "program.hpp"
 #include "unique_fd.hpp"
 
 namespace collectives {
@@ -76,6 +80,13 @@ struct Outlet {
     alignas(page_size) std::byte slots[];  // slots_per_link * slot_bytes
 };
 
+// The words of a Call. `version` is odd while they change.
+struct ToldCall {
+    std::atomic<std::uint32_t> version;
+    std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> words;
+};
+inline constexpr std::size_t calls_told = 32;
+
 struct Header {
     std::uint64_t magic;
     std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
@@ -83,13 +94,12 @@ struct Header {
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order
-    // Of the operations that may be pooled: how many the owner has begun, and of the last ones whether their
-    // arrays are in its heap. See run_pool.cpp.
-    std::atomic<std::uint64_t> begun;
     // Where the owner waits, as far as it knows: read by ranks that wait for it.
     alignas(cache_line) std::atomic<std::int32_t> core;
-    // What the owner is running, as the words of a Call; read only to explain a mismatch.
-    alignas(cache_line) std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> current;
+    // What the owner is running; read only to find and explain a mismatch. The last collectives by their
+    // sequence, and, at the end, the last message to or from one rank.
+    alignas(cache_line) std::atomic<std::uint32_t> latest;
+    alignas(cache_line) std::array<ToldCall, calls_told + 1> calls;
 };
 
 // See Together.
@@ -107,6 +117,23 @@ struct PoolBoard {
     std::atomic<std::uint64_t> got[];  // by rank: the last piece that it has copied out
 };
 
+// See Flat. Neighbours' lines lie two cache lines apart, since cores fetch them in pairs.
+struct alignas(2 * cache_line) FlatLine {
+    static constexpr std::size_t inline_bytes = 120;
+
+    std::atomic<std::uint64_t> tag;  // number and fingerprint of the operation; stored last
+    std::array<std::byte, inline_bytes> data;
+};
+static_assert(sizeof(FlatLine) == 2 * cache_line);
+
+inline constexpr std::size_t flat_slots = 8;
+inline constexpr std::size_t large_slots = 2;
+
+struct FlatBoard {
+    std::atomic<std::uint32_t> sleepers;  // ranks that sleep until something is said
+    FlatLine lines[];                     // [flat_slots][size]
+};
+
 enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };
 
 struct Geometry {
@@ -121,6 +148,9 @@ struct Geometry {
     std::size_t results_offset() const;
     std::size_t pool_offset() const;
     std::size_t accumulators_offset() const;
+    std::size_t flat_offset() const;
+    std::size_t flat_data_offset() const;
+    std::size_t large_offset() const;
     std::size_t heap_offset() const;
     std::size_t total() const { return heap_offset() + heap_bytes; }
 };
@@ -139,7 +169,7 @@ class Arena {
     Arena& operator=(const Arena&) = delete;
     ~Arena();
 
-    Header& header() { return *reinterpret_cast<Header*>(base_); }
+    Header& header() const { return *reinterpret_cast<Header*>(base_); }
     Outlet& outlet(int peer);
     std::byte* slot(int peer, std::size_t index);
     std::byte* cast_slot(std::size_t index);
@@ -151,6 +181,13 @@ class Arena {
     std::byte* accumulator(std::size_t index) {
         return base_ + geometry_.accumulators_offset() + index * geometry_.cast_slot_bytes;
     }
+    FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
+    // Room for `on_board` bytes beside each line.
+    std::byte* flat_data() { return base_ + geometry_.flat_data_offset(); }
+    // Room for `slot_bytes` that this rank says.
+    std::byte* large(std::size_t index) {
+        return base_ + geometry_.large_offset() + index * geometry_.slot_bytes;
+    }
     // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.
     std::byte* at(std::uint64_t offset) {
         return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(base_) + offset);
@@ -160,9 +197,12 @@ class Arena {
     int wake_fd() const { return wake_.get(); }
     const Geometry& geometry() const { return geometry_; }
 
-    // What the owner is running; another rank may see it half changed.
-    void set_current_call(const Call& call);
-    Call current_call();
+    // What the owner has begun.
+    void tell_call(const Call& call);
+    // What it has begun last, and as its collective of that number, if it has and remembers. Another rank may
+    // see it change.
+    Call current_call() const;
+    std::optional<Call> collective_call(std::uint64_t sequence) const;
 
     // Whether [data, data + n) lies in the heap, and where.
     bool in_heap(const std::byte* data, std::size_t n) const;
@@ -179,6 +219,7 @@ class Arena {
   private:
     Arena(std::byte* base, const Geometry& geometry, UniqueFd fd, UniqueFd wake);
     void punch(std::size_t offset, std::size_t n);
+    std::optional<Call> told_call(std::size_t index) const;
 
     std::byte* base_;
     Geometry geometry_;

@@ -173,7 +173,7 @@ Step to_step(nb::handle record) {
 
 std::shared_ptr<const Program> make_program(int rank, int size, std::pair<std::uint32_t, std::uint32_t> grid,
                                             const nb::sequence& scratch, const nb::sequence& steps,
-                                            bool pooled) {
+                                            bool pooled, nb::handle flat) {
     std::vector<std::vector<Block>> slots;
     for (const nb::handle slot : scratch) {
         std::vector<Block>& blocks = slots.emplace_back();
@@ -184,8 +184,10 @@ std::shared_ptr<const Program> make_program(int rank, int size, std::pair<std::u
     }
     std::vector<Step> records;
     for (const nb::handle step : steps) records.push_back(to_step(step));
+    std::optional<Exchange> exchange;
+    if (!flat.is_none()) exchange = Exchange{to_chunk(flat[0]), to_chunk(flat[1])};
     return std::make_shared<const Program>(rank, size, grid.first, grid.second, std::move(slots),
-                                           std::move(records), pooled);
+                                           std::move(records), pooled, exchange);
 }
 
 Bounds to_bounds(nb::handle value, std::uint32_t blocks) {
@@ -438,9 +440,10 @@ NB_MODULE(_engine, module) {
         .def(
             "__init__",
             [](PyProgram* self, int rank, int size, std::pair<std::uint32_t, std::uint32_t> grid,
-               const nb::sequence& scratch, const nb::sequence& steps,
-               bool pooled) { new (self) PyProgram{make_program(rank, size, grid, scratch, steps, pooled)}; },
-            "rank"_a, "size"_a, "grid"_a, "scratch"_a, "steps"_a, "pooled"_a = false)
+               const nb::sequence& scratch, const nb::sequence& steps, bool pooled, const nb::object& flat) {
+                new (self) PyProgram{make_program(rank, size, grid, scratch, steps, pooled, flat)};
+            },
+            "rank"_a, "size"_a, "grid"_a, "scratch"_a, "steps"_a, "pooled"_a = false, "flat"_a = nb::none())
         .def_prop_ro("peers", [](const PyProgram& self) { return self.program->peers; });
 
     nb::class_<PyOperation>(module, "Operation")

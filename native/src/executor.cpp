@@ -44,6 +44,7 @@ void Executor::share(std::shared_ptr<Arena> arena) {
 void Executor::close() {
     idle_.clear();
     workshop_.pool.reset();
+    workshop_.boards.clear();
     workshop_.caster.reset();
     workshop_.arena.reset();
 }
@@ -131,6 +132,7 @@ bool Executor::pass() {
 void Executor::wait() {
     if (armed_) {
         check();
+        runs_.front()->look_for_other_calls();
         sleep();
         check();
         return;
@@ -147,6 +149,7 @@ void Executor::wait() {
             sleeper_.arm(
                 std::any_of(runs_.begin(), runs_.end(), [](const auto& run) { return run->uses_sockets(); }));
             armed_ = true;
+            for (const auto& run : runs_) run->set_asleep(true);
             break;
     }
 }
@@ -179,6 +182,7 @@ void Executor::tell_core() {
 
 void Executor::disarm() {
     if (!armed_) return;
+    for (const auto& run : runs_) run->set_asleep(false);
     sleeper_.disarm();
     armed_ = false;
 }

@@ -37,6 +37,9 @@ class Executor {
         workshop_.pooling = processes;
     }
 
+    // One of the links leaves the machine.
+    void use_network() { backoff_.expect_network(); }
+
     // Run one operation to its end, with nothing else under way.
     void run(const Request& request);
 

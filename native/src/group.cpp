@@ -126,6 +126,7 @@ Peer Group::describe(int peer) const {
 }
 
 void Group::add_link(int peer, std::unique_ptr<Link> link) {
+    if (link->leaves_machine()) executor_.use_network();
     const std::lock_guard lock(linking_);
     links_[static_cast<std::size_t>(peer)] = link.get();
     owned_.push_back(std::move(link));

@@ -75,6 +75,8 @@ class Link {
     virtual int fd() const { return -1; }
     // The poll events that would let this link go on, where there is something to send or to receive.
     virtual short events(bool /*sending*/, bool /*receiving*/) const { return 0; }
+    // Whether what is sent passes through a network.
+    virtual bool leaves_machine() const { return false; }
     // Why the peer can be counted as gone, or nullptr. Costs a system call at most.
     virtual const char* lost() = 0;
 

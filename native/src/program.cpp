@@ -44,7 +44,8 @@ std::vector<Queue> queues_of(const Step& step) {
 }  // namespace
 
 Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t out_blocks_,
-                 std::vector<std::vector<Block>> scratch_, std::vector<Step> steps_, bool pooled_)
+                 std::vector<std::vector<Block>> scratch_, std::vector<Step> steps_, bool pooled_,
+                 std::optional<Exchange> flat_)
     : rank(rank_),
       size(size_),
       in_blocks(in_blocks_),
@@ -52,6 +53,7 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
       scratch(std::move(scratch_)),
       steps(std::move(steps_)),
       pooled(pooled_),
+      flat(flat_),
       successors(steps.size()),
       needed(steps.size(), false),
       predecessors(steps.size()) {
@@ -92,6 +94,11 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
     if (pooled && (size < 2 || in_blocks != out_blocks || combines != others || peers.size() != others)) {
         throw Error(ErrorKind::invalid, "a schedule that is no allreduce among all ranks cannot be pooled");
     }
+    for (const int peer : peers) {
+        if (spans.contains({Lane::from_peer, peer})) sources.push_back(peer);
+    }
+    says = std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind == StepKind::send; });
+    if (flat) check_flat();
     for (const int peer : peers) {
         for (const Lane direction : {Lane::to_peer, Lane::from_peer}) {
             const auto place = spans.find({direction, peer});
@@ -177,6 +184,23 @@ void Program::check(std::uint32_t index) {
     shared = true;
 }
 
+void Program::check_flat() const {
+    for (const Chunk& chunk : {flat->said, flat->taken}) {
+        const bool inside = (chunk.buffer == buffer_in || chunk.buffer == buffer_out) &&
+                            std::uint64_t{chunk.first} + chunk.count <= blocks_of(chunk.buffer);
+        if (!inside) throw Error(ErrorKind::invalid, "a flat exchange names a block that is not there");
+    }
+    const bool within = flat->taken.buffer == flat->said.buffer && flat->taken.first >= flat->said.first &&
+                        flat->taken.first + flat->taken.count <= flat->said.first + flat->said.count;
+    if (!within) throw Error(ErrorKind::invalid, "a flat exchange takes what is not said");
+    for (std::uint32_t i = 0; i < steps.size(); ++i) {
+        // Nothing that is sent may have come from others.
+        if (steps[i].kind == StepKind::send && !steps[i].dependencies.empty()) {
+            bad(i, "passes something on, so it is not flat");
+        }
+    }
+}
+
 Bounds::Bounds(std::uint64_t n, std::uint32_t blocks) {
     offsets_.reserve(blocks + 1);
     for (std::uint64_t b = 0; b <= blocks; ++b) {
@@ -246,16 +270,20 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
             const auto here = static_cast<std::int64_t>(offset(d.buffer, d.here));
             gates_.push_back({d.step, there - here});
         }
-        tasks_.push_back({step.kind, step.final, step.shared, false, length(step.dst), place(step.dst),
-                          step.peers, std::span(sources_).subspan(first_source),
-                          std::span(gates_).subspan(first_gate)});
+        tasks_.push_back({step.kind, step.final, step.shared, length(step.dst), place(step.dst), step.peers,
+                          std::span(sources_).subspan(first_source), std::span(gates_).subspan(first_gate)});
     }
-    if (!plan.pooled) return;
-    tokens_ = tasks_;
-    for (Task& task : tokens_) {
-        task.length = 0;
-        const bool awaits_others = task.kind == StepKind::reduce;
-        task.skipped = !awaits_others && (task.kind != StepKind::send || !task.gates.empty());
+    if (plan.flat && in.are_even() && out.are_even() && std::max(in_bytes_, out_bytes_) <= most_flat) {
+        flat_ = Flat{place(plan.flat->said), length(plan.flat->said),
+                     place(plan.flat->taken).offset - place(plan.flat->said).offset};
+        for (std::uint32_t i = 0; i < tasks_.size(); ++i) {
+            const bool receives = std::any_of(plan.steps[i].operands.begin(), plan.steps[i].operands.end(),
+                                              [](const Operand& operand) { return operand.peer >= 0; }) ||
+                                  plan.steps[i].kind == StepKind::recv;
+            if (receives && tasks_[i].length != length(plan.flat->taken)) {
+                bad(i, "takes another part than the flat exchange says");
+            }
+        }
     }
 }
 

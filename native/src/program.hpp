@@ -20,6 +20,10 @@ namespace collectives {
 
 enum class StepKind : std::uint8_t { send, recv, reduce, copy };
 
+// The most bytes that a rank can say on a board, and of an operation that is done in a Flat, in and out.
+inline constexpr std::uint64_t on_board = 4 << 10;
+inline constexpr std::uint64_t most_flat = 128 << 10;
+
 inline constexpr int buffer_in = 0;
 inline constexpr int buffer_out = 1;
 inline constexpr int buffer_scratch = 2;
@@ -57,6 +61,12 @@ struct Step {
     std::vector<Dependency> dependencies;
 };
 
+// What every rank that says anything says to all others, and which part of it this rank takes of each.
+struct Exchange {
+    Chunk said;
+    Chunk taken;
+};
+
 struct Block {
     int buffer = 0;
     std::uint32_t index = 0;
@@ -65,7 +75,8 @@ struct Block {
 struct Program {
     // Throws Error(invalid) on a step that names a rank, block, buffer or step that is not there.
     Program(int rank, int size, std::uint32_t in_blocks, std::uint32_t out_blocks,
-            std::vector<std::vector<Block>> scratch, std::vector<Step> steps, bool pooled = false);
+            std::vector<std::vector<Block>> scratch, std::vector<Step> steps, bool pooled = false,
+            std::optional<Exchange> flat = std::nullopt);
 
     int rank;
     int size;
@@ -73,10 +84,13 @@ struct Program {
     std::uint32_t out_blocks;
     std::vector<std::vector<Block>> scratch;
     std::vector<Step> steps;
-    std::vector<int> peers;    // all that it exchanges messages with, ascending
-    bool shared = false;       // one of the steps is
-    bool pooled = false;       // ranks that share memory may do it in a Pool
-    std::size_t combines = 0;  // how many messages a step reduces at once, at most
+    std::vector<int> peers;        // all that it exchanges messages with, ascending
+    bool shared = false;           // one of the steps is
+    bool pooled = false;           // ranks that share memory may do it in a Pool
+    bool says = false;             // sends anything
+    std::vector<int> sources;      // peers that it receives from, ascending
+    std::optional<Exchange> flat;  // ranks that share memory may do it in a Flat
+    std::size_t combines = 0;      // how many messages a step reduces at once, at most
 
     // One direction of a link, and the first and the last step that use it.
     struct LaneUse {
@@ -112,6 +126,7 @@ struct Program {
 
   private:
     void check(std::uint32_t index);
+    void check_flat() const;
     void find_relay(std::uint32_t send, const std::vector<std::uint32_t>& ordinals);
     std::uint32_t blocks_of(int buffer) const;
 };
@@ -122,14 +137,17 @@ class Bounds {
     // n elements in equal shares: block b of B covers [n*b/B, n*(b+1)/B).
     Bounds(std::uint64_t n, std::uint32_t blocks);
     // Given ascending offsets, one more than there are blocks.
-    explicit Bounds(std::vector<std::uint64_t> offsets) : offsets_(std::move(offsets)) {}
+    explicit Bounds(std::vector<std::uint64_t> offsets) : offsets_(std::move(offsets)), even_(false) {}
 
     std::uint64_t at(std::uint32_t block) const { return offsets_[block]; }
     std::uint64_t total() const { return offsets_.back(); }
     std::uint32_t blocks() const { return static_cast<std::uint32_t>(offsets_.size()) - 1; }
+    // Whether they are equal shares, and so the same on every rank.
+    bool are_even() const { return even_; }
 
   private:
     std::vector<std::uint64_t> offsets_;
+    bool even_ = true;
 };
 
 class Operation {
@@ -151,12 +169,18 @@ class Operation {
         StepKind kind = StepKind::copy;
         bool final = false;
         bool shared = false;
-        bool skipped = false;
         std::uint64_t length = 0;
         Place dst;
         std::span<const int> peers;
         std::span<const Source> sources;
         std::span<const Gate> gates;
+    };
+
+    // An Exchange in bytes.
+    struct Flat {
+        Place said;
+        std::uint64_t length = 0;  // of what is said
+        std::uint64_t taken = 0;   // where in it the part begins that this rank takes
     };
 
     Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in, const Bounds& out,
@@ -171,8 +195,8 @@ class Operation {
     std::uint64_t scratch_bytes() const { return scratch_bytes_; }
     std::span<const std::uint64_t> scratch_offsets() const { return scratch_offsets_; }
     const std::vector<Task>& tasks() const { return tasks_; }
-    // The tasks of an operation that is pooled: empty messages, which say that a rank has come, and to what.
-    const std::vector<Task>& tokens() const { return tokens_; }
+    // Where it may be done in a Flat: all ranks know alike.
+    const std::optional<Flat>& flat() const { return flat_; }
     const Call& call() const { return call_; }
 
   private:
@@ -187,7 +211,7 @@ class Operation {
     std::vector<Source> sources_;
     std::vector<Gate> gates_;
     std::vector<Task> tasks_;
-    std::vector<Task> tokens_;
+    std::optional<Flat> flat_;
     Call call_;
 };
 

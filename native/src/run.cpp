@@ -65,38 +65,45 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
             reduce_kernel(operation().dtype(), operation().op(), stores);
     }
     scale_ = 1.0 / program.size;
-    told_ = false;
     sockets_.reset();
     held_ = false;
     error_ = nullptr;
-    pooling_ = Pooling::no;
+    asleep_ = false;
+    if (workshop_.arena) workshop_.arena->tell_call(request_.call);
+    find_memory_shared(earlier);
+    turns_.clear();
+    active_.clear();
+    way_ = may_be_flat() ? Way::flat : !may_be_pooled() ? Way::links : is_in_heap() ? Way::open : Way::pool;
+    if (way_ != Way::links) take_number(earlier);
+    if (together_) together_->abandon();
+    if (program.shared && workshop_.together) number_pieces();
+    if (is_on_board()) {
+        unfinished_ = 1;
+        return;
+    }
     states_.assign(program.steps.size(), State{});
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) states_[i].before = program.predecessors[i];
     cast_taken_.resize(static_cast<std::size_t>(program.size));
     unfinished_ = program.steps.size();
-    if (together_) together_->abandon();
-    if (program.shared && workshop_.together) number_pieces();
     take_turns(earlier);
-    propose_pooling(earlier);
     relay_.reset();
     if (behind_ == nullptr && operation().out_bytes() >= smallest_posted) post_receptions();
-    active_.clear();
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
         if (states_[i].before == 0) active_.push_back(i);
     }
 }
 
-void Run::take_turns(std::span<const std::unique_ptr<Run>> earlier) {
-    behind_ = nullptr;
-    turns_.clear();
-    if (earlier.empty()) return;
+void Run::find_memory_shared(std::span<const std::unique_ptr<Run>> earlier) {
     const auto last = std::find_if(earlier.rbegin(), earlier.rend(),
                                    [&](const auto& run) { return shares_memory_with(*run); });
-    if (last != earlier.rend()) behind_ = last->get();
+    behind_ = last == earlier.rend() ? nullptr : last->get();
+}
+
+void Run::take_turns(std::span<const std::unique_ptr<Run>> earlier) {
     for (const Program::LaneUse& use : operation().program().lanes) {
         // The last one that uses the lane has waited for all before it.
         const auto ahead = std::find_if(earlier.rbegin(), earlier.rend(), [&](const auto& run) {
-            return run->operation().program().use_of(use.lane) != nullptr;
+            return !run->is_on_board() && run->operation().program().use_of(use.lane) != nullptr;
         });
         if (ahead == earlier.rend() || (*ahead)->through_with(use.lane)) continue;
         turns_.push_back({ahead->get(), use.lane, use.first});
@@ -130,7 +137,7 @@ void Run::look_at_turns(const Run* gone) {
 void Run::forget(const Run* run) {
     look_at_turns(run);
     if (behind_ == run) behind_ = nullptr;
-    if (pooled_before_ == run) pooled_before_ = nullptr;
+    if (before_there_ == run) before_there_ = nullptr;
 }
 
 bool Run::uses_sockets() {
@@ -164,8 +171,8 @@ void Run::end() {
 bool Run::pass() {
     if (!turns_.empty()) look_at_turns();
     if (held_ || behind_ != nullptr || error_) return false;
-    if (pooling_ == Pooling::open) settle_pooling();
-    if (pooling_ == Pooling::open) return false;
+    if (way_ == Way::open) return settle();
+    if (is_on_board()) return advance_on_board();
     const Program& program = operation().program();
     const std::vector<Task>& all = tasks();
     bool moved = false;
@@ -182,12 +189,10 @@ bool Run::pass() {
             ++i;
         }
     }
-    if (pooling_ == Pooling::yes && pool_ != Place::through) moved |= advance_pool();
     return moved;
 }
 
 bool Run::advance(const Task& task, State& state) {
-    if (task.skipped) return state.complete = true;
     if (!state.started) {
         start(task);
         state.started = true;
@@ -215,8 +220,6 @@ bool Run::advance(const Task& task, State& state) {
 void Run::start(const Task& task) {
     switch (task.kind) {
         case StepKind::send:
-            if (!told_ && workshop_.arena) workshop_.arena->set_current_call(request_.call);
-            told_ = true;
             for (const int peer : task.peers) {
                 link(peer).begin(task.peers.size() > 1 ? cast_context_ : context_, task.length);
                 cast_taken_[static_cast<std::size_t>(peer)] = 0;
@@ -269,6 +272,14 @@ std::uint64_t Run::limit(const Task& task) const {
     return most == task.length ? most : most - most % operation().unit();
 }
 
+void Run::look_for_other_calls() {
+    std::vector<Awaited> peers;
+    awaited(peers);
+    for (const Awaited& awaited : peers) {
+        if (const ShmLink* const shm = shared_memory(awaited.peer)) shm->compare(request_.call);
+    }
+}
+
 void Run::awaited(std::vector<Awaited>& result) {
     if (behind_ != nullptr || error_) return;
     if (held_) {
@@ -277,10 +288,10 @@ void Run::awaited(std::vector<Awaited>& result) {
         }
         return;
     }
-    if (pooling_ == Pooling::open) {
-        for (const int peer : operation().program().peers) {
-            if (pooling_of(peer) == Pooling::open) result.push_back({peer, false});
-        }
+    if (way_ != Way::links) {
+        owing_.clear();
+        late_on_board(owing_);
+        for (const int peer : owing_) result.push_back({peer, false});
         return;
     }
     for (const std::uint32_t index : active_) {
@@ -317,10 +328,6 @@ void Run::awaited(std::vector<Awaited>& result) {
                 break;
         }
     }
-    if (pool_ != Place::inside || !result.empty()) return;
-    owing_.clear();
-    workshop_.pool->awaited(owing_);
-    for (const int peer : owing_) result.push_back({peer, false});
 }
 
 }  // namespace collectives

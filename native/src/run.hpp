@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "flat.hpp"
 #include "pool.hpp"
 #include "program.hpp"
 #include "reduce.hpp"
@@ -50,7 +51,9 @@ struct Workshop {
     std::uint32_t pieces = 0;        // of these so far
     bool crowded = false;            // ranks outnumber cores
     bool pooling = false;            // all ranks are processes that share memory: allreduces may be pooled
+    StagingCopy stage;               // of what is said
     std::unique_ptr<Pool> pool;      // once there was one
+    std::vector<Flat> boards;        // by the rank that owns the board; empty where none can be
 };
 
 class Run {
@@ -84,6 +87,10 @@ class Run {
     void forget(const Run* run);
     // Give back what is not worth keeping.
     void end();
+    // This rank goes to sleep, or has woken: those who do what it waits for have to know.
+    void set_asleep(bool asleep);
+    // Throws if one of those that are awaited is in another operation than this one.
+    void look_for_other_calls();
 
     const Request& request() const { return request_; }
     bool uses_sockets();
@@ -96,7 +103,6 @@ class Run {
         std::uint64_t taken = 0;   // sends: bytes handed to the link
         std::uint32_t before = 0;  // queues in which others come first
         std::uint32_t there = 0;   // reductions: of the next slice's operands, the first so many have come
-        std::uint32_t piece = 0;   // reductions done together: the next piece's number
         bool started = false;
         bool complete = false;
     };
@@ -107,10 +113,34 @@ class Run {
         std::uint32_t step = 0;
     };
 
-    // Whether the operation is pooled; open as long as that depends on ranks that have not come yet.
-    enum class Pooling : std::uint8_t { no, yes, open };
+    // How the operation is done: task by task over links, or in a Flat, or, announced there, in a Pool. Open:
+    // over links or in a Pool, which depends on ranks that have not come yet.
+    enum class Way : std::uint8_t { links, flat, pool, open };
     enum class Place : std::uint8_t { before, inside, through };
 
+    // --- operations on a board, see Flat
+    bool may_be_flat() const;
+    bool is_on_board() const { return way_ == Way::flat || way_ == Way::pool; }
+    // The next number there. Operations have their turns in its order.
+    void take_number(std::span<const std::unique_ptr<Run>> earlier);
+    bool has_its_turn();
+    bool advance_on_board();
+    // Say what this rank has to say; false as long as that must wait.
+    bool say();
+    // `look` at what each rank says.
+    template <typename Look>
+    bool has_everyone_said(Look look);
+    // Whether all of it is done.
+    bool take_what_was_said();
+    bool reduce_what_was_said(const Task& task);
+    bool is_large() const { return way_ == Way::flat && operation().flat()->length > on_board; }
+    std::size_t slots() const { return is_large() ? large_slots : flat_slots; }
+    const std::byte* said_by(int peer) const;
+    // Whose doing is missing there.
+    void late_on_board(std::vector<int>& ranks);
+    void wake_sleepers();
+
+    void find_memory_shared(std::span<const std::unique_ptr<Run>> earlier);
     void take_turns(std::span<const std::unique_ptr<Run>> earlier);
     // `gone`: a run that is over, whether or not it got through.
     void look_at_turns(const Run* gone = nullptr);
@@ -140,16 +170,13 @@ class Run {
     }
     std::unique_ptr<Together> make_together() const;
     std::vector<std::shared_ptr<Arena>> arenas() const;
-    // Tell the others where our arrays are. Unless all are in the ranks' heaps, which others can read and
-    // write, the operation is pooled.
-    void propose_pooling(std::span<const std::unique_ptr<Run>> earlier);
     bool may_be_pooled() const;
-    Pooling pooling_of(int peer) const;
-    void settle_pooling();
+    // Whether our arrays are where others can read and write: if those of all ranks are, links do it.
+    bool is_in_heap() const;
+    // Tell the others, and see what they tell; whether anything moved.
+    bool settle();
     bool advance_pool();
-    const std::vector<Task>& tasks() const {
-        return pooling_ == Pooling::yes ? operation().tokens() : operation().tasks();
-    }
+    const std::vector<Task>& tasks() const { return operation().tasks(); }
     // Wake those that sleep for what we have done.
     void wake(std::span<const int> peers);
     // Whether the next bytes of all operands are here.
@@ -170,7 +197,7 @@ class Run {
     }
     Link& link(int peer) const { return *request_.links[static_cast<std::size_t>(peer)]; }
     // The task's results do not stay in the caches.
-    bool is_large(const Task& task) const;
+    bool is_streamed(const Task& task) const;
     // Large results that no later step reads go around the caches.
     Stores stores(const Task& task) const;
     // n bytes of `operands_` reduced to `dst`.
@@ -183,15 +210,19 @@ class Run {
     Context cast_context_;               // the same, of messages to several peers
     std::array<ReduceFn, 2> kernels_{};  // by Stores
     double scale_ = 1.0;
-    bool told_ = false;            // peers can read which call this is
     std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
     bool held_ = false;
     const Run* behind_ = nullptr;  // the last earlier run that works on the same memory
-    Pooling pooling_ = Pooling::no;
-    std::uint32_t number_ = 0;            // among those that may be pooled
-    bool proposed_ = false;               // those who may wait for our proposal have been woken
-    const Run* pooled_before_ = nullptr;  // the last earlier one of these
-    Place pool_ = Place::before;
+    Way way_ = Way::links;
+    Place place_ = Place::before;  // on a board
+    Flat* board_ = nullptr;
+    std::uint64_t number_ = 0;           // there
+    const Run* before_there_ = nullptr;  // the last earlier one there
+    std::size_t said_ = 0;               // of the sources so many have, in their order
+    bool asleep_ = false;                // and those who say something know
+    std::size_t taken_ = 0;              // of the tasks, so many are done
+    std::uint32_t piece_ = 0;            // of the reduction done together, the next piece's number
+    bool in_pool_ = false;
     std::vector<Turn> turns_;  // not yet had
     std::exception_ptr error_;
     std::vector<std::byte*> buffers_;

@@ -7,13 +7,20 @@
 
 namespace collectives {
 
-bool Run::is_large(const Task& task) const {
+namespace {
+
+// Up to this size sharing out a reduction of what lies there anyway costs more than making it.
+constexpr std::uint64_t reduced_alone = 2 << 10;
+
+}  // namespace
+
+bool Run::is_streamed(const Task& task) const {
     return operation().out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
 }
 
 Stores Run::stores(const Task& task) const {
-    return is_large(task) && !operation().program().needed[index_of(task)] ? Stores::streaming
-                                                                           : Stores::cached;
+    return is_streamed(task) && !operation().program().needed[index_of(task)] ? Stores::streaming
+                                                                              : Stores::cached;
 }
 
 void Run::send(const Task& task, State& state) {
@@ -130,7 +137,7 @@ void Run::reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n) 
         relay_.begin(*operation().program().relay, request_.call, request_.links, task.length);
     }
     if (!relay_.is_used()) return apply(task, dst, n, stores(task));
-    if (!is_large(task)) {
+    if (!is_streamed(task)) {
         apply(task, dst, n, Stores::cached);
         relay_.push(dst, done, n, Stores::cached);
         return;
@@ -149,7 +156,8 @@ bool Run::is_relayed(const Task& task, int peer) const {
 
 // Links may not be there yet, so only what every rank knows alike decides.
 bool Run::is_done_together(const Task& task) const {
-    return task.shared && workshop_.together && task.length > Line::inline_bytes;
+    const std::uint64_t alone = way_ == Way::flat ? reduced_alone : Line::inline_bytes;
+    return task.shared && workshop_.together && task.length > alone;
 }
 
 void Run::number_pieces() {
@@ -157,7 +165,7 @@ void Run::number_pieces() {
     const std::size_t piece = workshop_.arena->geometry().slot_bytes;
     for (std::size_t i = 0; i < all.size(); ++i) {
         if (!is_done_together(all[i])) continue;
-        states_[i].piece = workshop_.pieces + 1;
+        piece_ = workshop_.pieces + 1;
         workshop_.pieces += static_cast<std::uint32_t>((all[i].length + piece - 1) / piece);
     }
 }
@@ -178,7 +186,7 @@ void Run::reduce_together(const Task& task, State& state) {
             if (data.size() < n) link(source.peer).shared_memory()->throw_other_pieces();
             operands_.push_back(data.data());
         }
-        together_->open(state.piece, operands_, at(task.dst) + state.done, n, operation().unit());
+        together_->open(piece_, operands_, at(task.dst) + state.done, n, operation().unit());
     }
     if (together_->work(kernels_[static_cast<std::size_t>(stores(task))], task.final ? scale_ : 1.0)) {
         // Others may have gone to sleep for what we have done, or for the next piece's turn.
@@ -190,7 +198,7 @@ void Run::reduce_together(const Task& task, State& state) {
     }
     state.done += n;
     state.there = 0;
-    ++state.piece;
+    ++piece_;
 }
 
 std::unique_ptr<Together> Run::make_together() const {

@@ -216,8 +216,7 @@ bool ShmLink::next_slice() {
     const Line& line = in_.lines[line_in_ % lines_per_link];
     const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
     if (tag >> 32 != (line_in_ & 0xffffffff)) return false;
-    if (static_cast<std::uint32_t>(tag) != expected_->fingerprint)
-        throw_desync(expected_->call, theirs_->current_call());
+    if (static_cast<std::uint32_t>(tag) != expected_->fingerprint) throw_other_call(expected_->call);
     opened_ = true;
     in_line_ = true;
     if (expected_length_ <= Line::inline_bytes) {
@@ -239,7 +238,7 @@ bool ShmLink::next_slice() {
     const std::size_t total = theirs_->geometry().total();
     const bool inside = same_process_ || (n <= total && offset <= total - n);
     if (!inside || n == 0 || n > expected_length_ - taken_) {
-        throw_desync(expected_->call, theirs_->current_call(), ", with a message of another length");
+        throw_desync(expected_->call, their_call(expected_->call), ", with a message of another length");
     }
     slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
     return true;
@@ -313,8 +312,22 @@ bool ShmLink::received() {
 }
 
 void ShmLink::throw_other_pieces() const {
-    throw_desync(expected_->call, theirs_->current_call(), ", in pieces of another length");
+    throw_desync(expected_->call, their_call(expected_->call), ", in pieces of another length");
 }
+
+Call ShmLink::their_call(const Call& mine) const {
+    const bool message = mine.collective == static_cast<std::uint8_t>(Collective::send);
+    const std::optional<Call> same = message ? std::nullopt : theirs_->collective_call(mine.sequence);
+    return same && *same != mine ? *same : theirs_->current_call();
+}
+
+void ShmLink::compare(const Call& mine) const {
+    if (mine.collective == static_cast<std::uint8_t>(Collective::send)) return;
+    const std::optional<Call> theirs = theirs_->collective_call(mine.sequence);
+    if (theirs && theirs->fingerprint() != mine.fingerprint()) throw_desync(mine, *theirs);
+}
+
+void ShmLink::throw_other_call(const Call& mine) const { throw_desync(mine, their_call(mine)); }
 
 const char* ShmLink::lost() {
     if (lost_.load(std::memory_order_acquire)) return "its process ended or closed the communicator";

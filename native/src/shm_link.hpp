@@ -49,6 +49,9 @@ class ShmLink final : public Link {
     static void wake_peers(std::span<ShmLink* const> links);
 
     const std::shared_ptr<Arena>& arena_of_peer() const { return theirs_; }
+    // Throws if the peer has begun another collective than this one under its number.
+    void compare(const Call& mine) const;
+    [[noreturn]] void throw_other_call(const Call& mine) const;
     // What the peer sends lies in other pieces than all ranks agreed upon.
     [[noreturn]] void throw_other_pieces() const;
 
@@ -88,6 +91,8 @@ class ShmLink final : public Link {
         std::uint64_t end;  // bytes of the message that are free once the line is finished
     };
 
+    // What the peer is in instead of `mine`, to say so.
+    Call their_call(const Call& mine) const;
     bool next_slice();
     void finish_line();
     // Whether the peer reads the message, which begins at `data`, out of our process.

@@ -34,7 +34,8 @@ constexpr int send_buffer_at_home = 256 << 10;
 
 TcpLink::TcpLink(Peer peer, UniqueFd socket, std::size_t slice)
     : Link(std::move(peer)), socket_(std::move(socket)), slice_(std::max(slice, smallest_inbox)) {
-    if (stays_on_this_machine(socket_.get())) limit_send_buffer(socket_.get(), send_buffer_at_home);
+    leaves_machine_ = !stays_on_this_machine(socket_.get());
+    if (!leaves_machine_) limit_send_buffer(socket_.get(), send_buffer_at_home);
 }
 
 void TcpLink::begin(const Context& context, std::uint64_t length) {

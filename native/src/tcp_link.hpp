@@ -29,6 +29,7 @@ class TcpLink final : public Link {
     bool ready(std::size_t unit) override;
     bool received() override;
 
+    bool leaves_machine() const override { return leaves_machine_; }
     int fd() const override { return socket_.get(); }
     short events(bool sending, bool receiving) const override;
     const char* lost() override;
@@ -50,6 +51,7 @@ class TcpLink final : public Link {
     Frame frame_;
     std::size_t frame_sent_ = sizeof(Frame);
     std::uint64_t written_ = 0;
+    bool leaves_machine_ = true;
     bool blocked_ = false;  // the socket took less than it was given
 
     // receiving

@@ -15,7 +15,8 @@ namespace collectives {
 using namespace std::chrono_literals;
 
 namespace {
-constexpr auto yield_for = 500us;     // then sleep: beyond this a wake-up's cost no longer matters
+constexpr auto yield_for = 500us;  // then sleep: beyond this a wake-up's cost no longer matters
+constexpr auto yield_for_network = 100us;
 constexpr auto slow_yield = 1ms;      // a yield this long has given a time slice away
 constexpr auto crowded_first = 2ms;   // how long to remember that the first time
 constexpr auto crowded_most = 200ms;  // and when it happens again each time that yielding is taken up
@@ -81,7 +82,8 @@ Backoff::Next Backoff::yield() {
     yielded_ = true;
     const auto before = looked_;
     if (before < crowded_until_) return Next::sleep;
-    if (++yields_ > most_yields || before - yielding_since_ > yield_for + busy_) return Next::sleep;
+    const Clock::duration most = network_ ? yield_for_network : yield_for + busy_;
+    if (++yields_ > most_yields || before - yielding_since_ > most) return Next::sleep;
     ::sched_yield();
     looked_ = Clock::now();
     const bool slow = looked_ - before > slow_yield + busy_;

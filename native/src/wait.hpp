@@ -61,6 +61,9 @@ class Backoff {
         expected_ = busy;
     }
 
+    // From now on it may be a network that is waited for, which needs the cores, too.
+    void expect_network() { network_ = true; }
+
     // What was waited for has come.
     void reset();
 
@@ -81,6 +84,7 @@ class Backoff {
     Clock::time_point looked_{};  // after the last yield; a look since then counts as part of the next one
     Clock::duration busy_{};
     Clock::duration expected_{};
+    bool network_ = false;
     Clock::time_point crowded_until_{};
     Clock::duration crowded_for_{};
     Home home_;

@@ -68,6 +68,20 @@ def _for_other(step: Step) -> Step:
     return step
 
 
+# --- flat exchanges
+
+
+def test_a_flat_exchange_in_which_another_part_is_taken_than_sent() -> None:
+    wrong = [replace(s, flat=(Builder.inp(0, 2), Builder.inp(0))) for s in group("alltoall", "direct", 2)]
+    assert "is sent IN[1] by rank 0, but would take IN[0] of a flat exchange" in str(rejected(wrong))
+
+
+def test_an_exchange_that_is_flat_on_some_ranks_only() -> None:
+    schedules = group("allreduce", "one_shot", 3)
+    wrong = [*schedules[:2], replace(schedules[2], flat=None)]
+    assert "flat on some ranks only" in str(rejected(wrong))
+
+
 # --- messages
 
 

@@ -105,7 +105,7 @@ inline Step recv(int peer, Chunk chunk, std::vector<Dependency> after = {}) {
 }
 
 // Everyone sends everything to everyone and reduces in rank order.
-inline std::shared_ptr<const Program> all_to_all(int rank, int size, bool shared) {
+inline std::shared_ptr<const Program> all_to_all(int rank, int size, bool shared, bool flat = false) {
     std::vector<int> peers;
     std::vector<Operand> operands;
     for (int r = 0; r < size; ++r) {
@@ -114,12 +114,20 @@ inline std::shared_ptr<const Program> all_to_all(int rank, int size, bool shared
     }
     std::vector<Step> steps{send(peers, {buffer_in, 0, 1})};
     steps.push_back({StepKind::reduce, true, shared, {buffer_out, 0, 1}, {}, operands, {}});
-    return std::make_shared<const Program>(rank, size, 1, 1, std::vector<std::vector<Block>>{}, steps);
+    const Exchange all{{buffer_in, 0, 1}, {buffer_in, 0, 1}};
+    return std::make_shared<const Program>(rank, size, 1, 1, std::vector<std::vector<Block>>{}, steps, false,
+                                           flat ? std::optional(all) : std::nullopt);
 }
 
 inline std::shared_ptr<const Program> one_shot(int rank, int size) { return all_to_all(rank, size, false); }
 // The same, and where they can they reduce together.
 inline std::shared_ptr<const Program> claim(int rank, int size) { return all_to_all(rank, size, true); }
+
+// Both on a board, where ranks share memory and there is not too much.
+inline std::shared_ptr<const Program> flat(int rank, int size) { return all_to_all(rank, size, false, true); }
+inline std::shared_ptr<const Program> flat_claim(int rank, int size) {
+    return all_to_all(rank, size, true, true);
+}
 
 // Each reduces a block of everyone's and sends it to all.
 inline std::shared_ptr<const Program> two_shot(int rank, int size, bool pooled) {

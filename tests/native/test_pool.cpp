@@ -1,6 +1,7 @@
 // Allreduces of ordinary memory, which ranks that share memory add up in one place.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <optional>
 
 #include "groups.hpp"
@@ -134,6 +135,26 @@ TEST_CASE("pooled operations among others, many at a time") {
             }
         });
     }
+}
+
+TEST_CASE("those who sleep until they know where the others' arrays are, are woken") {
+    constexpr std::size_t n = 2000;
+    World world(3, Scheme::shm);
+    world.each([&](int rank, Group& group) {
+        const auto operation = sum_of_floats(pooled(rank, 3), n);
+        Array x(group, n, true);
+        Array y(group, n, true);
+        x.fill(values(rank, n));
+        run(group, operation, x, y);
+        const auto began = std::chrono::steady_clock::now();
+        for (int i = 0; i < 20; ++i) {
+            if (rank == i % 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            run(group, operation, x, y);
+            CHECK(y.holds(total(3, n)));
+        }
+        // A sleep that nobody ends takes 50 ms.
+        CHECK(std::chrono::steady_clock::now() - began < std::chrono::milliseconds(900));
+    });
 }
 
 TEST_CASE("a rank that does not come, leaves, or calls something else is found out") {

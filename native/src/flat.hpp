@@ -1,0 +1,65 @@
+// Small operations in which every rank says something once, or one rank does: all of it lies on one board, in
+// one rank's arena, where those read it whom it concerns.
+//
+// A rank that has little time on a core, and finds its caches cold, touches a page or two instead of several
+// of each peer.
+//
+// Invariant: operations on a board have numbers, the same on every rank, and are done in their order. What is
+// said in one stays until all have done it: whoever has a line in an operation has done all before it, so the
+// one `flat_slots` later may overwrite it once all ranks have a line in the one after it. A rank that says
+// nothing stores its line when it has taken what it wants.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arena.hpp"
+
+namespace collectives {
+
+class Flat {
+  public:
+    Flat(std::size_t rank, std::size_t size) : rank_(rank), size_(size) {}
+    // Where it is, once its owner's memory is there.
+    void open(std::shared_ptr<Arena> arena);
+    bool is_open() const { return arena_ != nullptr; }
+
+    // The next operation's number. From 1 on.
+    std::uint64_t next() { return ++count_; }
+
+    // Whether this rank may say something in that operation, where there is room for what it says in so many
+    // of them; if not, `late` holds those that must go on first.
+    bool may_say(std::uint64_t number, std::size_t slots, std::vector<int>* late = nullptr);
+    void say(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
+    // Whether that rank has; its line's fingerprint then.
+    bool has_said(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const;
+    // What it has said, n bytes.
+    const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const;
+    // All ranks have.
+    void all_said(std::uint64_t number) { done_by_all_ = number - 1; }
+
+    std::atomic<std::uint32_t>& sleepers() const { return board_->sleepers; }
+
+  private:
+    bool has_reached(std::uint64_t number, std::size_t rank) const;
+    std::size_t index(std::uint64_t number, std::size_t rank) const {
+        return number % flat_slots * size_ + rank;
+    }
+    std::byte* large(std::uint64_t number, std::size_t rank) const {
+        return data_ + index(number, rank) * on_board;
+    }
+    FlatLine& line(std::uint64_t number, std::size_t rank) const {
+        return board_->lines[index(number, rank)];
+    }
+
+    std::size_t rank_;
+    std::size_t size_;
+    std::shared_ptr<Arena> arena_;
+    FlatBoard* board_ = nullptr;
+    std::byte* data_ = nullptr;
+    std::uint64_t count_ = 0;
+    std::uint64_t done_by_all_ = 0;  // as far as is known
+};
+
+}  // namespace collectives

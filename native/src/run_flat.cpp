@@ -1,0 +1,227 @@
+// Operations on a board: what is said and taken there, and the arrival of those that go on in a Pool.
+#include <algorithm>
+
+#include "copy.hpp"
+#include "run.hpp"
+
+namespace collectives {
+
+namespace {
+
+// What those say who may go on in a Pool.
+constexpr std::byte elsewhere{0};
+constexpr std::byte in_heap{1};
+
+}  // namespace
+
+bool Run::may_be_flat() const {
+    // All that it depends on is the same on every rank.
+    const auto size = static_cast<std::uint32_t>(operation().program().size);
+    if (!operation().flat() || !workshop_.together || size == 1 || request_.call.root >= size) return false;
+    // Ranks that have a core each had better read large data where it lies.
+    const std::uint64_t most = workshop_.crowded ? workshop_.arena->geometry().slot_bytes : 0;
+    return std::max(operation().in_bytes(), operation().out_bytes()) <= std::max(most, on_board);
+}
+
+void Run::take_number(std::span<const std::unique_ptr<Run>> earlier) {
+    if (workshop_.boards.empty()) {
+        const auto size = static_cast<std::size_t>(operation().program().size);
+        workshop_.boards.assign(size, Flat(static_cast<std::size_t>(operation().program().rank), size));
+    }
+    board_ = &workshop_.boards[request_.call.root];
+    number_ = board_->next();
+    place_ = Place::before;
+    in_pool_ = false;
+    said_ = 0;
+    taken_ = 0;
+    const auto last = std::find_if(earlier.rbegin(), earlier.rend(), [&](const auto& run) {
+        return run->way_ != Way::links && run->board_ == board_;
+    });
+    before_there_ = last == earlier.rend() ? nullptr : last->get();
+}
+
+bool Run::has_its_turn() {
+    // One that turned out to go over links may be over long before those that it is behind.
+    while (before_there_ != nullptr && before_there_->way_ == Way::links) {
+        before_there_ = before_there_->before_there_;
+    }
+    return before_there_ == nullptr || before_there_->complete();
+}
+
+bool Run::advance_on_board() {
+    if (complete() || !has_its_turn()) return false;
+    bool moved = false;
+    if (place_ == Place::before) {
+        if (!say()) return false;
+        moved = true;
+        place_ = Place::inside;
+    }
+    const bool all = has_everyone_said([](const std::byte*) {});
+    if (way_ == Way::pool) moved |= advance_pool();
+    if (!all || (way_ == Way::pool && !workshop_.pool->is_complete())) return moved;
+    const Program& program = operation().program();
+    if (way_ == Way::flat && !take_what_was_said()) return moved;
+    if (!program.says) {
+        board_->say(number_, context_.fingerprint, nullptr, 0);
+        wake_sleepers();
+    } else if (program.sources.size() + 1 == static_cast<std::size_t>(program.size)) {
+        board_->all_said(number_);
+    }
+    place_ = Place::through;
+    unfinished_ = 0;
+    return true;
+}
+
+bool Run::say() {
+    const Program& program = operation().program();
+    if (!board_->is_open()) {
+        const auto owner = static_cast<int>(request_.call.root);
+        board_->open(owner == program.rank ? workshop_.arena : shared_memory(owner)->arena_of_peer());
+    }
+    if (!program.says) return true;
+    if (!board_->may_say(number_, slots())) return false;
+    const std::byte* const data = way_ == Way::flat ? at(operation().flat()->said) : nullptr;
+    if (is_large()) {
+        const auto n = static_cast<std::size_t>(operation().flat()->length);
+        workshop_.stage(workshop_.arena->large(number_ % large_slots), data, n);
+        board_->say(number_, context_.fingerprint, nullptr, 0);
+    } else if (way_ == Way::flat) {
+        board_->say(number_, context_.fingerprint, data, operation().flat()->length);
+    } else {
+        const std::byte where = way_ == Way::open ? in_heap : elsewhere;
+        board_->say(number_, context_.fingerprint, &where, sizeof(where));
+    }
+    wake_sleepers();
+    return true;
+}
+
+template <typename Look>
+bool Run::has_everyone_said(Look look) {
+    const std::vector<int>& sources = operation().program().sources;
+    for (; said_ < sources.size(); ++said_) {
+        std::uint32_t fingerprint = 0;
+        const int peer = sources[said_];
+        if (!board_->has_said(number_, static_cast<std::size_t>(peer), fingerprint)) return false;
+        if (fingerprint != context_.fingerprint) shared_memory(peer)->throw_other_call(request_.call);
+        look(board_->said(number_, static_cast<std::size_t>(peer), 0));
+    }
+    return true;
+}
+
+bool Run::settle() {
+    if (!has_its_turn()) return false;
+    bool moved = false;
+    if (place_ == Place::before) {
+        if (!say()) return false;
+        moved = true;
+        place_ = Place::inside;
+    }
+    const bool all = has_everyone_said([&](const std::byte* said) {
+        if (*said != in_heap) way_ = Way::pool;
+    });
+    if (way_ == Way::pool) {
+        unfinished_ = 1;
+        turns_.clear();
+        active_.clear();
+        return true;
+    }
+    if (!all) return moved;
+    way_ = Way::links;
+    board_->all_said(number_);
+    return true;
+}
+
+const std::byte* Run::said_by(int peer) const {
+    const Operation::Flat& flat = *operation().flat();
+    const std::byte* const all = is_large()
+                                     ? shared_memory(peer)->arena_of_peer()->large(number_ % large_slots)
+                                     : board_->said(number_, static_cast<std::size_t>(peer), flat.length);
+    return all + flat.taken;
+}
+
+bool Run::take_what_was_said() {
+    const std::vector<Task>& all = tasks();
+    for (; taken_ < all.size(); ++taken_) {
+        const Task& task = all[taken_];
+        if (task.length == 0) continue;
+        switch (task.kind) {
+            case StepKind::send:
+                break;
+            case StepKind::recv:
+                copy_bytes(at(task.dst), said_by(task.peers[0]), task.length);
+                break;
+            case StepKind::reduce:
+                if (!reduce_what_was_said(task)) return false;
+                break;
+            case StepKind::copy:
+                if (at(task.sources[0].place) != at(task.dst)) {
+                    copy_bytes(at(task.dst), at(task.sources[0].place), task.length);
+                }
+                break;
+        }
+    }
+    return true;
+}
+
+bool Run::reduce_what_was_said(const Task& task) {
+    const bool together = is_done_together(task);
+    if (!together || !together_ || !together_->is_open()) {
+        operands_.clear();
+        for (const Operation::Source& source : task.sources) {
+            operands_.push_back(source.peer >= 0 ? said_by(source.peer) : at(source.place));
+        }
+    }
+    if (together) {
+        if (!together_) together_ = make_together();
+        if (!together_->is_open()) {
+            together_->open(piece_, operands_, at(task.dst), task.length, operation().unit());
+        }
+        if (together_->work(kernels_[static_cast<std::size_t>(Stores::cached)], task.final ? scale_ : 1.0)) {
+            wake(operation().program().peers);
+        }
+        return together_->gather();
+    }
+    // A bit of all of them at a time, so that it is still there when it is added up.
+    const std::size_t n = std::min<std::uint64_t>(task.length, workshop_.slice);
+    for (std::uint64_t done = 0; done < task.length; done += n) {
+        apply(task, at(task.dst) + done, std::min<std::uint64_t>(n, task.length - done), Stores::cached);
+        for (const std::byte*& operand : operands_) operand += n;
+    }
+    return true;
+}
+
+void Run::late_on_board(std::vector<int>& ranks) {
+    if (!has_its_turn()) return;
+    if (place_ == Place::before) {
+        if (board_->is_open()) board_->may_say(number_, slots(), &ranks);
+        return;
+    }
+    if (in_pool_) workshop_.pool->awaited(ranks);
+    if (together_ && together_->is_open()) together_->awaited(ranks);
+    if (!ranks.empty()) return;
+    const std::vector<int>& sources = operation().program().sources;
+    for (std::size_t i = said_; i < sources.size(); ++i) {
+        std::uint32_t fingerprint = 0;
+        if (!board_->has_said(number_, static_cast<std::size_t>(sources[i]), fingerprint)) {
+            ranks.push_back(sources[i]);
+        }
+    }
+}
+
+void Run::wake_sleepers() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (board_->sleepers().load(std::memory_order_seq_cst) > 0) wake(operation().program().peers);
+}
+
+void Run::set_asleep(bool asleep) {
+    const bool told = asleep && way_ != Way::links && board_->is_open();
+    if (told == asleep_) return;
+    asleep_ = told;
+    if (told) {
+        board_->sleepers().fetch_add(1, std::memory_order_seq_cst);
+    } else {
+        board_->sleepers().fetch_sub(1, std::memory_order_seq_cst);
+    }
+}
+
+}  // namespace collectives

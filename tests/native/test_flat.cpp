@@ -1,0 +1,240 @@
+// Small operations, in which all that ranks say lies on one board.
+#include <array>
+#include <chrono>
+#include <optional>
+
+#include "groups.hpp"
+
+using namespace collectives;
+using namespace collectives::testing;
+
+namespace {
+
+using Make = std::shared_ptr<const Program> (*)(int, int);
+
+const std::vector<Scheme> shared_memory{Scheme::inproc, Scheme::shm};
+
+std::vector<float> sum(Group& group, const std::shared_ptr<const Program>& program, std::size_t n,
+                       double timeout = 30.0) {
+    std::vector<float> x = values(program->rank, n);
+    std::vector<float> y(n);
+    group.run(sum_of_floats(program, n), raw(x), raw(y), timeout, {});
+    CHECK(x == values(program->rank, n));
+    return y;
+}
+
+// The root's floats to all.
+std::shared_ptr<const Operation> broadcast(int rank, int size, int root, std::size_t n) {
+    std::vector<int> others;
+    for (int r = 0; r < size; ++r) {
+        if (r != root) others.push_back(r);
+    }
+    const Chunk all{buffer_out, 0, 1};
+    const Step step = rank == root ? send(others, all) : recv(root, all);
+    auto program = std::make_shared<const Program>(rank, size, 0, 1, std::vector<std::vector<Block>>{},
+                                                   std::vector<Step>{step}, false, Exchange{all, all});
+    Call call;
+    call.collective = static_cast<std::uint8_t>(Collective::broadcast);
+    call.count = n;
+    call.dtype = static_cast<std::uint8_t>(DType::float32);
+    call.root = static_cast<std::uint32_t>(root);
+    return std::make_shared<const Operation>(program, DType::float32, Op::sum, Bounds(0, 0), Bounds(n, 1),
+                                             call);
+}
+
+// Block i of everyone's array to rank i, which puts them in a row.
+std::shared_ptr<const Operation> transpose(int rank, int size, std::size_t n) {
+    const auto blocks = static_cast<std::uint32_t>(size);
+    const auto own = static_cast<std::uint32_t>(rank);
+    std::vector<Step> steps;
+    for (std::uint32_t r = 0; r < blocks; ++r) {
+        if (r != own) steps.push_back(send({static_cast<int>(r)}, {buffer_in, r, 1}));
+    }
+    steps.push_back(
+        {StepKind::copy, false, false, {buffer_out, own, 1}, {}, {{-1, {buffer_in, own, 1}}}, {}});
+    for (std::uint32_t r = 0; r < blocks; ++r) {
+        if (r != own) steps.push_back(recv(static_cast<int>(r), {buffer_out, r, 1}));
+    }
+    auto program =
+        std::make_shared<const Program>(rank, size, blocks, blocks, std::vector<std::vector<Block>>{}, steps,
+                                        false, Exchange{{buffer_in, 0, blocks}, {buffer_in, own, 1}});
+    return sum_of_floats(program, n * blocks);
+}
+
+}  // namespace
+
+TEST_CASE("sums of all sizes that fit, and of larger ones, by one and by all") {
+    for (const Scheme scheme : shared_memory) {
+        for (const bool crowded : {true, false}) {
+            for (const int size : {2, 3, 5}) {
+                for (const std::size_t segment : {std::size_t{0}, std::size_t{1024}}) {
+                    World world(size, scheme, segment, crowded);
+                    world.each([&](int rank, Group& group) {
+                        for (const std::size_t n :
+                             {0U, 1U, 29U, 30U, 31U, 500U, 1024U, 1025U, 5003U, 32'768U, 32'769U}) {
+                            for (const Make make : {&flat, &flat_claim, &one_shot}) {
+                                CHECK(sum(group, make(rank, size), n) == total(size, n));
+                            }
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("many in a row and at a time, among others") {
+    for (const Scheme scheme : shared_memory) {
+        for (const int size : {2, 4}) {
+            World world(size, scheme);
+            world.each([&](int rank, Group& group) {
+                constexpr std::array<std::size_t, 5> sizes{1, 700, 9'000, 20, 40'000};
+                constexpr std::array<Make, 5> makes{flat, ring, flat_claim, pooled, one_shot};
+                for (int round = 0; round < 10; ++round) {
+                    std::vector<std::vector<float>> xs(30);
+                    std::vector<std::vector<float>> ys(30);
+                    std::vector<std::shared_ptr<Job>> jobs;
+                    for (std::size_t i = 0; i < xs.size(); ++i) {
+                        const std::size_t n = sizes[i % sizes.size()];
+                        xs[i] = values(rank, n);
+                        ys[i].resize(n);
+                        const Make make = makes[(i / 2 + static_cast<std::size_t>(round)) % makes.size()];
+                        jobs.push_back(
+                            group.start(sum_of_floats(make(rank, size), n), raw(xs[i]), raw(ys[i]), 30.0));
+                    }
+                    REQUIRE(group.wait(*jobs.back(), 30.0, {}));
+                    for (std::size_t i = 0; i < ys.size(); ++i) {
+                        REQUIRE(ys[i] == total(size, sizes[i % sizes.size()]));
+                    }
+                }
+            });
+        }
+    }
+}
+
+TEST_CASE("a root that is ahead of the others overwrites nothing that they have yet to take") {
+    for (const Scheme scheme : shared_memory) {
+        World world(3, scheme);
+        world.each([&](int rank, Group& group) {
+            for (int i = 0; i < 200; ++i) {
+                const int root = i / 50 % 3;
+                const std::size_t n =
+                    std::array<std::size_t, 3>{1, 1000, 20'000}[static_cast<std::size_t>(i) % 3];
+                if (rank != root && i % 40 == 7) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                std::vector<float> x = rank == root ? values(i, n) : std::vector<float>(n);
+                group.run(broadcast(rank, 3, root, n), nullptr, raw(x), 30.0, {});
+                REQUIRE(x == values(i, n));
+                if (i % 60 == 59) CHECK(sum(group, flat(rank, 3), 5) == total(3, 5));
+            }
+        });
+    }
+}
+
+TEST_CASE("each takes another part of what all say") {
+    for (const Scheme scheme : shared_memory) {
+        for (const int size : {2, 4}) {
+            World world(size, scheme);
+            world.each([&](int rank, Group& group) {
+                const auto blocks = static_cast<std::size_t>(size);
+                for (const std::size_t n : {1U, 100U, 3000U}) {
+                    std::vector<float> x(n * blocks);
+                    std::vector<float> y(n * blocks);
+                    std::vector<float> wanted(n * blocks);
+                    for (std::size_t i = 0; i < x.size(); ++i) {
+                        x[i] = static_cast<float>(static_cast<std::size_t>(rank) * 100'000 + i);
+                        const std::size_t from = static_cast<std::size_t>(rank) * n + i % n;
+                        wanted[i] = static_cast<float>(i / n * 100'000 + from);
+                    }
+                    group.run(transpose(rank, size, n), raw(x), raw(y), 30.0, {});
+                    CHECK(y == wanted);
+                }
+            });
+        }
+    }
+}
+
+TEST_CASE("those who sleep are woken") {
+    for (const Scheme scheme : shared_memory) {
+        World world(3, scheme);
+        world.each([&](int rank, Group& group) {
+            sum(group, flat(rank, 3), 1);
+            const auto began = std::chrono::steady_clock::now();
+            for (int i = 0; i < 20; ++i) {
+                if (rank == i % 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                CHECK(sum(group, flat(rank, 3), 3) == total(3, 3));
+            }
+            // A sleep that nobody ends takes 50 ms.
+            CHECK(std::chrono::steady_clock::now() - began < std::chrono::milliseconds(900));
+        });
+    }
+}
+
+TEST_CASE("a rank that is late, leaves, or calls something else is found out") {
+    for (const Scheme scheme : shared_memory) {
+        const auto outcomes = [&](const std::function<void(int, Group&)>& work) {
+            World world(3, scheme);
+            std::vector<std::optional<Error>> errors(3);
+            world.each([&](int rank, Group& group) {
+                sum(group, flat(rank, 3), 10);
+                errors[static_cast<std::size_t>(rank)] = error_of([&] { work(rank, group); });
+            });
+            return errors;
+        };
+        SUBCASE("late") {
+            const auto errors = outcomes([](int rank, Group& group) {
+                if (rank != 1) sum(group, flat(rank, 3), 10, 0.5);
+            });
+            for (const std::size_t rank : {0U, 2U}) {
+                REQUIRE(errors[rank].has_value());
+                const bool late = errors[rank]->kind() == ErrorKind::op_timeout;
+                if (late) CHECK(errors[rank]->ranks() == std::vector<int>{1});
+                CHECK((late || errors[rank]->kind() == ErrorKind::peer_lost));
+            }
+        }
+        SUBCASE("gone") {
+            const auto errors = outcomes([](int rank, Group& group) {
+                if (rank == 1) return group.close();
+                sum(group, flat(rank, 3), 10);
+            });
+            for (const std::size_t rank : {0U, 2U}) {
+                REQUIRE(errors[rank].has_value());
+                CHECK(errors[rank]->kind() == ErrorKind::peer_lost);
+                CHECK(errors[rank]->ranks() == std::vector<int>{1});
+            }
+        }
+        // The other call: with another count, on the same board, or over links only.
+        for (const Make make : {&flat, &ring, &one_shot}) {
+            SUBCASE("another call") {
+                const auto began = std::chrono::steady_clock::now();
+                const auto errors = outcomes([&](int rank, Group& group) {
+                    sum(group, rank == 1 ? make(rank, 3) : flat(rank, 3), rank == 1 ? 20 : 10);
+                });
+                int told = 0;
+                for (const auto& error : errors) {
+                    REQUIRE(error.has_value());
+                    const bool desync = error->kind() == ErrorKind::desync;
+                    CHECK((desync || error->kind() == ErrorKind::peer_lost));
+                    if (!desync) continue;
+                    ++told;
+                    CHECK(std::string(error->what()).find("10 elements") != std::string::npos);
+                    CHECK(std::string(error->what()).find("20 elements") != std::string::npos);
+                }
+                CHECK(told > 0);
+                CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
+            }
+        }
+    }
+}
+
+TEST_CASE("a schedule that passes something on, or takes what nobody says, is not flat") {
+    const Chunk all{buffer_in, 0, 1};
+    const Chunk result{buffer_out, 0, 1};
+    CHECK_THROWS_AS(Program(0, 2, 1, 1, {}, {recv(1, result), send({1}, result, {{0, buffer_out, 0, 0}})},
+                            false, Exchange{all, all}),
+                    Error);
+    CHECK_THROWS_AS(Program(0, 2, 1, 1, {}, {send({1}, all), recv(1, result)}, false, Exchange{all, result}),
+                    Error);
+    CHECK_THROWS_AS(
+        Program(0, 2, 1, 1, {}, {send({1}, all), recv(1, result)}, false, Exchange{all, {buffer_in, 1, 1}}),
+        Error);
+}
