@@ -1,0 +1,49 @@
+// How a rank that has nothing to do gives way.
+#include <doctest/doctest.h>
+
+#include "wait.hpp"
+
+using namespace collectives;
+using Next = Backoff::Next;
+
+namespace {
+
+// Looks before the first yield.
+int looks_of(Backoff& backoff) {
+    int looks = 0;
+    while (backoff.idle(false) == Next::look) ++looks;
+    return looks;
+}
+
+}  // namespace
+
+TEST_CASE("who waits for ranks that need its core yields at once, others look first") {
+    Backoff backoff(64);
+    CHECK(backoff.idle(true) == Next::look_anew);
+    CHECK(backoff.idle(true) == Next::look_anew);
+    backoff.reset();
+    CHECK(looks_of(backoff) == 64);
+}
+
+TEST_CASE("looking in vain halves it, success doubles it, and a yield for a mate is neither") {
+    Backoff backoff(128);
+    CHECK(looks_of(backoff) == 128);
+    backoff.reset();
+    CHECK(looks_of(backoff) == 64);
+    backoff.reset();
+    CHECK(backoff.idle(true) == Next::look_anew);
+    backoff.reset();
+    CHECK(looks_of(backoff) == 32);
+    backoff.reset();
+    CHECK(backoff.idle(false) == Next::look);
+    backoff.reset();
+    CHECK(looks_of(backoff) == 64);
+}
+
+TEST_CASE("who yields in vain sleeps in the end") {
+    Backoff backoff(0);
+    int yields = 0;
+    while (backoff.idle(true) != Next::sleep && yields < 100'000) ++yields;
+    CHECK(yields < 100'000);
+    backoff.reset();
+}
