@@ -19,7 +19,7 @@ namespace collectives {
 
 namespace {
 
-constexpr std::uint64_t arena_magic = 0x31616e6572614350;  // "PCarena1"
+constexpr std::uint64_t arena_magic = 0x32616e6572614350;  // "PCarena2"
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }

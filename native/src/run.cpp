@@ -171,8 +171,7 @@ void Run::end() {
 bool Run::pass() {
     if (!turns_.empty()) look_at_turns();
     if (held_ || behind_ != nullptr || error_) return false;
-    if (way_ == Way::open) return settle();
-    if (is_on_board()) return advance_on_board();
+    if (way_ != Way::links) return advance_on_board();
     const Program& program = operation().program();
     const std::vector<Task>& all = tasks();
     bool moved = false;

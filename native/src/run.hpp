@@ -127,9 +127,9 @@ class Run {
     bool advance_on_board();
     // Say what this rank has to say; false as long as that must wait.
     bool say();
-    // `look` at what each rank says.
-    template <typename Look>
-    bool has_everyone_said(Look look);
+    bool has_everyone_said();
+    // One of them has ordinary memory.
+    void go_to_pool();
     // Whether all of it is done.
     bool take_what_was_said();
     bool reduce_what_was_said(const Task& task);
@@ -173,8 +173,6 @@ class Run {
     bool may_be_pooled() const;
     // Whether our arrays are where others can read and write: if those of all ranks are, links do it.
     bool is_in_heap() const;
-    // Tell the others, and see what they tell; whether anything moved.
-    bool settle();
     bool advance_pool();
     const std::vector<Task>& tasks() const { return operation().tasks(); }
     // Wake those that sleep for what we have done.

@@ -56,7 +56,13 @@ bool Run::advance_on_board() {
         moved = true;
         place_ = Place::inside;
     }
-    const bool all = has_everyone_said([](const std::byte*) {});
+    const bool all = has_everyone_said();
+    if (way_ == Way::open) {
+        if (!all) return moved;
+        board_->all_said(number_);
+        way_ = Way::links;
+        return true;
+    }
     if (way_ == Way::pool) moved |= advance_pool();
     if (!all || (way_ == Way::pool && !workshop_.pool->is_complete())) return moved;
     const Program& program = operation().program();
@@ -95,40 +101,25 @@ bool Run::say() {
     return true;
 }
 
-template <typename Look>
-bool Run::has_everyone_said(Look look) {
+bool Run::has_everyone_said() {
     const std::vector<int>& sources = operation().program().sources;
     for (; said_ < sources.size(); ++said_) {
         std::uint32_t fingerprint = 0;
         const int peer = sources[said_];
         if (!board_->has_said(number_, static_cast<std::size_t>(peer), fingerprint)) return false;
         if (fingerprint != context_.fingerprint) shared_memory(peer)->throw_other_call(request_.call);
-        look(board_->said(number_, static_cast<std::size_t>(peer), 0));
+        if (way_ == Way::open && *board_->said(number_, static_cast<std::size_t>(peer), 1) != in_heap) {
+            go_to_pool();
+        }
     }
     return true;
 }
 
-bool Run::settle() {
-    if (!has_its_turn()) return false;
-    bool moved = false;
-    if (place_ == Place::before) {
-        if (!say()) return false;
-        moved = true;
-        place_ = Place::inside;
-    }
-    const bool all = has_everyone_said([&](const std::byte* said) {
-        if (*said != in_heap) way_ = Way::pool;
-    });
-    if (way_ == Way::pool) {
-        unfinished_ = 1;
-        turns_.clear();
-        active_.clear();
-        return true;
-    }
-    if (!all) return moved;
-    way_ = Way::links;
-    board_->all_said(number_);
-    return true;
+void Run::go_to_pool() {
+    way_ = Way::pool;
+    unfinished_ = 1;
+    turns_.clear();
+    active_.clear();
 }
 
 const std::byte* Run::said_by(int peer) const {
