@@ -231,6 +231,8 @@ void Executor::check() {
         }
         peers = waiting_for();
         if (std::find(peers.begin(), peers.end(), peer) == peers.end()) return;
+        // It may have gone because ranks disagree; then that is the cause, here as there.
+        runs_.front()->look_for_other_calls();
         link->throw_lost(request.call, why);
     }
     if (deadline_.passed()) throw_timeout(std::move(peers));
