@@ -49,7 +49,7 @@ class ShmLink final : public Link {
     static void wake_peers(std::span<ShmLink* const> links);
 
     const std::shared_ptr<Arena>& arena_of_peer() const { return theirs_; }
-    // Throws if the peer has begun another collective than this one under its number.
+    // Throws if this rank and the peer have begun different collectives under one number, up to this one's.
     void compare(const Call& mine) const;
     [[noreturn]] void throw_other_call(const Call& mine) const;
     // What the peer sends lies in other pieces than all ranks agreed upon.

@@ -221,6 +221,25 @@ TEST_CASE("a rank that is late, leaves, or calls something else is found out") {
     }
 }
 
+TEST_CASE("ranks that disagreed about a root, who waits for nobody, are found out later") {
+    for (const Scheme scheme : shared_memory) {
+        World world(3, scheme);
+        std::vector<std::optional<Error>> errors(3);
+        world.each([&](int rank, Group& group) {
+            sum(group, flat(rank, 3), 10);
+            errors[static_cast<std::size_t>(rank)] = error_of([&] {
+                std::vector<float> x(5);
+                group.run(broadcast(rank, 3, rank % 2, 5), nullptr, raw(x), 30.0, {});
+                sum(group, flat(rank, 3), 10);
+            });
+        });
+        for (const auto& error : errors) {
+            REQUIRE(error.has_value());
+            CHECK(error->kind() == ErrorKind::desync);
+        }
+    }
+}
+
 TEST_CASE("a schedule that passes something on, or takes what nobody says, is not flat") {
     const Chunk all{buffer_in, 0, 1};
     const Chunk result{buffer_out, 0, 1};
