@@ -156,8 +156,12 @@ bool Run::is_relayed(const Task& task, int peer) const {
 
 // Links may not be there yet, so only what every rank knows alike decides.
 bool Run::is_done_together(const Task& task) const {
-    const std::uint64_t alone = way_ == Way::flat ? reduced_alone : Line::inline_bytes;
-    return task.shared && workshop_.together && task.length > alone;
+    if (!task.shared || !workshop_.together) return false;
+    // What is said lies there whole, so it is one piece, or it is not shared out.
+    if (way_ == Way::flat) {
+        return task.length > reduced_alone && task.length <= workshop_.arena->geometry().slot_bytes;
+    }
+    return task.length > Line::inline_bytes;
 }
 
 void Run::number_pieces() {

@@ -67,11 +67,11 @@ TEST_CASE("sums of all sizes that fit, and of larger ones, by one and by all") {
     for (const Scheme scheme : shared_memory) {
         for (const bool crowded : {true, false}) {
             for (const int size : {2, 3, 5}) {
-                for (const std::size_t segment : {std::size_t{0}, std::size_t{1024}}) {
+                for (const std::size_t segment : {std::size_t{0}, std::size_t{128}, std::size_t{1024}}) {
                     World world(size, scheme, segment, crowded);
                     world.each([&](int rank, Group& group) {
                         for (const std::size_t n :
-                             {0U, 1U, 29U, 30U, 31U, 500U, 1024U, 1025U, 5003U, 32'768U, 32'769U}) {
+                             {0U, 1U, 29U, 30U, 31U, 500U, 514U, 1024U, 1025U, 5003U, 32'768U, 32'769U}) {
                             for (const Make make : {&flat, &flat_claim, &one_shot}) {
                                 CHECK(sum(group, make(rank, size), n) == total(size, n));
                             }
