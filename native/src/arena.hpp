@@ -29,7 +29,6 @@
 #include <optional>
 
 #include "frame.hpp"
-#include "program.hpp"
 #include "unique_fd.hpp"
 
 namespace collectives {
@@ -102,6 +101,8 @@ struct Header {
     alignas(cache_line) std::array<ToldCall, calls_told + 1> calls;
 };
 
+static_assert(sizeof(Header) <= page_size);
+
 // See Together.
 struct Board {
     std::array<std::array<std::atomic<std::uint64_t>, most_slices>, pieces_kept> slices;
@@ -126,6 +127,7 @@ struct alignas(2 * cache_line) FlatLine {
 };
 static_assert(sizeof(FlatLine) == 2 * cache_line);
 
+inline constexpr std::uint64_t on_board = 4 << 10;  // the most bytes that a rank can say there
 inline constexpr std::size_t flat_slots = 8;
 inline constexpr std::size_t large_slots = 2;
 

@@ -162,15 +162,12 @@ bool Executor::keeps_from_running() {
         // Of others nothing is known, so they may.
         return shm == nullptr || shm->arena_of_peer()->header().core.load(std::memory_order_relaxed) == core;
     };
-    bool found = false;
-    for (const auto& run : runs_) {
+    return std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
         awaited_.clear();
         run->awaited(awaited_);
-        found = found || std::any_of(awaited_.begin(), awaited_.end(),
-                                     [&](const auto& awaited) { return needs_it(*run, awaited); });
-    }
-    awaited_.clear();
-    return found;
+        return std::any_of(awaited_.begin(), awaited_.end(),
+                           [&](const auto& awaited) { return needs_it(*run, awaited); });
+    });
 }
 
 void Executor::tell_core() {

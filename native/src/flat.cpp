@@ -31,10 +31,8 @@ bool Flat::may_say(std::uint64_t number, std::size_t slots, std::vector<int>* la
 }
 
 void Flat::say(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n) {
-    FlatLine& mine = line(number, rank_);
-    std::byte* const place = n <= FlatLine::inline_bytes ? mine.data.data() : large(number, rank_);
-    copy_bytes(place, data, n);
-    mine.tag.store(tag_of(number, fingerprint), std::memory_order_release);
+    copy_bytes(place(number, rank_, n), data, n);
+    line(number, rank_).tag.store(tag_of(number, fingerprint), std::memory_order_release);
 }
 
 bool Flat::has_reached(std::uint64_t number, std::size_t rank) const {
@@ -49,8 +47,9 @@ bool Flat::has_said(std::uint64_t number, std::size_t rank, std::uint32_t& finge
     return tag >> 32 == (number & 0xffffffff);
 }
 
-const std::byte* Flat::said(std::uint64_t number, std::size_t rank, std::size_t n) const {
-    return n <= FlatLine::inline_bytes ? line(number, rank).data.data() : large(number, rank);
+std::byte* Flat::place(std::uint64_t number, std::size_t rank, std::size_t n) const {
+    return n <= FlatLine::inline_bytes ? line(number, rank).data.data()
+                                       : data_ + index(number, rank) * on_board;
 }
 
 }  // namespace collectives

@@ -35,7 +35,9 @@ class Flat {
     // Whether that rank has; its line's fingerprint then.
     bool has_said(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const;
     // What it has said, n bytes.
-    const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const;
+    const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const {
+        return place(number, rank, n);
+    }
     // All ranks have.
     void all_said(std::uint64_t number) { done_by_all_ = number - 1; }
 
@@ -46,12 +48,11 @@ class Flat {
     std::size_t index(std::uint64_t number, std::size_t rank) const {
         return number % flat_slots * size_ + rank;
     }
-    std::byte* large(std::uint64_t number, std::size_t rank) const {
-        return data_ + index(number, rank) * on_board;
-    }
     FlatLine& line(std::uint64_t number, std::size_t rank) const {
         return board_->lines[index(number, rank)];
     }
+    // Where n bytes are said: in the line, or beside it.
+    std::byte* place(std::uint64_t number, std::size_t rank, std::size_t n) const;
 
     std::size_t rank_;
     std::size_t size_;

@@ -20,8 +20,7 @@ namespace collectives {
 
 enum class StepKind : std::uint8_t { send, recv, reduce, copy };
 
-// The most bytes that a rank can say on a board, and of an operation that is done in a Flat, in and out.
-inline constexpr std::uint64_t on_board = 4 << 10;
+// The most bytes, in and out, of an operation that is done in a Flat.
 inline constexpr std::uint64_t most_flat = 128 << 10;
 
 inline constexpr int buffer_in = 0;

@@ -73,7 +73,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     find_memory_shared(earlier);
     turns_.clear();
     active_.clear();
-    way_ = may_be_flat() ? Way::flat : !may_be_pooled() ? Way::links : is_in_heap() ? Way::open : Way::pool;
+    way_ = choose_way();
     if (way_ != Way::links) take_number(earlier);
     if (together_) together_->abandon();
     if (program.shared && workshop_.together) number_pieces();
@@ -91,6 +91,12 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
         if (states_[i].before == 0) active_.push_back(i);
     }
+}
+
+Run::Way Run::choose_way() const {
+    if (may_be_flat()) return Way::flat;
+    if (!may_be_pooled()) return Way::links;
+    return is_in_heap() ? Way::open : Way::pool;
 }
 
 void Run::find_memory_shared(std::span<const std::unique_ptr<Run>> earlier) {

@@ -116,7 +116,8 @@ class Run {
     // How the operation is done: task by task over links, or in a Flat, or, announced there, in a Pool. Open:
     // over links or in a Pool, which depends on ranks that have not come yet.
     enum class Way : std::uint8_t { links, flat, pool, open };
-    enum class Place : std::uint8_t { before, inside, through };
+
+    Way choose_way() const;
 
     // --- operations on a board, see Flat
     bool may_be_flat() const;
@@ -157,6 +158,8 @@ class Run {
     void recv(const Task& task, State& state);
     void reduce(const Task& task, State& state);
     void reduce_together(const Task& task, State& state);
+    // Do a part of the piece that is open, and get the others'; whether all of it is there.
+    bool work_together(const Task& task);
     bool is_done_together(const Task& task) const;
     void number_pieces();
     // Say where messages are wanted that may come at once.
@@ -212,7 +215,7 @@ class Run {
     bool held_ = false;
     const Run* behind_ = nullptr;  // the last earlier run that works on the same memory
     Way way_ = Way::links;
-    Place place_ = Place::before;  // on a board
+    bool has_come_ = false;  // to its board: this rank has said what it has to say
     Flat* board_ = nullptr;
     std::uint64_t number_ = 0;           // there
     const Run* before_there_ = nullptr;  // the last earlier one there

@@ -30,7 +30,7 @@ void Run::take_number(std::span<const std::unique_ptr<Run>> earlier) {
     }
     board_ = &workshop_.boards[request_.call.root];
     number_ = board_->next();
-    place_ = Place::before;
+    has_come_ = false;
     in_pool_ = false;
     said_ = 0;
     taken_ = 0;
@@ -51,10 +51,9 @@ bool Run::has_its_turn() {
 bool Run::advance_on_board() {
     if (complete() || !has_its_turn()) return false;
     bool moved = false;
-    if (place_ == Place::before) {
+    if (!has_come_) {
         if (!say()) return false;
-        moved = true;
-        place_ = Place::inside;
+        has_come_ = moved = true;
     }
     const bool all = has_everyone_said();
     if (way_ == Way::open) {
@@ -73,7 +72,6 @@ bool Run::advance_on_board() {
     } else if (program.sources.size() + 1 == static_cast<std::size_t>(program.size)) {
         board_->all_said(number_);
     }
-    place_ = Place::through;
     unfinished_ = 0;
     return true;
 }
@@ -156,34 +154,23 @@ bool Run::take_what_was_said() {
 
 bool Run::reduce_what_was_said(const Task& task) {
     const bool together = is_done_together(task);
-    if (!together || !together_ || !together_->is_open()) {
-        operands_.clear();
-        for (const Operation::Source& source : task.sources) {
-            operands_.push_back(source.peer >= 0 ? said_by(source.peer) : at(source.place));
-        }
+    if (together && together_ && together_->is_open()) return work_together(task);
+    operands_.clear();
+    for (const Operation::Source& source : task.sources) {
+        operands_.push_back(source.peer >= 0 ? said_by(source.peer) : at(source.place));
     }
-    if (together) {
-        if (!together_) together_ = make_together();
-        if (!together_->is_open()) {
-            together_->open(piece_, operands_, at(task.dst), task.length, operation().unit());
-        }
-        if (together_->work(kernels_[static_cast<std::size_t>(Stores::cached)], task.final ? scale_ : 1.0)) {
-            wake(operation().program().peers);
-        }
-        return together_->gather();
+    if (!together) {
+        apply(task, at(task.dst), task.length, Stores::cached);
+        return true;
     }
-    // A bit of all of them at a time, so that it is still there when it is added up.
-    const std::size_t n = std::min<std::uint64_t>(task.length, workshop_.slice);
-    for (std::uint64_t done = 0; done < task.length; done += n) {
-        apply(task, at(task.dst) + done, std::min<std::uint64_t>(n, task.length - done), Stores::cached);
-        for (const std::byte*& operand : operands_) operand += n;
-    }
-    return true;
+    if (!together_) together_ = make_together();
+    together_->open(piece_, operands_, at(task.dst), task.length, operation().unit());
+    return work_together(task);
 }
 
 void Run::late_on_board(std::vector<int>& ranks) {
     if (!has_its_turn()) return;
-    if (place_ == Place::before) {
+    if (!has_come_) {
         if (board_->is_open()) board_->may_say(number_, slots(), &ranks);
         return;
     }

@@ -192,17 +192,21 @@ void Run::reduce_together(const Task& task, State& state) {
         }
         together_->open(piece_, operands_, at(task.dst) + state.done, n, operation().unit());
     }
-    if (together_->work(kernels_[static_cast<std::size_t>(stores(task))], task.final ? scale_ : 1.0)) {
-        // Others may have gone to sleep for what we have done, or for the next piece's turn.
-        wake(operation().program().peers);
-    }
-    if (!together_->gather()) return;
+    if (!work_together(task)) return;
     for (const Operation::Source& source : task.sources) {
         if (source.peer >= 0) link(source.peer).consume(n);
     }
     state.done += n;
     state.there = 0;
     ++piece_;
+}
+
+bool Run::work_together(const Task& task) {
+    if (together_->work(kernels_[static_cast<std::size_t>(stores(task))], task.final ? scale_ : 1.0)) {
+        // Others may have gone to sleep for what we have done, or for the next piece's turn.
+        wake(operation().program().peers);
+    }
+    return together_->gather();
 }
 
 std::unique_ptr<Together> Run::make_together() const {

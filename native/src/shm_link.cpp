@@ -328,7 +328,7 @@ void ShmLink::compare(const Call& mine) const {
     for (std::uint64_t s = next - std::min<std::uint64_t>(next, calls_told); s < next; ++s) {
         const std::optional<Call> ours = own_->collective_call(s);
         const std::optional<Call> theirs = theirs_->collective_call(s);
-        if (ours && theirs && ours->fingerprint() != theirs->fingerprint()) throw_desync(*ours, *theirs);
+        if (ours && theirs && *ours != *theirs) throw_desync(*ours, *theirs);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -212,6 +213,28 @@ inline std::optional<Error> error_of(const std::function<void()>& work) {
         return error;
     }
     return std::nullopt;
+}
+
+// One rank has not come, and the others have all had an error because of it.
+inline void check_late(std::span<const std::optional<Error>> errors, std::size_t late) {
+    for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+        if (rank == late) continue;
+        REQUIRE(errors[rank].has_value());
+        const bool told = errors[rank]->kind() == ErrorKind::op_timeout;
+        if (told) CHECK(errors[rank]->ranks() == std::vector<int>{static_cast<int>(late)});
+        // The first to give up ends the group for the other ones.
+        CHECK((told || errors[rank]->kind() == ErrorKind::peer_lost));
+    }
+}
+
+// The same of one that has left.
+inline void check_gone(std::span<const std::optional<Error>> errors, std::size_t gone) {
+    for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+        if (rank == gone) continue;
+        REQUIRE(errors[rank].has_value());
+        CHECK(errors[rank]->kind() == ErrorKind::peer_lost);
+        CHECK(errors[rank]->ranks() == std::vector<int>{static_cast<int>(gone)});
+    }
 }
 
 inline std::byte* raw(std::vector<float>& data) { return reinterpret_cast<std::byte*>(data.data()); }

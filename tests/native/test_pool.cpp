@@ -172,13 +172,7 @@ TEST_CASE("a rank that does not come, leaves, or calls something else is found o
             call(group, rank, n, 30.0);  // so that links are there
             if (rank != 1) errors[static_cast<std::size_t>(rank)] = call(group, rank, n, 1.0);
         });
-        for (const std::size_t rank : {0U, 2U}) {
-            REQUIRE(errors[rank].has_value());
-            const bool late = errors[rank]->kind() == ErrorKind::op_timeout;
-            if (late) CHECK(errors[rank]->ranks() == std::vector<int>{1});
-            // The first to give up ends the group for the other one.
-            CHECK((late || errors[rank]->kind() == ErrorKind::peer_lost));
-        }
+        check_late(errors, 1);
     }
     SUBCASE("gone") {
         World world(3, Scheme::shm);
@@ -188,11 +182,7 @@ TEST_CASE("a rank that does not come, leaves, or calls something else is found o
             if (rank == 1) return group.close();
             errors[static_cast<std::size_t>(rank)] = call(group, rank, n, 30.0);
         });
-        for (const std::size_t rank : {0U, 2U}) {
-            REQUIRE(errors[rank].has_value());
-            CHECK(errors[rank]->kind() == ErrorKind::peer_lost);
-            CHECK(errors[rank]->ranks() == std::vector<int>{1});
-        }
+        check_gone(errors, 1);
     }
     SUBCASE("another count") {
         World world(3, Scheme::shm);
