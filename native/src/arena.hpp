@@ -29,6 +29,7 @@
 #include <optional>
 
 #include "frame.hpp"
+#include "joint.hpp"
 #include "unique_fd.hpp"
 
 namespace collectives {
@@ -72,6 +73,11 @@ struct alignas(cache_line) Post {
 struct Outlet {
     std::array<Line, lines_per_link> lines;
     alignas(cache_line) std::atomic<std::uint64_t> acknowledged;  // lines the peer has finished with
+    // The last line that told of memory which the peer could not read, and how much of the message it had.
+    std::atomic<std::uint64_t> refused;
+    std::atomic<std::uint64_t> refused_from;
+    // A line that is read out of this side's process; opened by the peer, who reads it.
+    alignas(cache_line) JointCopy::Shared joint;
     Post post;
     std::atomic<std::uint32_t> reads_memory;  // this side can read the peer's process
     std::atomic<std::uint32_t>

@@ -23,8 +23,11 @@ namespace collectives {
 struct Context {
     Call call;
     std::uint32_t fingerprint = 0;
-    // Messages from this size on may be read out of the sender's process.
+    // Messages of these sizes may be read out of the sender's process.
     std::uint64_t pulled_from = ~std::uint64_t{0};
+    std::uint64_t pulled_below = ~std::uint64_t{0};
+    // This rank sends nothing in it, so those who send to it may well have time to help it reading.
+    bool helped = false;
 
     explicit Context(const Call& c = {}) : call(c), fingerprint(c.fingerprint()) {}
 };

@@ -1,7 +1,7 @@
-// Another process's ordinary memory, read by the kernel on our behalf (process_vm_readv).
+// Another process's ordinary memory, read and written by the kernel on our behalf (process_vm_readv).
 //
-// Invariant: it is used only where both sides have seen that it works: the reader has read the other's
-// process, and the other can be sure that its memory is of a kind that the kernel reads.
+// Invariant: it is asked for only where the reader has read the other's process before. That one piece of
+// memory is readable says nothing of the next, nor of the next minute, so every reading may fail.
 #pragma once
 
 #include <sys/types.h>
@@ -18,14 +18,16 @@ class Remote {
 
     // Whether all n bytes at the other's `address` could be read.
     bool read(std::byte* data, std::uint64_t address, std::size_t n) const;
+    // Whether all n bytes could be written there.
+    bool write(const std::byte* data, std::uint64_t address, std::size_t n) const;
 
-    // Whether the kernel reads all kinds of memory in [data, data + n) of this process for others. Looks at
-    // both ends: memory that devices have mapped is one mapping.
-    static bool can_be_read(const std::byte* data, std::size_t n);
     // COLLECTIVES_PULL=0 says that no process shall read another one's memory.
     static bool is_wanted();
 
   private:
+    template <typename Call>
+    bool move(Call call, std::byte* data, std::uint64_t address, std::size_t n) const;
+
     pid_t pid_;
 };
 

@@ -250,7 +250,8 @@ void Run::copy(const Task& task, State& state) {
     }
     const std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
     if (n == 0) return;
-    copy_bytes(to + state.done, from + state.done, static_cast<std::size_t>(n));
+    const auto move = stores(task) == Stores::streaming ? copy_streaming : copy_bytes;
+    move(to + state.done, from + state.done, static_cast<std::size_t>(n));
     state.done += n;
 }
 

@@ -1,5 +1,7 @@
 #include "shm_link.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -20,12 +22,13 @@ constexpr std::size_t direct_piece = 1 << 20;
 constexpr std::uint64_t quiet_lines = lines_per_link / 2;
 // The offset that stands for: where it was wanted.
 constexpr std::uint64_t where_posted = ~std::uint64_t{0};
+// From this size on the peer may help.
+constexpr std::size_t joint_from = 64 << 10;
+// How long the peer may take to end a system call, at most, in seconds.
+constexpr double writes_for = 1.0;
 // So much at a time of what is read out of another process to be looked at: several peers' stays in the
 // caches.
 constexpr std::size_t pulled_slice = 64 << 10;
-// Longer messages stay in no cache. The kernel's copy writes through the caches all the same; ours, from
-// staging, goes around them, and the sender does its part of the work.
-constexpr std::uint64_t pulled_below = 32 << 20;
 // With this bit an offset is an address in the sender's process.
 constexpr std::uint64_t is_address = std::uint64_t{1} << 63;
 
@@ -56,7 +59,7 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     written_ = 0;
     released_ = 0;
     started_ = false;
-    pulled_.reset();
+    restaged_ = 0;
 }
 
 std::uint64_t ShmLink::acknowledged() {
@@ -74,19 +77,16 @@ bool ShmLink::stages(const std::byte* data, std::size_t n) {
     if (length_ <= Line::inline_bytes) return false;
     if (same_process_) return length_ < direct_from_thread;
     if (length_ >= direct_from_shm && own_->in_heap(data, n)) return false;
-    return !is_pulled(data);
+    return !is_pulled(data, n);
 }
 
-bool ShmLink::is_pulled(const std::byte* data) {
-    if (!pulled_) {
-        pulled_ = length_ >= sending_->pulled_from && length_ < pulled_below && !same_process_ &&
-                  in_.reads_memory.load(std::memory_order_acquire) != 0 && !own_->in_heap(data, length_) &&
-                  Remote::can_be_read(data, length_);
-    }
-    return *pulled_;
+bool ShmLink::is_pulled(const std::byte* data, std::size_t n) const {
+    return length_ >= sending_->pulled_from && length_ < sending_->pulled_below && !same_process_ &&
+           !refused_ && in_.reads_memory.load(std::memory_order_acquire) != 0 && !own_->in_heap(data, n);
 }
 
 std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
+    if (written_ < restaged_) return 0;
     const std::uint64_t before = line_;
     const std::size_t taken = put(data, n);
     if (line_ != before) wake_peers(std::array{this});
@@ -117,8 +117,9 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     // No piece that ranks work on together lies in two of these.
     const std::size_t slot = own_->geometry().slot_bytes;
     n = std::min(n, std::max(direct_piece - direct_piece % slot, slot));
+    data_ = data - written_;
     direct_.push_back({line_ + 1, written_ + n});
-    announce(is_pulled(data) ? reinterpret_cast<std::uintptr_t>(data) | is_address : own_->offset_of(data),
+    announce(is_pulled(data, n) ? reinterpret_cast<std::uintptr_t>(data) | is_address : own_->offset_of(data),
              n);
     return n;
 }
@@ -192,13 +193,27 @@ void ShmLink::wake_peer() {
 std::uint64_t ShmLink::released() {
     if (!direct_.empty()) {
         const std::uint64_t finished = acknowledged();
+        if (!refused_ && out_.refused.load(std::memory_order_acquire) >= direct_.front().line) {
+            stage_refused();
+        }
         while (!direct_.empty() && direct_.front().line <= finished) {
             released_ = direct_.front().end;
             direct_.pop_front();
         }
         if (direct_.empty()) released_ = written_;
     }
+    if (!direct_.empty()) help();
+    while (written_ < restaged_ && put(data_ + written_, restaged_ - written_) > 0) {
+        wake_peers(std::array{this});
+    }
     return released_;
+}
+
+void ShmLink::stage_refused() {
+    refused_ = true;
+    restaged_ = written_;
+    written_ = released_ = out_.refused_from.load(std::memory_order_relaxed);
+    direct_.clear();
 }
 
 bool ShmLink::finished() { return started_ && written_ == length_ && released() == length_; }
@@ -208,6 +223,7 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
     expected_length_ = length;
     taken_ = 0;
     opened_ = false;
+    refusing_ = false;
 }
 
 bool ShmLink::next_slice() {
@@ -230,7 +246,12 @@ bool ShmLink::next_slice() {
         slice_ = {place_ + taken_, static_cast<std::size_t>(n)};
         return true;
     }
-    if (!same_process_ && (offset & is_address) != 0 && n > 0 && n <= expected_length_ - taken_) {
+    if (!same_process_ && offset != where_posted && (offset & is_address) != 0 && n > 0 &&
+        n <= expected_length_ - taken_) {
+        if (refusing_) {
+            finish_line();
+            return next_slice();
+        }
         address_ = offset & ~is_address;
         remote_left_ = n;
         return true;
@@ -251,7 +272,14 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
         std::size_t part = 0;
         if (slice_.empty()) {
             part = std::min<std::size_t>(n - done, remote_left_);
-            pull(data + done, part);
+            if (expected_->helped && part == remote_left_ && part >= joint_from) {
+                if (!pull_jointly(data + done)) {
+                    if (joint_) return done;
+                    continue;
+                }
+            } else if (!pull(data + done, part)) {
+                continue;
+            }
             taken_ += part;
             if (remote_left_ == 0) finish_line();
         } else {
@@ -268,16 +296,71 @@ std::span<const std::byte> ShmLink::peek(std::size_t) {
     if (next_slice() && slice_.empty()) {
         if (!pulled_slice_) pulled_slice_ = std::make_unique_for_overwrite<std::byte[]>(pulled_slice);
         const std::size_t n = std::min<std::size_t>(pulled_slice, remote_left_);
-        pull(pulled_slice_.get(), n);
-        slice_ = {pulled_slice_.get(), n};
+        if (pull(pulled_slice_.get(), n)) {
+            slice_ = {pulled_slice_.get(), n};
+        } else {
+            next_slice();
+        }
     }
     return slice_;
 }
 
-void ShmLink::pull(std::byte* data, std::size_t n) {
-    if (!remote_.read(data, address_, n)) throw_lost(expected_->call, "its memory can no longer be read");
+bool ShmLink::pull(std::byte* data, std::size_t n) {
+    if (!remote_.read(data, address_, n)) {
+        refuse();
+        return false;
+    }
     address_ += n;
     remote_left_ -= n;
+    return true;
+}
+
+bool ShmLink::pull_jointly(std::byte* data) {
+    JointCopy copy(in_.joint, line_in_, remote_left_);
+    if (!joint_) copy.open(reinterpret_cast<std::uintptr_t>(data));
+    joint_ = true;
+    for (auto part = copy.take_front(); part.n > 0; part = copy.take_front()) {
+        if (remote_.read(data + part.from, address_ + part.from, part.n)) continue;
+        end_joint();
+        refuse();
+        return false;
+    }
+    if (!copy.is_complete()) return false;
+    joint_ = false;
+    remote_left_ = 0;
+    return true;
+}
+
+void ShmLink::help() {
+    if (!helps_) return;
+    const Outstanding& line = direct_.front();
+    JointCopy copy(out_.joint, line.line, line.end - released_);
+    bool wrote = false;
+    for (auto part = copy.take_back(); part.n > 0; part = copy.take_back()) {
+        helps_ = lost() == nullptr &&
+                 remote_.write(data_ + released_ + part.from, copy.place() + part.from, part.n);
+        helps_ ? copy.tell_written(part) : copy.give_back(part);
+        wrote = true;
+        if (!helps_) break;
+    }
+    if (wrote) wake_peers(std::array{this});
+}
+
+void ShmLink::end_joint() {
+    if (!joint_) return;
+    joint_ = false;
+    JointCopy copy(in_.joint, line_in_, remote_left_);
+    const std::uint64_t theirs = copy.close();
+    const Deadline deadline(writes_for);
+    while (!copy.is_written(theirs) && lost() == nullptr && !deadline.passed()) ::sched_yield();
+}
+
+void ShmLink::refuse() {
+    refusing_ = true;
+    remote_left_ = 0;
+    in_.refused_from.store(taken_, std::memory_order_relaxed);
+    in_.refused.store(line_in_, std::memory_order_release);
+    finish_line();
 }
 
 bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == expected_length_); }
@@ -289,6 +372,7 @@ void ShmLink::consume(std::size_t n) {
 }
 
 void ShmLink::abandon() {
+    end_joint();
     if (!direct_.empty()) out_.abandoned.store(1, std::memory_order_seq_cst);
 }
 

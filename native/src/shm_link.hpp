@@ -7,7 +7,6 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "arena.hpp"
@@ -95,9 +94,19 @@ class ShmLink final : public Link {
     Call their_call(const Call& mine) const;
     bool next_slice();
     void finish_line();
-    // Whether the peer reads the message, which begins at `data`, out of our process.
-    bool is_pulled(const std::byte* data);
-    void pull(std::byte* data, std::size_t n);
+    // Whether the peer reads the message, n more bytes of which are at `data`, out of our process.
+    bool is_pulled(const std::byte* data, std::size_t n) const;
+    // The peer could not: go on from there by staging.
+    void stage_refused();
+    // Read the next n bytes out of the peer's process; false if that cannot be, which it is then told.
+    bool pull(std::byte* data, std::size_t n);
+    void refuse();
+    // Read the line to `data` together with the peer; false if that cannot be, or the peer has yet to write.
+    bool pull_jointly(std::byte* data);
+    // Write what the peer would have to read otherwise.
+    void help();
+    // The peer writes nothing of ours any more.
+    void end_joint();
     void publish(Line& line);
     std::uint64_t acknowledged();
 
@@ -114,8 +123,11 @@ class ShmLink final : public Link {
     std::uint64_t length_ = 0;
     std::uint64_t written_ = 0;
     std::uint64_t released_ = 0;
-    bool started_ = false;            // at least one line of the message is out
-    std::optional<bool> pulled_;      // once somebody has asked
+    bool started_ = false;             // at least one line of the message is out
+    const std::byte* data_ = nullptr;  // the message's first byte, if it is read where it lies
+    bool refused_ = false;            // the peer could not read some memory of ours, so it is not asked again
+    bool helps_ = true;               // the peer's memory could be written to so far
+    std::uint64_t restaged_ = 0;      // up to here the message is staged by the link itself
     std::uint64_t line_ = 0;          // lines written on this link so far
     std::uint64_t acknowledged_ = 0;  // as last seen
     StagingCopy stage_;
@@ -134,6 +146,8 @@ class ShmLink final : public Link {
     Remote remote_;
     std::uint64_t address_ = 0;      // in the peer's process: what comes after `slice_`,
     std::uint64_t remote_left_ = 0;  // so many bytes
+    bool refusing_ = false;          // of this message nothing is read there any more
+    bool joint_ = false;             // the line is being read together with the peer
     std::unique_ptr<std::byte[]> pulled_slice_;
     bool in_line_ = false;        // the slice lies in a line we have not finished
     std::byte* place_ = nullptr;  // where the posted message is wanted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -15,6 +17,8 @@ import pytest
 from collectives import Communicator, OpTimeout, PeerLost, algorithms
 from tests.collectives.groups import ranks
 
+MAP_FIXED = 0x10
+SYS_MEMFD_SECRET = 447
 SIZES = (8_000, 9_001, 70_000, 300_001)  # around the sizes from which it is done, in float64
 
 SCRIPT = """
@@ -78,6 +82,51 @@ def test_memory_of_other_kinds(kind: str, tmp_path: Path) -> None:
         else:
             x = np.full(n + 3, comm.rank + 1.0)[3:]
         assert np.array_equal(comm.allgather(np.asarray(x)), [[1.0] * n, [2.0] * n])
+
+    ranks(2, body, transport="shm")
+
+
+class Secret:
+    """Memory of this process that the kernel reads for nobody else, from byte `start` on."""
+
+    def __init__(self, n: int, start: int):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        file = libc.syscall(SYS_MEMFD_SECRET, 0)
+        if file < 0:
+            pytest.skip(f"memfd_secret: {os.strerror(ctypes.get_errno())}")
+        os.ftruncate(file, n)
+        self._memory = mmap.mmap(-1, n)
+        self.array = np.frombuffer(self._memory, np.float64)
+        where = self.array.ctypes.data + start
+        fixed = mmap.MAP_SHARED | MAP_FIXED
+        assert libc.mmap(where, n - start, mmap.PROT_READ | mmap.PROT_WRITE, fixed, file, 0) == where
+        os.close(file)
+
+
+@pytest.mark.parametrize("start", [0, 1 << 20, 5 << 20], ids=["all", "from the second piece", "the last page"])
+@pytest.mark.parametrize("who", ["one rank", "both"])
+def test_memory_that_cannot_be_read_or_written_is_staged(start: int, who: str) -> None:
+    n = (5 << 20) + mmap.PAGESIZE
+
+    def body(comm: Communicator) -> None:
+        x = Secret(n, start).array if comm.rank == 0 or who == "both" else np.empty(n // 8)
+        mine = np.arange(x.size) % 1013 + float(comm.rank)
+        both = np.arange(x.size) % 1013 + np.arange(2)[:, None]
+        ordinary = mine.copy()
+        for _ in range(2):
+            x[:] = mine
+            assert np.array_equal(comm.allgather(x), both)
+            assert np.array_equal(comm.allreduce(x, algorithm="one_shot"), both.sum(0))
+            assert np.array_equal(comm.broadcast(x, 0), both[0])
+            assert np.array_equal(comm.allgather(ordinary), both)
+            if comm.rank == 0:
+                comm.send(x, 1)
+                assert np.array_equal(comm.recv(x, 1), both[1])
+            else:
+                assert np.array_equal(comm.recv(x, 0), both[0])
+                comm.send(mine, 0)
 
     ranks(2, body, transport="shm")
 
