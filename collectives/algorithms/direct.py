@@ -150,6 +150,7 @@ def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
     Rounds 1; a rank sends n, the root gets n(p-1); any size. alpha + n(p-1) (beta + gamma).
     """
     b = Builder("reduce", "direct", rank, size, grid=(1, 1), root=root)
+    b.flat(b.inp(), b.inp())
     if rank == root:
         _total(b, b.out(), b.inp(), rank, size)
     else:
@@ -165,6 +166,7 @@ def linear(rank: int, size: int, root: int = 0) -> Schedule:
     (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("gather", "linear", rank, size, grid=(1, size), root=root)
+    b.flat(b.inp(), b.inp())
     if rank == root:
         b.copy(b.out(rank), b.inp())
         for peer in _others(rank, size):
@@ -181,6 +183,7 @@ def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
     Rounds 1; the root sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("scatter", "linear", rank, size, grid=(size, 1), root=root)
+    b.flat(b.inp(0, size), b.inp(rank))
     if rank == root:
         for peer in _others(rank, size):
             b.send(peer, b.inp(peer))

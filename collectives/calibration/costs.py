@@ -22,6 +22,7 @@ from collectives.schedule.topology import Topology
 FITTED: Final = (
     *("call", "inside_latency", "inside_overhead", "inside_bandwidth", "reduce_bandwidth", "memory_bandwidth"),
     *("slice", "switch", "stagger", "staging", "cache", "cached", "pool_bandwidth"),
+    *("board", "board_overhead", "board_switch"),
 )
 START: Final = Costs(
     call=4e-7,
@@ -34,8 +35,11 @@ START: Final = Costs(
     staging=5e-7,
     cached=1.3,
     pool_bandwidth=8e9,
+    board=5e-7,
+    board_overhead=5e-8,
+    board_switch=5e-6,
 )
-_ONLY_SHARED: Final = frozenset({"switch", "stagger"})
+_ONLY_SHARED: Final = frozenset({"switch", "stagger", "board_switch"})
 
 _ROUNDS: Final = 12
 _NUDGE: Final = 0.05  # of the logarithm of a cost, to see what depends on it
@@ -93,7 +97,7 @@ def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float
     shared = any(case.ranks > case.cores for case in cases)
     names = [name for name in FITTED if shared or name not in _ONLY_SHARED]
     if not shared:
-        start = replace(start, switch=0.0, stagger=0.0)
+        start = replace(start, **dict.fromkeys(_ONLY_SHARED, 0.0))
     names = [name for name in names if getattr(start, name) > 0]
 
     def residuals(costs: Costs) -> Array:

@@ -22,6 +22,9 @@ The text has one `name = value` a line; `#` begins a comment; what is not named 
     cache = 1MiB                # of a core: arrays, of all its ranks together, that are moved and reduced faster
     cached = 1                  # so many times as fast
     pool_bandwidth = 0B         # one core adding to sums that ranks share, and moving them out; 0: they share none
+    board = 0s                  # latency of what all ranks of a host say on one page that all read; 0: there is none
+    board_overhead = 0s         # more of that for each other rank
+    board_switch = 0s           # more of that, and of adding to sums, for each other rank on a core: its turn
 """
 
 from __future__ import annotations
@@ -86,6 +89,9 @@ class Costs:
     cache: float = float(1 << 20)
     cached: float = 1.0
     pool_bandwidth: float = 0.0
+    board: float = 0.0
+    board_overhead: float = 0.0
+    board_switch: float = 0.0
 
     def __post_init__(self) -> None:
         for name in NAMES:
@@ -134,6 +140,7 @@ class Costs:
 
 _TIMED: Final = frozenset(
     {"latency", "overhead", "hop", "inside_latency", "inside_overhead", "call", "switch", "stagger", "staging"}
+    | {"board", "board_overhead", "board_switch"}
 )
 _MAY_BE_NONE: Final = frozenset({"pool_bandwidth"})
 NAMES: Final = tuple(field.name for field in fields(Costs))

@@ -25,6 +25,7 @@ from collectives.schedule.lanes import Lanes
 from collectives.schedule.layout import even
 from collectives.schedule.network import Network
 from collectives.schedule.outline import SHIFT, XOR, Outline, families, singles
+from collectives.schedule.shared_memory import Shortcuts
 from collectives.schedule.topology import Topology
 
 # Ranks, of which all schedules are looked at before those of a large group count as alike.
@@ -34,9 +35,6 @@ _PATIENCE: Final = 60  # seconds to make them
 _MOST_MESSAGES: Final = 16_000_000
 _MOST_BLOCKS: Final = 30_000_000  # that steps whose dependencies have to be found touch
 _MOST_TIMES: Final = 600_000_000  # steps times ranks that are played in lanes
-# When the engine pools, see native/src/run_pool.cpp.
-_POOLED: Final = 4 << 10  # bytes
-_POOLED_WITH_CORES: Final = 8  # ranks at most, if each has a core
 
 
 class TooLargeError(ValueError):
@@ -95,41 +93,27 @@ def simulate(
         group = _group(algorithm, ranks, root, topology.period, per_host, symmetric)
         crowd = topology.per_core(ranks)
         costs = costs.holding(float(nbytes) * crowd)
-        if group.pooled and _is_pooled(nbytes, ranks, topology, costs):
-            after, rounds, sent = _pooled(ranks, nbytes, crowd, costs), 3, float(nbytes)
-            name, busy = "cores", crowd * nbytes / costs.pool_bandwidth
+        done = group.shortcuts.take(nbytes, ranks, topology, costs)
+        if done is not None:
+            after, rounds, sent, name, busy = done.seconds, done.rounds, done.sent, "cores", done.busy
         else:
             network = Network(topology, costs, group.play.lanes if isinstance(group.play, Lanes) else ranks)
-            played = group.play.play(network, nbytes / group.blocks)
-            after, rounds, sent = played.seconds, played.rounds, group.play.sent * nbytes / group.blocks
+            block = nbytes / group.shortcuts.blocks
+            played = group.play.play(network, block)
+            after = costs.stagger * (crowd * (crowd - 1) // 2) + played.seconds
+            rounds, sent = played.rounds, group.play.sent * block
             busiest = max(network.resources, key=lambda resource: float(resource.busy.max(initial=0.0)))
             name, busy = busiest.name, float(busiest.busy.max(initial=0.0))
-    seconds = costs.call + costs.stagger * (crowd * (crowd - 1) // 2) + after
+    seconds = costs.call + after
     share = busy / seconds if seconds else 0.0
     bottleneck = name if share >= 0.5 else "latency"
     return Prediction(algorithm.collective, algorithm.name, ranks, nbytes, seconds, rounds, sent, bottleneck, share)
 
 
-def _is_pooled(nbytes: int, ranks: int, topology: Topology, costs: Costs) -> bool:
-    """Whether such a group adds up in one place what a schedule allows it to."""
-    shares = costs.pool_bandwidth > 0 and 1 < ranks <= topology.ranks_per_host
-    return shares and nbytes >= _POOLED and (topology.per_core(ranks) > 1 or ranks <= _POOLED_WITH_CORES)
-
-
-def _pooled(ranks: int, nbytes: int, crowd: int, costs: Costs) -> float:
-    """Seconds in which every rank adds all it brings and gets all of the sum; nothing else is moved.
-
-    The two halves begin on different cores, change places once, and are got: three turns of each core's ranks.
-    """
-    waits = 2 * (costs.inside_latency + costs.staging) + ranks * costs.inside_overhead
-    return waits + 3 * costs.switch * (crowd - 1) + crowd * nbytes / costs.pool_bandwidth
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
     play: Everyone | Lanes
-    blocks: int  # of the larger buffer
-    pooled: bool
+    shortcuts: Shortcuts
 
 
 @lru_cache(maxsize=4)
@@ -159,9 +143,9 @@ def _prepare(
             raise TooLargeError(f"too large: {size} ranks that do different things")
         return found
 
-    blocks, pooled = max(*outline(0).schedule.grid, 1), outline(0).schedule.pooled
+    shortcuts = Shortcuts.of(outline(0).schedule)
     if not symmetric:
-        return _Group(_one_by_one([outline(rank) for rank in range(size)], root), blocks, pooled)
+        return _Group(_one_by_one([outline(rank) for rank in range(size)], root), shortcuts)
     found = families(outline, size, per_host or 1)
     messages = sum(family.constants.size * len(family.members) for family in found) // 2
     if len(found) == 1 and found[0].whole in (SHIFT, XOR):
@@ -170,14 +154,14 @@ def _prepare(
             lanes = Lanes(found[0], size, period if repeats else size)
             if lanes.largest > _MOST_MESSAGES or len(lanes.shapes) * lanes.lanes > _MOST_TIMES:
                 raise TooLargeError(f"too large: {messages} messages, {lanes.lanes} ranks that differ in place")
-            return _Group(lanes, blocks, pooled)
+            return _Group(lanes, shortcuts)
     touched = sum(int(family.outline.forms[:, 2].sum()) for family in found)
     if messages > _MOST_MESSAGES or touched > _MOST_BLOCKS:
         raise TooLargeError(f"too large: {messages} messages")
     try:
-        return _Group(Everyone(found, size, root), blocks, pooled)
+        return _Group(Everyone(found, size, root), shortcuts)
     except MismatchError:
-        return _Group(_one_by_one([outline(rank) for rank in range(size)], root), blocks, pooled)
+        return _Group(_one_by_one([outline(rank) for rank in range(size)], root), shortcuts)
 
 
 def _uniform(algorithm: Algorithm) -> bool:

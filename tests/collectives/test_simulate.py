@@ -169,8 +169,8 @@ def test_what_is_reduced_together_is_reduced_once() -> None:
 
 
 def test_what_is_added_up_in_one_place() -> None:
-    known, costs = get("allreduce", "two_shot"), Costs(pool_bandwidth=1e6, switch=1e-3, call=0, inside_overhead=0)
-    apart = Costs(switch=1e-3, call=0, inside_overhead=0)
+    known, costs = get("allreduce", "two_shot"), Costs(pool_bandwidth=1e6, board_switch=1e-3, call=0, inside_overhead=0)
+    apart = Costs(board_switch=1e-3, call=0, inside_overhead=0)
 
     def times(ranks: int, nbytes: int, place: Topology) -> list[float]:
         return [simulate(known, ranks, nbytes, place, c).seconds for c in (costs, apart)]
@@ -182,6 +182,31 @@ def test_what_is_added_up_in_one_place() -> None:
     for ranks, nbytes, place in ((2, 4095, Topology(2)), (4, MIB, Topology(2)), (9, MIB, Topology(9))):
         pooled, plain = times(ranks, nbytes, place)
         assert pooled == plain
+
+
+def test_what_is_done_on_a_board() -> None:
+    rates = {"inside_bandwidth": 1e6, "reduce_bandwidth": 1e5, "call": 0.0}
+    board = Costs(board=1.0, board_overhead=0.1, board_switch=10.0, stagger=100.0, switch=100.0, **rates)
+    n, crowded = 4096, Topology(8, cores=2)
+
+    def time(collective: str, name: str, ranks: int, nbytes: int, place: Topology, costs: Costs = board) -> float:
+        return simulate(get(collective, name), ranks, nbytes, place, costs).seconds
+
+    # Saying it, and taking all of each other rank's; whose turns come one after another.
+    assert time("allreduce", "one_shot", 4, n, Topology(4)) == pytest.approx(1.3 + n / 1e6 + 3 * n / 1e5)
+    assert time("allreduce", "one_shot", 8, n, crowded) == pytest.approx(31.7 + 4 * (n / 1e6 + 7 * n / 1e5))
+    # What is reduced by all together is reduced once, a part by each; of an allgather only a part is said.
+    assert time("allreduce", "claim", 4, n, Topology(4)) == pytest.approx(1.3 + 1.75 * n / 1e6 + 0.75 * n / 1e5)
+    assert time("allgather", "direct", 4, n, Topology(4)) == pytest.approx(1.3 + n / 1e6)
+    # Not what is large, between hosts, or not one round.
+    plain = Costs(stagger=100.0, switch=100.0, **rates)
+    for name, nbytes, place in (
+        ("one_shot", n + 1, Topology(8)),
+        ("one_shot", (128 << 10) + 1, crowded),
+        ("one_shot", n, Topology(4)),
+        ("two_shot", n, Topology(8)),
+    ):
+        assert time("allreduce", name, 8, nbytes, place) == time("allreduce", name, 8, nbytes, place, plain)
 
 
 def test_a_message_beyond_a_line_is_staged() -> None:
