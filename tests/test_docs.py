@@ -127,7 +127,7 @@ def test_documents_are_linked_from_another() -> None:
         ("together of 4 MiB and more", "run_pool.cpp", "most_cached = 4 << 20"),
         ("less than 32 MiB", "run.cpp", "pulled_below = 32 << 20"),
         ("a pulled line of 64 KiB or more", "shm_link.cpp", "joint_from = 64 << 10"),
-        ("at most for a second", "shm_link.cpp", "writes_for = 1.0"),
+        ("at most for a second", "shm_pull.cpp", "writes_for = 1.0"),
         ("more than 512 KiB", "tcp_link.cpp", "whole_message = 512 << 10"),
         ("written 48 KiB at a time", "tcp_link.cpp", "one_segment = 48 << 10"),
         ("a frame of 48 bytes", "frame.hpp", "sizeof(Frame) == 48"),

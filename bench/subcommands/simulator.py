@@ -21,7 +21,7 @@ from bench.report import Progress
 from bench.simulator import Order, fastest, measure
 from bench.subcommands.options import positive, screen, size, writable
 from collectives import tables
-from collectives.calibration.costs import START, Measured, errors, fit
+from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit
 from collectives.commands.machine import this_machine
 from collectives.commands.supervise import StartError
 from native.errors import CollectiveError
@@ -111,7 +111,7 @@ def command(
         measured = fastest(runs)
         if costs is None:
             chosen = [m for m in measured if m.case.nbytes in to_fit]
-            start = START if transport == "shm" else replace(START, pool_bandwidth=0.0, board=0.0, board_overhead=0.0)
+            start = START if transport == "shm" else replace(START, **dict.fromkeys(SHARED_MEMORY, 0.0))
             costs = fit(chosen, start, lambda share: progress.show(f"{share:4.0%}  finding costs"))
             path = Path(output) if output else tables.costs_path(machine, transport)
             if path is None:

@@ -18,11 +18,13 @@ from collectives.schedule.cost import Costs
 from collectives.schedule.simulate import simulate
 from collectives.schedule.topology import Topology
 
+# Of what ranks do in memory that all share, and over no other links.
+SHARED_MEMORY: Final = ("pool_bandwidth", "board", "board_overhead", "board_switch")
 # Of one host; what lies between hosts cannot be found there.
 FITTED: Final = (
     *("call", "inside_latency", "inside_overhead", "inside_bandwidth", "reduce_bandwidth", "memory_bandwidth"),
-    *("slice", "switch", "stagger", "staging", "cache", "cached", "pool_bandwidth"),
-    *("board", "board_overhead", "board_switch"),
+    *("slice", "switch", "stagger", "staging", "cache", "cached"),
+    *SHARED_MEMORY,
 )
 START: Final = Costs(
     call=4e-7,

@@ -32,11 +32,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Shortcuts:
-    """What a schedule allows. `blocks`: of the larger buffer; `said` and `taken` of them, of each rank, on a board."""
+    """What a schedule allows. `blocks`: of the larger buffer; a rank says `said` of them on a board, 0 if it may not be
+    done there, and takes `taken` of each other rank's."""
 
     blocks: int
     pooled: bool
-    flat: bool
     said: int
     taken: int
     reduces: bool
@@ -48,14 +48,14 @@ class Shortcuts:
         reductions = [step for step in schedule.steps if isinstance(step, Reduce)]
         shared = any(step.shared for step in reductions)
         blocks = max(*schedule.grid, 1)
-        return Shortcuts(blocks, schedule.pooled, schedule.flat is not None, said, taken, bool(reductions), shared)
+        return Shortcuts(blocks, schedule.pooled, said, taken, bool(reductions), shared)
 
     def take(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
         """None where messages are exchanged after all."""
         if not 1 < ranks <= topology.ranks_per_host:
             return None
         crowd = topology.per_core(ranks)
-        if self.flat and costs.board > 0 and nbytes <= (_ON_BOARD_CROWDED if crowd > 1 else _ON_BOARD):
+        if self.said and costs.board > 0 and nbytes <= (_ON_BOARD_CROWDED if crowd > 1 else _ON_BOARD):
             return self._on_board(nbytes / self.blocks, ranks, crowd, costs)
         many = crowd == 1 and ranks > _POOLED_WITH_CORES
         if self.pooled and costs.pool_bandwidth > 0 and nbytes >= _POOLED and not many:

@@ -1,7 +1,5 @@
 #include "shm_link.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -24,8 +22,6 @@ constexpr std::uint64_t quiet_lines = lines_per_link / 2;
 constexpr std::uint64_t where_posted = ~std::uint64_t{0};
 // From this size on the peer may help.
 constexpr std::size_t joint_from = 64 << 10;
-// How long the peer may take to end a system call, at most, in seconds.
-constexpr double writes_for = 1.0;
 // So much at a time of what is read out of another process to be looked at: several peers' stays in the
 // caches.
 constexpr std::size_t pulled_slice = 64 << 10;
@@ -209,13 +205,6 @@ std::uint64_t ShmLink::released() {
     return released_;
 }
 
-void ShmLink::stage_refused() {
-    refused_ = true;
-    restaged_ = written_;
-    written_ = released_ = out_.refused_from.load(std::memory_order_relaxed);
-    direct_.clear();
-}
-
 bool ShmLink::finished() { return started_ && written_ == length_ && released() == length_; }
 
 void ShmLink::expect(const Context& context, std::uint64_t length) {
@@ -303,64 +292,6 @@ std::span<const std::byte> ShmLink::peek(std::size_t) {
         }
     }
     return slice_;
-}
-
-bool ShmLink::pull(std::byte* data, std::size_t n) {
-    if (!remote_.read(data, address_, n)) {
-        refuse();
-        return false;
-    }
-    address_ += n;
-    remote_left_ -= n;
-    return true;
-}
-
-bool ShmLink::pull_jointly(std::byte* data) {
-    JointCopy copy(in_.joint, line_in_, remote_left_);
-    if (!joint_) copy.open(reinterpret_cast<std::uintptr_t>(data));
-    joint_ = true;
-    for (auto part = copy.take_front(); part.n > 0; part = copy.take_front()) {
-        if (remote_.read(data + part.from, address_ + part.from, part.n)) continue;
-        end_joint();
-        refuse();
-        return false;
-    }
-    if (!copy.is_complete()) return false;
-    joint_ = false;
-    remote_left_ = 0;
-    return true;
-}
-
-void ShmLink::help() {
-    if (!helps_) return;
-    const Outstanding& line = direct_.front();
-    JointCopy copy(out_.joint, line.line, line.end - released_);
-    bool wrote = false;
-    for (auto part = copy.take_back(); part.n > 0; part = copy.take_back()) {
-        helps_ = lost() == nullptr &&
-                 remote_.write(data_ + released_ + part.from, copy.place() + part.from, part.n);
-        helps_ ? copy.tell_written(part) : copy.give_back(part);
-        wrote = true;
-        if (!helps_) break;
-    }
-    if (wrote) wake_peers(std::array{this});
-}
-
-void ShmLink::end_joint() {
-    if (!joint_) return;
-    joint_ = false;
-    JointCopy copy(in_.joint, line_in_, remote_left_);
-    const std::uint64_t theirs = copy.close();
-    const Deadline deadline(writes_for);
-    while (!copy.is_written(theirs) && lost() == nullptr && !deadline.passed()) ::sched_yield();
-}
-
-void ShmLink::refuse() {
-    refusing_ = true;
-    remote_left_ = 0;
-    in_.refused_from.store(taken_, std::memory_order_relaxed);
-    in_.refused.store(line_in_, std::memory_order_release);
-    finish_line();
 }
 
 bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == expected_length_); }
