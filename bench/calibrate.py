@@ -23,8 +23,7 @@ from bench.report import Progress, Screen
 from bench.start import processes
 from bench.subcommands.options import names, positive, screen, writable
 from collectives import tables
-from collectives.calibration import FULL, calibrate
-from collectives.calibration.links import Link, facts
+from collectives.calibration import FULL, Outcome, calibrate
 from collectives.commands.supervise import StartError
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.table import Table
@@ -148,18 +147,20 @@ def run(order: Order, seen: Screen) -> int:
             progress.clear()
         if comm.rank == 0:
             how = f"full, in {found.seconds:.1f} s, by collectives calibrate"
-            table = tables.described(found.table, machine, situation, how, facts(found.links))
+            table = tables.described(found.table, machine, situation, how, found.facts)
             path = Path(order.output) if order.output else tables.path_for(machine, situation)
             if path is None:
                 raise OSError("there is no home directory to keep the table in: give --output FILE")
             tables.save(path, table)
-            _report(table, found.links, path)
+            _report(table, found, path)
         comm.barrier()
     return 0
 
 
-def _report(table: Table, links: dict[str, Link], path: Path) -> None:
-    for kind, link in links.items():
+def _report(table: Table, found: Outcome, path: Path) -> None:
+    if found.sockets is not None:
+        click.echo(f"# tcp: {found.sockets} socket{'s' if found.sockets > 1 else ''} a link")
+    for kind, link in found.links.items():
         speed = f"{1 / link.beta / 1e9:.2f} GB/s, reduces {1 / link.gamma / 1e9:.2f} GB/s"
         click.echo(f"# {kind}: a message takes {link.alpha * 1e6:.2f} us, then {speed}")
     click.echo(table_text(Table(table.rows)), nl=False)

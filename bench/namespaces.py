@@ -54,10 +54,11 @@ def why_not(rate: str | None = None) -> str | None:
 
 
 @contextlib.contextmanager
-def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rate: str | None = None) -> Iterator[list[Host]]:
+def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Sequence[str] = ()) -> Iterator[list[Host]]:
     """`count` hosts, each with one interface (net0, net1, …) on each of `networks`, patterns of addresses.
 
-    `rate`: what each interface carries at most, each way, as tc writes it (1gbit); as fast as it goes if None.
+    `rates`: what the interfaces on each network carry at most, each way, as tc writes it (1gbit); as fast as they go if
+    there are none.
     """
     prefix = f"pc{os.getpid()}n{next(_serial)}"
     switch = f"{prefix}sw"
@@ -78,13 +79,36 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rate: str | 
                 extra = ["nodad"] if ":" in pattern else []
                 _ip("-n", name, "addr", "add", pattern.format(number + 1), "dev", f"net{net}", *extra)
                 _ip("-n", name, "link", "set", f"net{net}", "up")
-                if rate:
-                    _run(*_limit(switch, port, rate))
-                    _run(*_limit(name, f"net{net}", rate))
+                if rates:
+                    _run(*_limit(switch, port, rates[net]))
+                    _run(*_limit(name, f"net{net}", rates[net]))
         yield [
             Host(name, {f"net{net}": p.format(number + 1).partition("/")[0] for net, p in enumerate(networks)})
             for number, name in enumerate(names)
         ]
+
+
+@contextlib.contextmanager
+def bonded_hosts(count: int, rates: Sequence[str]) -> Iterator[list[Host]]:
+    """`count` hosts with a link of each of `rates`, and one address, on interface `bond`, reached over all of them.
+
+    Each connection goes over one of the links, by a hash of its ports: as over bonded network cards, or equal routes of
+    a switched network.
+    """
+    networks = [f"10.99.{net}.{{}}/24" for net in range(len(rates))]
+    with hosts(count, networks, rates) as made:
+        for number, host in enumerate(made, 1):
+            name, address = host.namespace, f"10.98.0.{number}"
+            set_kernel(host, "net.ipv4.fib_multipath_hash_policy=1")
+            _ip("-n", name, "link", "add", "bond", "type", "veth", "peer", "name", "bond_end")
+            _ip("-n", name, "link", "set", "bond_end", "up")
+            _ip("-n", name, "link", "set", "bond", "up")
+            _ip("-n", name, "addr", "add", f"{address}/32", "dev", "bond")
+            for other in range(1, count + 1):
+                ways = [word for net in range(len(rates)) for word in ("nexthop", "via", f"10.99.{net}.{other}")]
+                if other != number:
+                    _ip("-n", name, "route", "add", f"10.98.0.{other}", "src", address, *ways)
+        yield [Host(host.namespace, {**host.addresses, "bond": f"10.98.0.{n}"}) for n, host in enumerate(made, 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Overlap:
 def measure(setting: Setting, rate: float) -> Overlap:
     """`rate`: bytes a second. Raises RuntimeError where a rank failed, subprocess.SubprocessError, OSError."""
     longest = setting.steps * (len(WAYS) * _COMPUTING + 4 * setting.nbytes / rate)
-    with hosts(RANKS, rate=setting.rate) as made:
+    with hosts(RANKS, rates=[setting.rate]) as made:
         arguments = ("-m", "bench.overlap_rank", json.dumps(asdict(setting)))
         try:
             ended = run_ranks(made, *arguments, secret=secrets.token_bytes(32), timeout=_STARTING + longest)

@@ -1,8 +1,9 @@
 """`python -m bench.wire`: allreduce between hosts whose network is the bottleneck, next to what the network allows.
 
 Invariant: the hosts are network namespaces of this machine, with links slow enough that the machine itself is not what
-is measured. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes: the rate is the nominal one, of
-which packets of 1500 bytes leave 95.6 % for data. Algorithms take turns, so that all see the same machine.
+is measured. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes: the rate is the nominal one, of all
+links of a host, of which packets of 1500 bytes leave 95.6 % for data. Algorithms, and numbers of sockets, take turns,
+so that all see the same machine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Final
 import click
 
 from bench import sizes
-from bench.namespaces import hosts, run_ranks, set_kernel, why_not
+from bench.namespaces import bonded_hosts, hosts, run_ranks, set_kernel, why_not
+from collectives.schedule.table import MOST_SOCKETS
 
 ALGORITHMS: Final = ("ring", "halving_doubling", "circulant", "star")
 _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -25,12 +27,20 @@ _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, float]:
     """As tc takes it, and in bytes a second."""
-    text = value.lower()
+    return _rate(value.lower())
+
+
+def rates(ctx: click.Context, param: click.Parameter, value: str) -> list[tuple[str, float]]:
+    """Each as tc takes it, and in bytes a second."""
+    return [_rate(text.strip()) for text in value.lower().split(",")]
+
+
+def _rate(text: str) -> tuple[str, float]:
     for unit, bits in _UNITS.items():
         number = text.removesuffix(unit)
         if number != text and number.replace(".", "", 1).isdigit() and float(number) > 0:
             return text, float(number) * bits / 8
-    raise click.BadParameter(f"{value!r} is no rate, such as 1gbit or 200mbit")
+    raise click.BadParameter(f"{text!r} is no rate, such as 1gbit or 200mbit")
 
 
 def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
@@ -40,10 +50,28 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
         raise click.BadParameter(str(error)) from None
 
 
+def _sockets(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
+    counts = [int(part) if part.strip().isdecimal() else 0 for part in value.split(",")]
+    if not all(1 <= count <= MOST_SOCKETS for count in counts):
+        raise click.BadParameter(f"{value!r} is no list of numbers from 1 to {MOST_SOCKETS}")
+    return counts
+
+
 @click.command("wire")
 @click.option("--hosts", "count", type=click.IntRange(2, 64), default=4, show_default=True, metavar="H")
 @click.option("--ranks-per-host", "each", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N")
-@click.option("--rate", callback=rate, default="1gbit", show_default=True, help="Of each link, each way.")
+@click.option(
+    "--rate",
+    "limits",
+    callback=rates,
+    default="1gbit",
+    show_default=True,
+    metavar="RATE,…",
+    help="Of each link, each way; of several, each connection uses one.",
+)
+@click.option(
+    "--sockets", callback=_sockets, default="1", show_default=True, metavar="N,…", help="Connections between two ranks."
+)
 @click.option("-b", "--bytes", "nbytes", callback=_sizes, default="16M,64M", show_default=True, metavar="SIZE,…")
 @click.option("--algorithms", default=",".join(ALGORITHMS), show_default=True, metavar="NAME,…")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N")
@@ -52,7 +80,8 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
 def main(
     count: int,
     each: int,
-    rate: tuple[str, float],
+    limits: list[tuple[str, float]],
+    sockets: list[int],
     nbytes: list[int],
     algorithms: str,
     repeats: int,
@@ -60,13 +89,15 @@ def main(
     as_json: bool,
 ) -> None:
     """Measure allreduce of float32 between hosts on slow links, and what crosses them. Needs root, ip and tc."""
-    reason = why_not(rate[0])
+    texts, bandwidth = [text for text, _ in limits], sum(each for _, each in limits)
+    reason = why_not(texts[0])
     if reason is not None:
         raise click.ClickException(reason)
     names = [name.strip() for name in algorithms.split(",")]
-    plan = {"sizes": nbytes, "algorithms": names, "repeats": repeats}
-    longest = sum(2 * count * each * n / rate[1] for n in nbytes) * len(names) * (repeats + 1)
-    with hosts(count, rate=rate[0]) as made:
+    plan = {"sizes": nbytes, "algorithms": names, "sockets": sockets, "repeats": repeats}
+    longest = sum(2 * count * each * n / bandwidth for n in nbytes) * len(names) * len(sockets) * (repeats + 1)
+    environment = {"COLLECTIVES_INTERFACE": "bond"} if len(texts) > 1 else {}
+    with bonded_hosts(count, texts) if environment else hosts(count, rates=texts) as made:
         try:
             for host, setting in product(made, settings):
                 set_kernel(host, setting)
@@ -75,7 +106,8 @@ def main(
         placement = [host for host in made for _ in range(each)]
         arguments = ("-m", "bench.wire_rank", json.dumps(plan))
         try:
-            ended = run_ranks(placement, *arguments, secret=secrets.token_bytes(32), timeout=60 + 2 * longest)
+            secret, timeout = secrets.token_bytes(32), 60 + 2 * longest
+            ended = run_ranks(placement, *arguments, secret=secret, timeout=timeout, environment=environment)
         except subprocess.TimeoutExpired as error:
             raise click.ClickException(f"the ranks have not ended after {error.timeout:.0f} s") from None
     for rank, end in enumerate(ended):
@@ -83,18 +115,18 @@ def main(
             raise click.ClickException(f"rank {rank} ended with code {end.code}\n{end.err.strip()}")
     found = [json.loads(end.out) for end in ended]
     if as_json:
-        click.echo(json.dumps({**plan, "hosts": count, "ranks_per_host": each, "rate": rate[0], "ranks": found}))
+        click.echo(json.dumps({**plan, "hosts": count, "ranks_per_host": each, "rates": texts, "ranks": found}))
         return
     ranks = f"{each} rank{'s' * (each > 1)}"
-    click.echo(f"allreduce, float32 sum, {count} hosts with {ranks} on links of {rate[0]} each way")
+    click.echo(f"allreduce, float32 sum, {count} hosts with {ranks} on links of {' + '.join(texts)} each way")
     click.echo("time: median of the slowest rank's; sent: what leaves the host that sends most, headers and all")
-    click.echo(f"\n{'bytes':>10}  {'algorithm':24}{'ms':>9}{'of bound':>10}{'sent, of n':>12}")
-    for at, (size, name) in enumerate((size, name) for size in nbytes for name in names):
+    click.echo(f"\n{'bytes':>10}  {'algorithm':24}{'sockets':>7}{'ms':>9}{'of bound':>10}{'sent, of n':>12}")
+    for at, (size, name, links) in enumerate(product(nbytes, names, sockets)):
         slowest = [max(ranks) for ranks in zip(*(rank[at]["seconds"] for rank in found), strict=True)]
         seconds = statistics.median(slowest)
-        bound = 2 * (count - 1) / count * size / rate[1]
+        bound = 2 * (count - 1) / count * size / bandwidth
         sent = max(rank[at]["sent"] for rank in found) / size
-        click.echo(f"{size:10}  {name:24}{seconds * 1e3:9.2f}{bound / seconds:10.1%}{sent:12.3f}")
+        click.echo(f"{size:10}  {name:24}{links:7}{seconds * 1e3:9.2f}{bound / seconds:10.1%}{sent:12.3f}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,24 @@ def main() -> None:
     """The plan is JSON in the first argument; what was found goes to standard output, as JSON."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
     with collectives.init(timeout=600) as comm:
-        cases = [(size, name) for size in plan["sizes"] for name in plan["algorithms"]]
-        found: list[dict[str, Any]] = [{"seconds": [], "sent": _check(comm, size, name)} for size, name in cases]
+        groups = {
+            count: comm._child(0, comm.rank, f"sockets{count}", count) for count in dict.fromkeys(plan["sockets"])
+        }
+        cases = [
+            (size, name, group)
+            for size, name, count in product(plan["sizes"], plan["algorithms"], plan["sockets"])
+            if (group := groups[count]) is not None
+        ]
+        found: list[dict[str, Any]] = [
+            {"seconds": [], "sent": _check(group, size, name)} for size, name, group in cases
+        ]
         x, out = (comm.empty(max(plan["sizes"]) // 4) for _ in range(2))
         x.fill(comm.rank)
         for _ in range(plan["repeats"]):
-            for (size, name), case in zip(cases, found, strict=True):
+            for (size, name, group), case in zip(cases, found, strict=True):
                 part = slice(0, size // 4)
-                call = partial(comm.allreduce, x[part], out=out[part], algorithm=name)
-                case["seconds"].extend(sample(call, comm.barrier, 1).tolist())
+                call = partial(group.allreduce, x[part], out=out[part], algorithm=name)
+                case["seconds"].extend(sample(call, group.barrier, 1).tolist())
     print(json.dumps(found))
 
 

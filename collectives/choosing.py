@@ -30,7 +30,6 @@ import numpy as np
 
 from collectives import tables
 from collectives.algorithms import registry
-from collectives.calibration.links import facts
 from collectives.calibration.run import QUICK, Outcome, calibrate
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.defaults import DEFAULTS
@@ -156,8 +155,10 @@ class _Plan:
 
     @property
     def message(self) -> str:
-        rows = [[str(row), row.source] for row in join([self.asked, *self.known]).rows]
-        return json.dumps({"rows": rows, "seconds": self.seconds} if rows or self.seconds else None)
+        told = join([self.asked, *self.known])
+        rows = [[str(row), row.source] for row in told.rows]
+        message = {"rows": rows, "facts": dict(told.facts), "seconds": self.seconds}
+        return json.dumps(message if rows or told.facts or self.seconds else None)
 
 
 def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline) -> Table:
@@ -212,7 +213,7 @@ def _measure(comm: Communicator, seconds: float) -> Outcome:
 def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) -> Table:
     """The rows that were measured, in the cache too, as `tables.load` gives them."""
     how = f"{QUICK.name}, in {found.seconds:.1f} s, at first use"
-    table = tables.described(found.table, machine, situation, how, facts(found.links))
+    table = tables.described(found.table, machine, situation, how, found.facts)
     with contextlib.suppress(OSError):  # a full disk: then the next run measures again
         tables.save(path, table)
     return tables.named(table, path)
@@ -236,7 +237,7 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
             what = f"{row.source} names {row.collective} {row.algorithm}, which rank {comm.rank} does not have"
             raise ConfigMismatch(f"rank 0's table: {what}; import what registers it before init()") from None
         found.append(row)
-    return join([Table(tuple(found)), DEFAULTS]), float(message["seconds"])
+    return join([Table(tuple(found), message["facts"]), DEFAULTS]), float(message["seconds"])
 
 
 def _from_rank_0(comm: Communicator, data: bytes, deadline: Deadline) -> bytes:

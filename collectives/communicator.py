@@ -124,7 +124,8 @@ class Communicator:
 
         `nbytes` is the size of the larger of the arrays that a rank passes and gets.
         """
-        return explain(self._calls.prepare, self._linked.kinds, collective, nbytes, dtype_of(dtype))
+        linked = self._linked
+        return explain(self._calls.prepare, linked.kinds, collective, nbytes, dtype_of(dtype), linked.sockets)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
         """An uninitialised NumPy array in memory that ranks on this machine can read directly.
@@ -163,10 +164,10 @@ class Communicator:
         self._children += 1
         return self._child(chosen, place, f"split{self._children}.{chosen}")
 
-    def _child(self, color: int | None, key: int, path: str) -> Communicator | None:
+    def _child(self, color: int | None, key: int, path: str, sockets: int | None = None) -> Communicator | None:
         runner = self._runner
         deadline = Deadline(runner.timeout)
-        origin = self._origin.child(path)
+        origin = self._origin.child(path, sockets)
         found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked.home)
         if found is None:
             return None

@@ -18,8 +18,13 @@ from collectives.schedule.select import ladder
 from collectives.schedule.table import ANY_SIZE, Row
 
 
-def explain(prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: int, dtype: Dtype) -> str:
-    """ValueError for a collective that is not there, listing those there are, or a negative size."""
+def explain(
+    prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: int, dtype: Dtype, sockets: int = 1
+) -> str:
+    """`sockets`: of each link over TCP.
+
+    ValueError for a collective that is not there, listing those there are, or a negative size.
+    """
     contract(collective)
     size = check_number(nbytes, "nbytes")
     if size < 0:
@@ -28,7 +33,8 @@ def explain(prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: in
     chosen, reason, row = prepare.choose(Shape(collective, dtype, elements, elements, elements), "auto")
     situation = prepare.situation
     peers = Counter(kind for kind in kinds if kind != "self")
-    links = ", ".join(f"{n} over {kind}" for kind, n in peers.items()) or "none"
+    each = {"tcp": f" ({sockets} sockets each)"} if sockets > 1 else {}
+    links = ", ".join(f"{n} over {kind}{each.get(kind, '')}" for kind, n in peers.items()) or "none"
     usable = [a.name for a in registry.algorithms(collective, prepare.size)]
     others = [name for name in usable if name != chosen.name]
     lines = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from collectives.calls import Deadline
@@ -26,8 +26,10 @@ class Origin:
     path: str
     policy: Policy
 
-    def child(self, path: str) -> Origin:
-        return Origin(self.run, self.epoch, f"{self.path}.{path}", self.policy)
+    def child(self, path: str, sockets: int | None = None) -> Origin:
+        """`sockets` where its links have another number of them."""
+        policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
+        return Origin(self.run, self.epoch, f"{self.path}.{path}", policy)
 
 
 @dataclass(frozen=True, slots=True)

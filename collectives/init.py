@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -21,8 +21,9 @@ from collectives.arrays import check_timeout
 from collectives.calls import Deadline
 from collectives.choosing import TableLike, Wish
 from collectives.communicator import Communicator
-from collectives.family import Origin
+from collectives.family import Origin, separate
 from collectives.links import Doors, Policy, context, decode, link
+from collectives.schedule.table import MOST_SOCKETS
 from collectives.tables import Machine
 from native import _engine
 from native.errors import CollectiveError
@@ -58,6 +59,7 @@ def init(
     table: TableLike | None = None,
     calibrate: str | None = None,
     segment: int | None = None,
+    sockets: int | None = None,
 ) -> Communicator:
     """Meet the other ranks of this job; blocks until all have come and are linked.
 
@@ -83,12 +85,15 @@ def init(
     - `segment`: bytes, 1 to 64 MiB, the same on all ranks: the most that is staged in shared memory, copied or reduced
       at a time, rounded up to whole cache lines. COLLECTIVES_SEGMENT ("64K") where None, else what suits. Nothing is
       measured at first use where it is given: tables are about the usual one
+    - `sockets`: 1 to 16, the same on all ranks: how many TCP connections each link has, which share messages of more
+      than 96 KiB, where one alone does not get all that the network has. COLLECTIVES_SOCKETS where None, else what
+      `collectives calibrate` found, else 1
 
     COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
 
     Raises ValueError and TypeError for wrong arguments; TransportUnavailable where ranks cannot be linked as asked;
-    StoreError where the store cannot be used; OpTimeout, naming the ranks that are missing; ConfigMismatch
-    where ranks disagree on size, numbers, version, transport or segment; AuthError where they do on the secret.
+    StoreError where the store cannot be used; OpTimeout, naming the ranks that are missing; ConfigMismatch where
+    ranks disagree on size, numbers, version, transport, segment or sockets; AuthError where they do on the secret.
     """
     limit = check_timeout(join_timeout, "join_timeout")
     chosen_timeout = None if timeout is None else check_timeout(timeout)
@@ -102,7 +107,7 @@ def init(
     if scheme != "auto":
         registry.transport(scheme)  # refuses a name that is unknown, or not installed
     wanted = choosing.wish(launch.rank, table, calibrate)
-    forced = _segment(segment, os.environ)
+    forced = _number("segment", segment, check_segment, os.environ)
     if forced and wanted.mode == "auto":
         wanted = replace(wanted, mode="cached")
     policy = Policy(
@@ -110,6 +115,7 @@ def init(
         Scope(launch.secret is not None or insecure, os.environ.get("COLLECTIVES_INTERFACE") or None),
         launch.secret or b"",
         forced,
+        _number("sockets", sockets, check_sockets, os.environ),
     )
     return _join(launch, policy, wanted, insecure, Deadline(limit))
 
@@ -153,7 +159,11 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         opened.callback(comm.close)
         comm.barrier(algorithm="dissemination", timeout=deadline.left)  # the table is not known yet
         machine = partial(Machine.of, [member.identity for member in members], library_version())
-        comm._choose_by(choosing.agree(comm, wanted, machine, deadline))
+        chosen = choosing.agree(comm, wanted, machine, deadline)
+        if not policy.sockets and chosen.sockets and comm._linked.situation.kind == "tcp":
+            comm = _relinked(comm, origin, chosen.sockets, closing, deadline)
+            opened.callback(comm.close)
+        comm._choose_by(chosen)
         opened.pop_all()
         default.register(comm)
         return comm
@@ -166,26 +176,53 @@ def check_segment(size: int) -> int:
     return size
 
 
-def _segment(given: int | None, env: Mapping[str, str]) -> int:
-    """In bytes, 0 where nobody asks for one. Raises TypeError, ValueError."""
+def check_sockets(count: int) -> int:
+    """`count`. Raises ValueError."""
+    if not 1 <= count <= MOST_SOCKETS:
+        raise ValueError(f"a link has 1 to {MOST_SOCKETS} sockets, not {count}")
+    return count
+
+
+def _number(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
+    """The argument, or COLLECTIVES_NAME; 0 where nobody asks for anything. Raises TypeError, ValueError."""
     if isinstance(given, bool) or not isinstance(given, int | None):
-        raise TypeError(f"segment must be an int, not {type(given).__name__}")
+        raise TypeError(f"{name} must be an int, not {type(given).__name__}")
     if given is not None:
-        return check_segment(given)
-    text = env.get("COLLECTIVES_SEGMENT")
+        return check(given)
+    variable = f"COLLECTIVES_{name.upper()}"
+    text = env.get(variable)
     if not text:
         return 0
     try:
-        return check_segment(sizes.parse(text))
+        return check(sizes.parse(text))
     except ValueError as error:
-        raise ValueError(f"COLLECTIVES_SEGMENT: {error}") from None
+        raise ValueError(f"{variable}: {error}") from None
+
+
+def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closing, deadline: Deadline) -> Communicator:
+    """The same ranks over links of so many sockets each, in place of `comm`, which is closed where that is another
+    number than it has."""
+    if sockets == comm._linked.sockets:
+        return comm
+    wanted = origin.child("sockets", sockets)
+    found = separate(comm.rank, 0, comm.rank, wanted, comm._everyones, deadline, comm._linked.home)
+    assert found is not None
+    rank, linked = found
+    wider = Communicator(rank, linked, wanted, comm.name, comm.timeout, closing.moved())
+    try:
+        wider.barrier(algorithm="dissemination", timeout=deadline.left)
+    except BaseException:
+        wider.close()
+        raise
+    comm.close()
+    return wider
 
 
 def _fingerprint(policy: Policy) -> str:
     """What ranks have to agree on."""
     segment = f"{policy.segment} bytes" if policy.segment else "usual"
-    wire = f"wire {_engine.WIRE_VERSION}, transport {policy.transport}, segment {segment}"
-    return f"pycollectives {library_version()}, {wire}"
+    links = f"transport {policy.transport}, segment {segment}, sockets {policy.sockets or 'usual'}"
+    return f"pycollectives {library_version()}, wire {_engine.WIRE_VERSION}, {links}"
 
 
 class _Closing:
@@ -195,6 +232,13 @@ class _Closing:
         self.store: Store | None = None
         self.owned = False
         self.membership: Membership | None = None
+
+    def moved(self) -> _Closing:
+        """Another one, that gives back what this one would have; this one gives back nothing any more."""
+        other = _Closing()
+        other.store, other.owned, other.membership = self.store, self.owned, self.membership
+        self.store = None
+        return other
 
     def __call__(self) -> None:
         store, self.store = self.store, None

@@ -29,12 +29,13 @@ _MOST_SCHEMES: Final = 16
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How a group and those split from it are linked: `transport` as in `init`; `secret` may be empty; `segment` is 0
-    for what the engine chooses."""
+    for what the engine chooses, `sockets` for what the table says."""
 
     transport: str
     scope: Scope
     secret: bytes
     segment: int = 0
+    sockets: int = 0  # of each link over TCP
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -120,6 +121,7 @@ class Linked:
     local_rank: int
     local_size: int
     home: int  # the core to wait on where ranks outnumber cores
+    sockets: int  # of each link over TCP
 
     def close(self) -> None:
         self.group.close()
@@ -157,7 +159,8 @@ def link(
     if home is None:
         home = home_core(rank, identities)
     here = oversubscribed(mine, identities)
-    group = Group(rank, len(members), name, epoch, policy.secret, policy.segment, here, home, crowded)
+    sockets = policy.sockets or 1
+    group = Group(rank, len(members), name, epoch, policy.secret, policy.segment, here, home, crowded, sockets)
     try:
         doors.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):
@@ -180,6 +183,7 @@ def link(
         local_rank=layout.local_rank(rank),
         local_size=len(layout.members[layout.hosts[rank]]),
         home=home,
+        sockets=sockets,
     )
 
 

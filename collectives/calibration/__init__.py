@@ -7,4 +7,5 @@ same on all.
 from collectives.calibration.run import FULL as FULL
 from collectives.calibration.run import QUICK as QUICK
 from collectives.calibration.run import Effort as Effort
+from collectives.calibration.run import Outcome as Outcome
 from collectives.calibration.run import calibrate as calibrate

@@ -18,6 +18,7 @@ from collectives.calibration import links
 from collectives.calibration.calls import Arrays, Call
 from collectives.calibration.model import MOST_PLAYED, Model
 from collectives.calibration.settle import STRANGER, SWITCH, rows, settle
+from collectives.calibration.sockets import best_linked
 from collectives.calibration.timing import Stopwatch, Times
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.form import Schedule
@@ -38,6 +39,7 @@ class Effort:
     `collectives`: the first ones come first, in case that the time does not suffice. `within`: those that a first
     look finds slower than the fastest by more than this factor are out of the race. `to_the_end`: the last row holds
     for all larger sizes. `switch`, `stranger` as in `settle`; `doubt`: standard errors of a lead that are taken off it.
+    `sockets`: whether to find out how many a link over TCP should have.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Effort:
     switch: float = SWITCH
     stranger: float = STRANGER
     doubt: float = 1.0
+    sockets: bool = False
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
         """The same with another budget, for sizes up to `most` bytes, and for these collectives, if any are named."""
@@ -75,6 +78,7 @@ FULL: Final = Effort(
     racers=3,
     within=1.6,
     to_the_end=True,
+    sockets=True,
 )
 QUICK: Final = Effort(
     name="quick",
@@ -94,11 +98,19 @@ QUICK: Final = Effort(
 
 
 class Outcome(NamedTuple):
-    """`links`: costs, named by the kind of link on rank 0. `seconds`: what it took."""
+    """`links`: costs, named by the kind of link on rank 0. `sockets`: that a link over TCP should have, None where that
+    was not asked. `seconds`: what it took."""
 
     table: Table
     links: dict[str, links.Link]
+    sockets: int | None
     seconds: float
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """As a table's file keeps them."""
+        told = links.facts(self.links)
+        return told if self.sockets is None else {"sockets": str(self.sockets), **told}
 
 
 def calibrate(comm: Communicator, usual: Table, effort: Effort, say: Say | None = None) -> Outcome:
@@ -107,19 +119,26 @@ def calibrate(comm: Communicator, usual: Table, effort: Effort, say: Say | None 
     Barriers and reductions of the measuring itself leave the choice to `comm`. Raises what its calls raise.
     """
     watch = Stopwatch(comm)
+    if not effort.sockets or comm._linked.situation.kind != "tcp":
+        return _calibrate(comm, usual, effort, watch, say or _silent)
+    if say is not None:
+        say("allreduce over links of one and of several sockets", 0.0)
+    with best_linked(comm, watch, effort.sizes[-1]) as linked:
+        return _calibrate(linked, usual, effort, watch, say or _silent)._replace(sockets=linked._linked.sockets)
+
+
+def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatch, say: Say) -> Outcome:
     linked = comm._linked
     costs = links.measure(comm, linked.kinds, watch)
     # The slowest link is the one that counts: the one with the most latency.
     alpha, beta, gamma = (max(getattr(link, name) for link in costs.values()) for name in ("alpha", "beta", "gamma"))
-    race = _Race(
-        comm, linked.situation, linked.layout, usual, effort, watch, links.Link(alpha, beta, gamma), say or _silent
-    )
+    race = _Race(comm, linked.situation, linked.layout, usual, effort, watch, links.Link(alpha, beta, gamma), say)
     found: list[Row] = []
     contested = [name for name in effort.collectives if len(race.candidates(name)) > 1]
     for number, collective in enumerate(contested):
         end = watch.spent + (effort.seconds - watch.spent) * _share(contested[number:])
         found += race.run(collective, end)
-    return Outcome(Table(tuple(found)), costs, watch.spent)
+    return Outcome(Table(tuple(found)), costs, None, watch.spent)
 
 
 def _share(left: Sequence[str]) -> float:

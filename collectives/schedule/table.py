@@ -17,7 +17,8 @@ One row a line; what follows a "#" is a comment. A row's fields:
   host that has most; crowded=yes or no, whether ranks outnumber cores somewhere
 - after a ":", the reason; it may be left out
 
-A line NAME = VALUE is a fact about the table: when it was made, where, what was measured. Facts decide nothing.
+A line NAME = VALUE is a fact about the table: when it was made, where, what was measured. Facts decide nothing, but for
+one: "sockets = 4" says how many sockets each link over TCP has, 1 to 16.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from collectives.schedule.conditions import COLLECTIVES
 ANY_SIZE: Final = 1 << 62
 ANY_RANKS: Final = (1, ANY_SIZE)
 LONGEST: Final = 1 << 18  # characters of a table
+MOST_SOCKETS: Final = 16  # of one link
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _KIND: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")
@@ -115,9 +117,19 @@ class Table:
     rows: tuple[Row, ...]
     facts: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def sockets(self) -> int | None:
+        """Of each link over TCP, None if it does not say. ValueError for what is no such number."""
+        told = self.facts.get("sockets")
+        if told is None:
+            return None
+        if not (told.isdecimal() and len(told) < 9 and 1 <= int(told) <= MOST_SOCKETS):
+            raise ValueError(f"{told[:80]!r} is no number of sockets, 1 to {MOST_SOCKETS}")
+        return int(told)
+
     def for_group(self, situation: Situation) -> Table:
         """The rows that are meant for such a group."""
-        return Table(tuple(row for row in self.rows if row.fits(situation)))
+        return replace(self, rows=tuple(row for row in self.rows if row.fits(situation)))
 
     def from_source(self, source: str) -> Table:
         """The same with every row's source so named."""
@@ -125,8 +137,11 @@ class Table:
 
 
 def join(tables: Iterable[Table]) -> Table:
-    """All rows, the first table's first, without facts."""
-    return Table(tuple(row for table in tables for row in table.rows))
+    """All rows, the first table's first; of facts only `sockets`, of the first that says."""
+    joined = list(tables)
+    told = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
+    facts = {} if told is None else {"sockets": told}
+    return Table(tuple(row for table in joined for row in table.rows), facts)
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
@@ -145,6 +160,7 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
             fact = _FACT.fullmatch(what)
             if fact is not None:
                 facts[fact[1]] = fact[2]
+                _ = Table((), facts).sockets
             else:
                 rows.append(_row(what, f"{name}, line {number}" if source is None else source))
         except ValueError as error:

@@ -31,6 +31,7 @@ class Options:
     secret: bytes | None = None
     insecure: bool = False
     segment: int | None = None
+    sockets: int | None = None
     calibrate: str | None = None
 
 
@@ -55,6 +56,7 @@ class Place(NamedTuple):
             secret=options.secret,
             insecure=options.insecure,
             segment=options.segment,
+            sockets=options.sockets,
             # Messages between two ranks leave nothing to choose, so there is nothing to measure.
             calibrate="off" if name.startswith(_MESSAGES) else options.calibrate,
         )

@@ -242,7 +242,7 @@ struct Ticket {
 class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
-            std::size_t segment, bool oversubscribed, int home, bool crowded) {
+            std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets) {
         Group::Options options;
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
         if (context.size() != options.identity.group.size())
@@ -258,6 +258,8 @@ class PyGroup {
         if (home < -1 || home >= CPU_SETSIZE) throw nb::value_error("no such core");
         options.home = home;
         options.crowded = crowded;
+        if (sockets < 1 || sockets > most_lanes) throw nb::value_error("no such number of sockets");
+        options.identity.lanes = sockets;
         group_ = std::make_shared<Group>(std::move(options));
     }
     PyGroup(const PyGroup&) = delete;
@@ -463,9 +465,9 @@ NB_MODULE(_engine, module) {
 
     nb::class_<PyGroup>(module, "Group")
         .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
-                      bool>(),
+                      bool, int>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
-             "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false)
+             "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1)
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("listen_inproc", &PyGroup::listen_inproc)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)

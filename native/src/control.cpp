@@ -82,13 +82,15 @@ void Control::listen(Scheme scheme, UniqueFd socket) {
     order();
 }
 
-void Control::dial(int peer, Scheme scheme, std::vector<std::string> addresses) {
+void Control::dial(int peer, Scheme scheme, const std::vector<std::string>& addresses, int lanes) {
     const std::lock_guard lock(mutex_);
-    Dial dial;
-    dial.peer = peer;
-    dial.scheme = scheme;
-    dial.addresses = std::move(addresses);
-    new_dials_.push_back(std::move(dial));
+    for (int lane = 0; lane < lanes; ++lane) {
+        Dial dial;
+        dial.place = {peer, lane};
+        dial.scheme = scheme;
+        dial.addresses = addresses;
+        new_dials_.push_back(std::move(dial));
+    }
     order();
 }
 
@@ -144,7 +146,7 @@ void Control::take_orders() {
     new_listeners_.clear();
     for (Dial& dial : new_dials_) {
         dial.first = dial.again = Clock::now();
-        dials_.emplace(dial.peer, std::move(dial));
+        dials_.emplace(dial.place, std::move(dial));
     }
     new_dials_.clear();
 }
@@ -152,7 +154,7 @@ void Control::take_orders() {
 int Control::next_timeout() {
     auto soonest = Clock::time_point::max();
     for (const auto& [id, connection] : connections_) soonest = std::min(soonest, connection.deadline);
-    for (const auto& [peer, dial] : dials_) {
+    for (const auto& [place, dial] : dials_) {
         if (!dial.trying) soonest = std::min(soonest, dial.again);
     }
     if (paused_) soonest = std::min(soonest, resume_at_);
@@ -168,11 +170,11 @@ void Control::on_timers() {
         if (connection.deadline <= now) late.push_back(id);
     }
     for (const Id id : late) drop(id, "no answer within two seconds");
-    std::vector<int> due;
-    for (const auto& [peer, dial] : dials_) {
-        if (!dial.trying && dial.again <= now) due.push_back(peer);
+    std::vector<Place> due;
+    for (const auto& [place, dial] : dials_) {
+        if (!dial.trying && dial.again <= now) due.push_back(place);
     }
-    for (const int peer : due) start_dial(dials_.at(peer));
+    for (const Place& place : due) start_dial(dials_.at(place));
     if (paused_ && resume_at_ <= now) resume_listeners();
 }
 
@@ -216,7 +218,7 @@ void Control::start_dial(Dial& dial) {
     UniqueFd socket =
         dial.scheme == Scheme::tcp ? connect_tcp(address, error) : connect_local(address, error);
     if (error != 0) {
-        dial_failed(dial.peer, errno_text(error), error == ECONNREFUSED, Verdict::welcome, 0);
+        dial_failed(dial.place, errno_text(error), error == ECONNREFUSED, Verdict::welcome, 0);
         return;
     }
     prepare_stream(socket.get(), dial.scheme == Scheme::tcp);
@@ -226,14 +228,14 @@ void Control::start_dial(Dial& dial) {
     connection.scheme = dial.scheme;
     connection.socket = std::move(socket);
     connection.stage = Stage::connect;
-    connection.peer = dial.peer;
+    connection.place = dial.place;
     connection.caller = true;
     connection.deadline = Clock::now() + handshake_time;
 }
 
-void Control::dial_failed(int peer, const std::string& problem, bool refused, Verdict verdict,
+void Control::dial_failed(Place place, const std::string& problem, bool refused, Verdict verdict,
                           std::uint32_t version) {
-    Dial& dial = dials_.at(peer);
+    Dial& dial = dials_.at(place);
     dial.trying = false;
     dial.refused = dial.refused && refused;
     dial.last_problem = dial.addresses[dial.next] + ": " + problem;
@@ -255,7 +257,8 @@ void Control::dial_failed(int peer, const std::string& problem, bool refused, Ve
 }
 
 void Control::give_up(Dial& dial) {
-    const int peer = dial.peer;
+    const Place place = dial.place;
+    const int peer = place.first;
     std::string message = "no connection to rank " + std::to_string(peer) + ": ";
     ErrorKind kind = ErrorKind::peer_lost;
     if (dial.verdict != Verdict::welcome) {
@@ -268,7 +271,7 @@ void Control::give_up(Dial& dial) {
         message += "; ";
     }
     message += dial.last_problem;
-    dials_.erase(peer);
+    dials_.erase(place);
     events_.failed(peer, Error(kind, message, {peer}));
 }
 
@@ -279,7 +282,7 @@ void Control::on_ready(Id id) {
             drop(id, errno_text(error), error == ECONNREFUSED);
             return;
         }
-        connection.hello = make_hello(identity_, connection.peer);
+        connection.hello = make_hello(identity_, connection.place.first, connection.place.second);
         connection.stage = Stage::reply;
         watch(connection.socket.get(), EPOLLIN, id, EPOLL_CTL_MOD);
         if (!send_message(connection.socket.get(), bytes_of(connection.hello))) drop(id, "it hung up");
@@ -346,14 +349,18 @@ bool Control::receive(Id id, Connection& connection) {
 bool Control::on_hello(Id id, Connection& connection) {
     connection.hello = from_bytes<Hello>(connection.buffer.data());
     Verdict verdict = judge(identity_, connection.hello);
-    if (verdict == Verdict::welcome && linked_.contains(connection.hello.from)) verdict = Verdict::duplicate;
+    const Place place(connection.hello.from, connection.hello.lane);
+    if (verdict == Verdict::welcome && connection.scheme != Scheme::tcp && place.second > 0) {
+        verdict = Verdict::wrong_lane;
+    }
+    if (verdict == Verdict::welcome && linked_.contains(place)) verdict = Verdict::duplicate;
     connection.reply = make_reply(identity_, connection.hello, verdict);
     const bool sent = send_message(connection.socket.get(), bytes_of(connection.reply));
     if (!sent || verdict != Verdict::welcome) {
         drop(id, explain(verdict));
         return false;
     }
-    connection.peer = connection.hello.from;
+    connection.place = place;
     connection.stage = Stage::proof;
     return true;
 }
@@ -386,7 +393,7 @@ bool Control::on_proof(Id id, Connection& connection) {
     Verdict verdict = Verdict::welcome;
     if (!check_caller(identity_, connection.hello, connection.reply, proof)) verdict = Verdict::wrong_proof;
     // Two connections may have reached this point together.
-    if (verdict == Verdict::welcome && linked_.contains(connection.peer)) verdict = Verdict::duplicate;
+    if (verdict == Verdict::welcome && linked_.contains(connection.place)) verdict = Verdict::duplicate;
     closing.verdict = static_cast<std::uint32_t>(verdict);
     std::vector<int> descriptors;
     if (verdict == Verdict::welcome && connection.scheme == Scheme::shm) {
@@ -419,12 +426,13 @@ void Control::drop(Id id, const std::string& problem, bool refused, Verdict verd
     const Connection connection = std::move(place->second);
     connections_.erase(place);
     std::erase(pending_, id);
-    if (connection.caller) dial_failed(connection.peer, problem, refused, verdict, version);
+    if (connection.caller) dial_failed(connection.place, problem, refused, verdict, version);
 }
 
 void Control::establish(Id id, Connection& connection, const Offer& offer) {
     Connected connected;
-    connected.peer = connection.peer;
+    connected.peer = connection.place.first;
+    connected.lane = connection.place.second;
     connected.scheme = connection.scheme;
     if (connection.scheme == Scheme::shm) {
         if (connection.descriptors.size() != 2) {
@@ -436,23 +444,23 @@ void Control::establish(Id id, Connection& connection, const Offer& offer) {
             connected.arena = Arena::map(connection.descriptors[0].get(), geometry, offer.cookie,
                                          std::move(connection.descriptors[1]));
         } catch (const Error& error) {
-            const int peer = connection.peer;
+            const Place place = connection.place;
             connections_.erase(id);
             std::erase(pending_, id);
-            dials_.erase(peer);
-            events_.failed(peer, error);
+            dials_.erase(place);
+            events_.failed(place.first, error);
             return;
         }
         connected.pid = process_at_other_end(connection.socket.get());
         const Id watch_id = next_id_++;
         watch(connection.socket.get(), EPOLLIN | EPOLLRDHUP, watch_id, EPOLL_CTL_MOD);
-        watched_.emplace(watch_id, std::pair(connection.peer, std::move(connection.socket)));
+        watched_.emplace(watch_id, std::pair(connection.place.first, std::move(connection.socket)));
     } else {
         watch(connection.socket.get(), 0, id, EPOLL_CTL_DEL);
         connected.socket = std::move(connection.socket);
     }
-    linked_.insert(connected.peer);
-    dials_.erase(connected.peer);
+    linked_.insert(connection.place);
+    dials_.erase(connection.place);
     connections_.erase(id);
     std::erase(pending_, id);
     events_.connected(std::move(connected));

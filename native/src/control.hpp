@@ -30,6 +30,7 @@ enum class Scheme : std::uint8_t { shm, tcp, inproc };
 // A peer that has proved who it is.
 struct Connected {
     int peer = -1;
+    int lane = 0;
     Scheme scheme = Scheme::tcp;
     UniqueFd socket;               // tcp: for data; shm: kept by the control thread, which watches it
     std::shared_ptr<Arena> arena;  // shm: the peer's
@@ -54,14 +55,18 @@ class Control {
     void share(std::shared_ptr<Arena> arena);
     // From any thread.
     void listen(Scheme scheme, UniqueFd socket);
-    void dial(int peer, Scheme scheme, std::vector<std::string> addresses);
+    // One connection for each lane of the link.
+    void dial(int peer, Scheme scheme, const std::vector<std::string>& addresses, int lanes);
 
   private:
     // What a connection under way is waiting for.
     enum class Stage : std::uint8_t { connect, hello, reply, proof, closing };
 
+    // One connection of a link: the peer, and the lane.
+    using Place = std::pair<int, int>;
+
     struct Dial {
-        int peer = -1;
+        Place place{-1, 0};
         Scheme scheme = Scheme::tcp;
         std::vector<std::string> addresses;
         std::size_t next = 0;  // the address to try
@@ -79,7 +84,7 @@ class Control {
         Scheme scheme = Scheme::tcp;
         UniqueFd socket;
         Stage stage = Stage::hello;
-        int peer = -1;  // known at once on the calling side, after the hello on the other
+        Place place{-1, 0};  // known at once on the calling side, after the hello on the other
         bool caller = false;
         Clock::time_point deadline{};
         std::array<std::byte, 128> buffer{};
@@ -107,7 +112,7 @@ class Control {
 
     void accept_all(Id id);
     void start_dial(Dial& dial);
-    void dial_failed(int peer, const std::string& problem, bool refused, Verdict verdict,
+    void dial_failed(Place place, const std::string& problem, bool refused, Verdict verdict,
                      std::uint32_t version);
     void give_up(Dial& dial);
 
@@ -138,9 +143,9 @@ class Control {
     std::map<Id, Listener> listeners_;
     std::map<Id, Connection> connections_;
     std::deque<Id> pending_;  // accepted and not yet proved, oldest first
-    std::map<int, Dial> dials_;
+    std::map<Place, Dial> dials_;
     std::map<Id, std::pair<int, UniqueFd>> watched_;
-    std::set<int> linked_;
+    std::set<Place> linked_;
     bool paused_ = false;  // out of descriptors: not accepting for a moment
     Clock::time_point resume_at_{};
 

@@ -191,8 +191,7 @@ void Executor::sleep() {
         run->awaited(awaited_);
         for (const Run::Awaited& awaited : awaited_) {
             const Link* on = run->request().links[static_cast<std::size_t>(awaited.peer)];
-            if (on == nullptr || on->fd() < 0) continue;
-            polled_.push_back({on->fd(), on->events(awaited.sending, !awaited.sending), 0});
+            if (on != nullptr) on->poll_for(awaited.sending, polled_);
         }
         awaited_.clear();
     }

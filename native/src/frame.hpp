@@ -10,7 +10,7 @@
 
 namespace collectives {
 
-inline constexpr std::uint32_t wire_version = 1;
+inline constexpr std::uint32_t wire_version = 2;
 
 // One call of a collective, as all ranks have to agree on it.
 struct Call {
@@ -36,11 +36,13 @@ static_assert(sizeof(Call) == 32);
 
 struct Frame {
     Call call;
-    std::uint64_t length = 0;  // payload bytes that follow
+    std::uint64_t length = 0;  // bytes of the whole message
     std::uint32_t magic = 0;
+    std::uint32_t ordinal = 0;  // of the message, on this direction of the link; wraps around
+    std::uint32_t part = 0;     // which part of it follows, from 1 on; 0: all of it
     std::uint32_t unused = 0;
 };
-static_assert(sizeof(Frame) == 48);
+static_assert(sizeof(Frame) == 56);
 
 inline constexpr std::uint32_t frame_magic = 0x4d465950;  // "PYFM"
 

@@ -132,6 +132,17 @@ void Group::add_link(int peer, std::unique_ptr<Link> link) {
     owned_.push_back(std::move(link));
 }
 
+void Group::add_lane(Connected connected) {
+    const auto lanes = static_cast<std::size_t>(identity_.lanes);
+    std::vector<UniqueFd>& sockets = lanes_[connected.peer];
+    sockets.resize(lanes);
+    sockets[static_cast<std::size_t>(connected.lane)] = std::move(connected.socket);
+    if (!std::all_of(sockets.begin(), sockets.end(), [](const UniqueFd& s) { return bool(s); })) return;
+    const Peer peer = describe(connected.peer);
+    add_link(peer.rank, std::make_unique<TcpLink>(peer, std::move(sockets), settings_.slice));
+    lanes_.erase(peer.rank);
+}
+
 bool Group::has_links(const std::vector<int>& peers) const {
     return std::all_of(peers.begin(), peers.end(),
                        [&](int peer) { return links_[static_cast<std::size_t>(peer)] != nullptr; });
@@ -153,7 +164,8 @@ void Group::dial(int peer) {
                  std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_, std::move(theirs), true));
     } else if (identity_.rank < peer) {
         // One side calls, so that two never cross.
-        control().dial(peer, route.scheme, route.addresses);
+        const int lanes = route.scheme == Scheme::tcp ? identity_.lanes : 1;
+        control().dial(peer, route.scheme, route.addresses, lanes);
     }
 }
 
@@ -167,8 +179,7 @@ bool Group::seek_links(const std::vector<int>& peers) {
     for (Connected& connected : arrived_) {
         const int peer = connected.peer;
         if (connected.scheme == Scheme::tcp) {
-            add_link(peer,
-                     std::make_unique<TcpLink>(describe(peer), std::move(connected.socket), settings_.slice));
+            add_lane(std::move(connected));
         } else {
             auto link = std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_,
                                                   std::move(connected.arena), false, connected.pid);
@@ -471,6 +482,7 @@ void Group::close() {
         std::fill(links_.begin(), links_.end(), nullptr);
     }
     arrived_.clear();
+    lanes_.clear();
     // Arrays from the heap keep the arena as long as they need it.
     executor_.close();
     sleeper_.close();

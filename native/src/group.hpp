@@ -90,6 +90,8 @@ class Group {
     void open_links(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     void dial(int peer);
     void add_link(int peer, std::unique_ptr<Link> link);
+    // The link over TCP once all its connections are there.
+    void add_lane(Connected connected);
     Peer describe(int peer) const;
 
     void run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
@@ -138,6 +140,7 @@ class Group {
     std::condition_variable news_came_;
     bool unread_ = false;
     std::vector<Connected> arrived_;
+    std::map<int, std::vector<UniqueFd>> lanes_;  // of links over TCP that are not whole yet
     std::map<int, Error> failed_;
     std::map<int, ShmLink*> watched_;
     std::vector<bool> gone_;  // whose connection was lost before we had made a link of it

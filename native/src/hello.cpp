@@ -30,7 +30,7 @@ std::array<std::byte, 32> prove(const Identity& self, std::string_view label, co
     return hmac_sha256(std::as_bytes(std::span(self.secret)), std::as_bytes(std::span(transcript)));
 }
 
-Hello fresh(const Identity& self, int to) {
+Hello fresh(const Identity& self, int to, int lane) {
     Hello hello;
     hello.version = wire_version;
     hello.group = self.group;
@@ -38,6 +38,7 @@ Hello fresh(const Identity& self, int to) {
     hello.from = self.rank;
     hello.to = to;
     hello.size = self.size;
+    hello.lane = static_cast<std::uint16_t>(lane);
     if (::getrandom(hello.nonce.data(), hello.nonce.size(), 0) != static_cast<ssize_t>(hello.nonce.size())) {
         throw_system("getrandom", errno);
     }
@@ -64,11 +65,13 @@ const char* explain(Verdict verdict) {
             return "the job secrets differ";
         case Verdict::duplicate:
             return "this rank is connected to it already";
+        case Verdict::wrong_lane:
+            return "it opens fewer connections to each rank";
     }
     return "an unknown verdict";
 }
 
-Hello make_hello(const Identity& self, int to) { return fresh(self, to); }
+Hello make_hello(const Identity& self, int to, int lane) { return fresh(self, to, lane); }
 
 Verdict judge(const Identity& self, const Hello& hello) {
     if (hello.version != wire_version) return Verdict::other_version;
@@ -78,13 +81,14 @@ Verdict judge(const Identity& self, const Hello& hello) {
     if (hello.to != self.rank || hello.from < 0 || hello.from >= self.size || hello.from == self.rank) {
         return Verdict::not_me;
     }
+    if (hello.lane >= self.lanes) return Verdict::wrong_lane;
     return Verdict::welcome;
 }
 
 Reply make_reply(const Identity& self, const Hello& hello, Verdict verdict) {
     Reply reply;
-    reply.hello = fresh(self, hello.from);
-    reply.hello.verdict = static_cast<std::uint32_t>(verdict);
+    reply.hello = fresh(self, hello.from, hello.lane);
+    reply.hello.verdict = static_cast<std::uint16_t>(verdict);
     reply.proof = prove(self, callee_label, hello, reply.hello, nullptr);
     return reply;
 }

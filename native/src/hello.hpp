@@ -25,7 +25,7 @@ namespace collectives {
 
 inline constexpr std::uint64_t hello_magic = 0x6c6c6f6379700001;  // also tells byte orders apart
 
-enum class Verdict : std::uint32_t {
+enum class Verdict : std::uint16_t {
     welcome = 1,
     other_version,  // the wire formats differ
     other_group,    // another job, or another communicator of this one
@@ -34,6 +34,7 @@ enum class Verdict : std::uint32_t {
     wrong_size,     // the group has another size here
     wrong_proof,    // the secret differs
     duplicate,      // this rank is connected already
+    wrong_lane,     // links have fewer connections here
 };
 
 const char* explain(Verdict verdict);
@@ -41,7 +42,8 @@ const char* explain(Verdict verdict);
 struct Hello {
     std::uint64_t magic = hello_magic;
     std::uint32_t version = 0;
-    std::uint32_t verdict = 0;  // in a reply
+    std::uint16_t verdict = 0;  // in a reply
+    std::uint16_t lane = 0;     // which connection of the link this is
     std::array<std::byte, 16> group{};
     std::uint32_t epoch = 0;
     std::int32_t from = 0;
@@ -78,6 +80,9 @@ struct Closing {
 };
 static_assert(sizeof(Closing) == 48);
 
+// Connections of one link over TCP, at most.
+inline constexpr int most_lanes = 16;
+
 // One side's standing facts.
 struct Identity {
     std::array<std::byte, 16> group{};
@@ -85,9 +90,10 @@ struct Identity {
     int rank = 0;
     int size = 0;
     std::string secret;
+    int lanes = 1;  // connections of each link over TCP
 };
 
-Hello make_hello(const Identity& self, int to);
+Hello make_hello(const Identity& self, int to, int lane = 0);
 // The callee's check of a hello, and its reply.
 Verdict judge(const Identity& self, const Hello& hello);
 Reply make_reply(const Identity& self, const Hello& hello, Verdict verdict);

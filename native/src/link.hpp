@@ -8,11 +8,14 @@
 // operation than the one expected here.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "frame.hpp"
 #include "reduce.hpp"
@@ -59,7 +62,7 @@ class Link {
     // The whole message is written and released.
     virtual bool finished() = 0;
 
-    // --- receiving
+    // --- receiving: a message is taken by reads, or by looks, but not by both
     // Turn to the next message, which must belong to `context` and have `length` bytes.
     virtual void expect(const Context& context, std::uint64_t length) = 0;
     // Move up to n of the next bytes to `data`; `stores` says whether they are soon needed there.
@@ -74,10 +77,11 @@ class Link {
     virtual bool received() = 0;
 
     // --- waiting
-    // The descriptor to sleep on, or -1 where the peer rings our doorbell.
-    virtual int fd() const { return -1; }
-    // The poll events that would let this link go on, where there is something to send or to receive.
-    virtual short events(bool /*sending*/, bool /*receiving*/) const { return 0; }
+    // Whether to sleep on descriptors; else the peer rings our doorbell.
+    virtual bool uses_sockets() const { return false; }
+    // Add the descriptors and events that would let this link go on, where there is something to send or to
+    // receive.
+    virtual void poll_for(bool /*sending*/, std::vector<pollfd>& /*polled*/) const {}
     // Whether what is sent passes through a network.
     virtual bool leaves_machine() const { return false; }
     // Why the peer can be counted as gone, or nullptr. Costs a system call at most.
@@ -93,7 +97,6 @@ class Link {
     virtual void prefetch() const {}
 
     [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
-
     const Peer& peer() const { return peer_; }
     // From any thread.
     std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }

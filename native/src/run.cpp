@@ -156,7 +156,7 @@ bool Run::uses_sockets() {
         const std::vector<int>& peers = operation().program().peers;
         sockets_ = std::any_of(peers.begin(), peers.end(), [&](int peer) {
             const Link* to = request_.links[static_cast<std::size_t>(peer)];
-            return to != nullptr && to->fd() >= 0;
+            return to != nullptr && to->uses_sockets();
         });
     }
     return *sockets_;

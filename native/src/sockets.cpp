@@ -99,6 +99,10 @@ pid_t process_at_other_end(int fd) {
 
 void limit_send_buffer(int fd, int bytes) { ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)); }
 
+void limit_unsent(int fd, int bytes) {
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof(bytes));
+}
+
 bool send_message(int fd, std::span<const std::byte> message, std::span<const int> descriptors) {
     iovec part{const_cast<std::byte*>(message.data()), message.size()};
     msghdr header{};

@@ -23,11 +23,12 @@ UniqueFd accept_from(int listener, int& error);
 void prepare_stream(int fd, bool tcp);
 // Whether both ends of a TCP connection have the same address: it never leaves the machine.
 bool stays_on_this_machine(int fd);
-// Hold at most about twice so many bytes that the peer has not taken.
 // The process that called, or listened, at the other end of a local socket, as we see it; 0 where we do not.
 pid_t process_at_other_end(int fd);
-
+// Hold at most about twice so many bytes that the peer has not taken.
 void limit_send_buffer(int fd, int bytes);
+// Take more only while less than so many bytes have not been sent for the first time.
+void limit_unsent(int fd, int bytes);
 
 // Send a short message whole, with descriptors where the socket is local; false if it did not fit or failed.
 bool send_message(int fd, std::span<const std::byte> message, std::span<const int> descriptors = {});

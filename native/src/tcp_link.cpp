@@ -1,12 +1,6 @@
 #include "tcp_link.hpp"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "error.hpp"
 #include "sockets.hpp"
@@ -18,159 +12,208 @@ namespace {
 // How much to take together with a frame when the payload will be received straight into place: enough that
 // a small message costs one system call, little enough that copying it again does not matter.
 constexpr std::size_t eager_bytes = 4 << 10;
-constexpr std::size_t smallest_inbox = 16 << 10;
-// One system call receives no more, so that reductions and other links get their turn.
-constexpr std::size_t most_per_receive = 1 << 20;
-// A message up to this size goes to the kernel at once. What is longer goes in pieces that the kernel can
-// send as one segment each (64 KiB with its headers): a larger write is cut into segments and a small rest,
-// and over loopback the peer's half of the work then costs twice as much (docs/performance.md).
-constexpr std::size_t whole_message = 512 << 10;
-constexpr std::size_t one_segment = 48 << 10;
 // Between two sockets of one machine nothing is gained by having more under way than fits into the caches.
 // Elsewhere the kernel finds out how much the way to the peer holds.
 constexpr int send_buffer_at_home = 256 << 10;
+// Of several lanes each holds little that is not on its way yet: a slow one would keep it to the end.
+constexpr int unsent_on_lane = 128 << 10;
 
 }  // namespace
 
-TcpLink::TcpLink(Peer peer, UniqueFd socket, std::size_t slice)
-    : Link(std::move(peer)), socket_(std::move(socket)), slice_(std::max(slice, smallest_inbox)) {
-    leaves_machine_ = !stays_on_this_machine(socket_.get());
-    if (!leaves_machine_) limit_send_buffer(socket_.get(), send_buffer_at_home);
+TcpLink::TcpLink(Peer peer, std::vector<UniqueFd> sockets, std::size_t slice)
+    : Link(std::move(peer)), out_(sockets.size()), in_(sockets.size()) {
+    leaves_machine_ = !stays_on_this_machine(sockets.at(0).get());
+    lanes_.reserve(sockets.size());
+    for (UniqueFd& socket : sockets) {
+        if (!leaves_machine_) limit_send_buffer(socket.get(), send_buffer_at_home);
+        if (sockets.size() > 1) limit_unsent(socket.get(), unsent_on_lane);
+        lanes_.emplace_back(*this, std::move(socket), slice);
+    }
 }
 
 void TcpLink::begin(const Context& context, std::uint64_t length) {
-    frame_ = Frame{context.call, length, frame_magic, 0};
-    frame_sent_ = 0;
-    written_ = 0;
+    frame_ = Frame{context.call, length, frame_magic, frame_.ordinal + 1, 0, 0};
+    parts_out_ = in_parts(length);
+    if (parts_out_) {
+        out_.begin(length);
+    } else {
+        lanes_[0].begin(frame_, length);
+        count_sent(sizeof(Frame));
+    }
 }
 
 std::size_t TcpLink::write(const std::byte* data, std::size_t n) {
-    // A frame waits for the first bytes of its payload: they leave together.
-    if (n == 0 && (frame_.length > 0 || frame_sent_ == sizeof(Frame))) return 0;
-    n = std::min(n, frame_.length > whole_message ? one_segment : whole_message);
-    std::array<iovec, 2> parts{};
-    parts[0].iov_base = reinterpret_cast<std::byte*>(&frame_) + frame_sent_;
-    parts[0].iov_len = sizeof(Frame) - frame_sent_;
-    parts[1].iov_base = const_cast<std::byte*>(data);
-    parts[1].iov_len = n;
-    msghdr message{};
-    const bool frame_out = frame_sent_ == sizeof(Frame);
-    message.msg_iov = frame_out ? &parts[1] : parts.data();
-    message.msg_iovlen = frame_out ? 1 : 2;
-    const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0) {
-        if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS) {
-            blocked_ = true;
-            return 0;
-        }
-        throw_lost(frame_.call, errno_text(errno));
-    }
-    const auto total = static_cast<std::size_t>(sent);
-    const std::size_t of_frame = std::min(total, sizeof(Frame) - frame_sent_);
-    blocked_ = total < sizeof(Frame) - frame_sent_ + n;
-    frame_sent_ += of_frame;
-    written_ += total - of_frame;
-    count_sent(total);
-    return total - of_frame;
+    const std::size_t put = parts_out_ ? write_parts(data, n) : lanes_[0].write(data, n);
+    count_sent(put);
+    return put;
 }
+
+std::size_t TcpLink::write_parts(const std::byte* data, std::size_t n) {
+    const std::uint64_t from = out_.through();
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (out_.on(i) == Parts::none) {
+            const std::uint32_t next = out_.next();
+            if (next == Parts::none || out_.position(next) >= from + n) continue;
+            frame_.part = next + 1;
+            out_.take_next(i);
+            lanes_[i].begin(frame_, out_.length(next));
+            count_sent(sizeof(Frame));
+        }
+        const std::uint32_t part = out_.on(i);
+        const std::uint64_t ahead = out_.position(part) - from;
+        if (ahead >= n) continue;
+        const std::size_t put =
+            lanes_[i].write(data + ahead, std::min<std::uint64_t>(n - ahead, out_.left(part)));
+        out_.advance(i, put);
+    }
+    return static_cast<std::size_t>(out_.through() - from);
+}
+
+std::uint64_t TcpLink::released() { return parts_out_ ? out_.through() : lanes_[0].written(); }
+
+bool TcpLink::finished() { return parts_out_ ? out_.complete() : lanes_[0].finished(); }
 
 void TcpLink::expect(const Context& context, std::uint64_t length) {
     expected_ = &context;
     expected_length_ = length;
+    ++ordinal_;
     taken_ = 0;
     opened_ = false;
+    parts_in_ = in_parts(length);
+    if (parts_in_) in_.begin(length);
 }
 
-std::size_t TcpLink::receive(std::byte* data, std::size_t n) {
-    const ssize_t got = ::recv(socket_.get(), data, n, MSG_DONTWAIT);
-    if (got > 0) return static_cast<std::size_t>(got);
-    if (got == 0) throw_lost(expected_->call, "it closed the connection");
-    if (errno != EAGAIN && errno != EINTR) throw_lost(expected_->call, errno_text(errno));
-    return 0;
-}
-
-bool TcpLink::fill(std::size_t want) {
-    if (held() >= want) return true;
-    if (!inbox_) inbox_ = std::make_unique_for_overwrite<std::byte[]>(slice_);
-    if (begin_ == end_) {
-        begin_ = end_ = 0;
-    } else if (begin_ + want > slice_) {
-        std::memmove(inbox_.get(), inbox_.get() + begin_, held());
-        end_ = held();
-        begin_ = 0;
-    }
-    const std::size_t room = std::min(slice_ - end_, want - held());
-    const std::size_t got = receive(inbox_.get() + end_, room);
-    end_ += got;
-    return got > 0;
-}
-
-bool TcpLink::open_frame() {
-    if (opened_) return true;
-    if (held() < sizeof(Frame)) {
-        const auto eager = static_cast<std::size_t>(std::min<std::uint64_t>(expected_length_, eager_bytes));
-        fill(sizeof(Frame) + eager);
-        if (held() < sizeof(Frame)) return false;
-    }
-    Frame frame;
-    std::memcpy(&frame, inbox_.get() + begin_, sizeof(frame));
-    if (frame.magic != frame_magic) throw_lost(expected_->call, "it sent something that is not ours");
+void TcpLink::check(const Frame& frame, bool part) const {
     if (frame.call != expected_->call) throw_desync(expected_->call, frame.call);
     if (frame.length != expected_length_) {
         throw_desync(expected_->call, frame.call,
                      ", with a message of " + std::to_string(frame.length) + " bytes instead of " +
                          std::to_string(expected_length_));
     }
-    begin_ += sizeof(frame);
+    if (frame.ordinal != ordinal_ || (frame.part > 0) != part) {
+        throw_lost(expected_->call, "it sent something that is not ours");
+    }
+}
+
+bool TcpLink::open_message() {
+    if (opened_) return true;
+    const auto eager = static_cast<std::size_t>(std::min<std::uint64_t>(expected_length_, eager_bytes));
+    const Frame* const frame = lanes_[0].frame(expected_->call, eager);
+    if (frame == nullptr && lanes_[0].is_at_end()) throw_lost(expected_->call, closed_by_peer);
+    if (frame == nullptr) return false;
+    check(*frame, false);
+    lanes_[0].close_frame();
     opened_ = true;
     return true;
 }
 
+bool TcpLink::open_part(std::size_t lane) {
+    if (in_.on(lane) != Parts::none) return true;
+    const Frame* const frame = lanes_[lane].frame(expected_->call, 0);
+    if (frame == nullptr) return false;
+    if (frame->ordinal != ordinal_) return false;  // of a later message: this one's parts came over others
+    check(*frame, true);
+    if (!in_.take(lane, frame->part - 1)) throw_lost(expected_->call, "it sent a part of a message twice");
+    return true;
+}
+
 std::size_t TcpLink::read(std::byte* data, std::size_t n, Stores) {
-    if (!open_frame() || n == 0) return 0;
-    std::size_t done = std::min(n, held());
-    if (done > 0) {
-        std::memcpy(data, inbox_.get() + begin_, done);
-        begin_ += done;
+    std::size_t got = 0;
+    if (parts_in_) {
+        got = read_parts(data, n);
+    } else if (open_message() && n > 0) {
+        got = lanes_[0].read(expected_->call, data, n);
     }
-    if (done < n) done += receive(data + done, std::min(n - done, most_per_receive));
-    taken_ += done;
-    return done;
+    taken_ += got;
+    return got;
+}
+
+std::size_t TcpLink::read_parts(std::byte* data, std::size_t n) {
+    const std::uint64_t from = in_.through();
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (in_.complete() || !open_part(i)) continue;
+        const std::uint32_t part = in_.on(i);
+        const std::uint64_t ahead = in_.position(part) - from;
+        if (ahead >= n) continue;
+        const std::size_t got =
+            lanes_[i].read(expected_->call, data + ahead, std::min<std::uint64_t>(n - ahead, in_.left(part)));
+        if (in_.advance(i, got)) lanes_[i].close_frame();
+    }
+    return static_cast<std::size_t>(in_.through() - from);
 }
 
 std::span<const std::byte> TcpLink::peek(std::size_t unit) {
-    if (!open_frame() || left() == 0) return {};
-    const std::size_t useful = std::min(left(), slice_);
-    if (held() < std::max(unit, useful / 2)) fill(useful);
-    const std::size_t n = std::min(held(), left());
-    if (n < unit) return {};
-    return {inbox_.get() + begin_, n};
+    if (parts_in_) return peek_parts(unit);
+    if (!open_message() || left() == 0) return {};
+    return lanes_[0].peek(expected_->call, unit, static_cast<std::size_t>(left()));
 }
 
-bool TcpLink::ready(std::size_t unit) { return opened_ && held() >= std::min(unit, left()); }
+std::span<const std::byte> TcpLink::peek_parts(std::size_t unit) {
+    if (in_.complete()) return {};
+    const auto look = [&](std::size_t lane) {
+        return lanes_[lane].peek(expected_->call, unit, static_cast<std::size_t>(in_.left(in_.on(lane))));
+    };
+    std::size_t front = in_.lane_in_front();
+    if (front < lanes_.size()) {
+        const auto found = look(front);
+        if (!found.empty()) return found;
+    }
+    // What has come over the others is taken out of the kernel, so that more can.
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (i != front && open_part(i)) look(i);
+    }
+    if (front < lanes_.size()) return {};
+    front = in_.lane_in_front();
+    return front < lanes_.size() ? look(front) : std::span<const std::byte>{};
+}
+
+bool TcpLink::ready(std::size_t unit) {
+    if (!parts_in_) {
+        return opened_ && lanes_[0].held() >= std::min<std::uint64_t>(unit, left());
+    }
+    const std::size_t front = in_.lane_in_front();
+    return front < lanes_.size() &&
+           lanes_[front].held() >= std::min<std::uint64_t>(unit, in_.left(in_.on(front)));
+}
 
 void TcpLink::consume(std::size_t n) {
-    begin_ += n;
+    const std::size_t lane = parts_in_ ? in_.lane_in_front() : 0;
+    lanes_[lane].consume(n);
     taken_ += n;
+    if (parts_in_ && in_.advance(lane, n)) lanes_[lane].close_frame();
 }
 
-bool TcpLink::received() { return open_frame() && taken_ == expected_length_; }
+bool TcpLink::received() { return parts_in_ ? in_.complete() : open_message() && taken_ == expected_length_; }
 
-short TcpLink::events(bool sending, bool receiving) const {
-    short events = POLLRDHUP;
-    if (receiving) events |= POLLIN;
-    if (sending && blocked_) events |= POLLOUT;
-    return events;
+void TcpLink::poll_for(bool sending, std::vector<pollfd>& polled) const {
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        const TcpLane& lane = lanes_[i];
+        short events = lane.is_at_end() ? 0 : POLLRDHUP;
+        if (sending) {
+            const bool used = parts_out_ ? out_.on(i) != Parts::none : i == 0;
+            if (used && lane.is_blocked()) events |= POLLOUT;
+        } else if (lane.is_at_end()) {
+            continue;
+        } else if (parts_in_ ? in_.on(i) != Parts::none || !lane.has_frame() : i == 0) {
+            events |= POLLIN;  // not where the next message has begun already
+        }
+        if (events != 0) polled.push_back({lane.fd(), events, 0});
+    }
 }
 
 const char* TcpLink::lost() {
-    std::byte next{};
-    const ssize_t got = ::recv(socket_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (got == 0) return "it closed the connection";
-    if (got < 0 && errno != EAGAIN && errno != EINTR) return "its connection broke";
-    return nullptr;
+    // It may have closed some lanes while what it sent before over others is still on its way.
+    bool closed = true;
+    for (const TcpLane& lane : lanes_) {
+        const TcpLane::Health health = lane.look();
+        if (health == TcpLane::Health::broken) return "its connection broke";
+        closed = closed && health == TcpLane::Health::closed;
+    }
+    return closed ? closed_by_peer : nullptr;
 }
 
-void TcpLink::shut_down() { ::shutdown(socket_.get(), SHUT_WR); }
+void TcpLink::shut_down() {
+    for (TcpLane& lane : lanes_) lane.shut_down();
+}
 
 }  // namespace collectives

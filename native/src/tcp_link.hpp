@@ -1,26 +1,29 @@
-// Links over a connected TCP socket, driven from the calling thread.
+// Links over one connected TCP socket, or over several of them, which then share long messages.
 //
-// Invariant: payload goes from the caller's memory to the socket and from the socket to the caller's memory;
-// only frames, what arrives together with them, and operands of a reduction pass through `inbox_`. A frame's
-// length is compared with the one expected before any of the payload is taken.
+// Invariant: a message up to the size of one part goes over the first lane alone. A longer one, where there
+// are several lanes, goes over all of them in parts: both sides know which it is from the length. Frames are
+// numbered, so that a part of the next message that overtakes on another lane waits there. A frame's length
+// is compared with the one expected before any of the payload is taken.
 #pragma once
 
-#include <memory>
+#include <vector>
 
 #include "link.hpp"
+#include "parts.hpp"
+#include "tcp_lane.hpp"
 #include "unique_fd.hpp"
 
 namespace collectives {
 
 class TcpLink final : public Link {
   public:
-    // `slice`: the most that one system call moves, and the size of the inbox.
-    TcpLink(Peer peer, UniqueFd socket, std::size_t slice);
+    // `sockets`: the same ones, in the same order, as the peer has. `slice`: the size of an inbox.
+    TcpLink(Peer peer, std::vector<UniqueFd> sockets, std::size_t slice);
 
     void begin(const Context& context, std::uint64_t length) override;
     std::size_t write(const std::byte* data, std::size_t n) override;
-    std::uint64_t released() override { return written_; }
-    bool finished() override { return frame_sent_ == sizeof(Frame) && written_ == frame_.length; }
+    std::uint64_t released() override;
+    bool finished() override;
 
     void expect(const Context& context, std::uint64_t length) override;
     std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
@@ -29,39 +32,42 @@ class TcpLink final : public Link {
     bool ready(std::size_t unit) override;
     bool received() override;
 
+    bool uses_sockets() const override { return true; }
+    void poll_for(bool sending, std::vector<pollfd>& polled) const override;
     bool leaves_machine() const override { return leaves_machine_; }
-    int fd() const override { return socket_.get(); }
-    short events(bool sending, bool receiving) const override;
     const char* lost() override;
     void shut_down() override;
     const char* scheme() const override { return "tcp"; }
 
   private:
-    bool open_frame();
-    // Receive into the inbox, at most until it holds `want` bytes; whether any came.
-    bool fill(std::size_t want);
-    std::size_t receive(std::byte* data, std::size_t n);
-    std::size_t held() const { return end_ - begin_; }
-    std::size_t left() const { return static_cast<std::size_t>(expected_length_ - taken_); }
+    bool in_parts(std::uint64_t length) const { return lanes_.size() > 1 && length > Parts::size; }
+    // Throws unless the frame is of the message expected.
+    void check(const Frame& frame, bool part) const;
+    std::size_t write_parts(const std::byte* data, std::size_t n);
+    std::size_t read_parts(std::byte* data, std::size_t n);
+    std::span<const std::byte> peek_parts(std::size_t unit);
+    // Whether the message's frame has arrived.
+    bool open_message();
+    // Whether a part of the message is coming over that lane.
+    bool open_part(std::size_t lane);
+    std::uint64_t left() const { return expected_length_ - taken_; }
 
-    UniqueFd socket_;
-    std::size_t slice_;
+    std::vector<TcpLane> lanes_;
+    bool leaves_machine_ = true;
 
     // sending
     Frame frame_;
-    std::size_t frame_sent_ = sizeof(Frame);
-    std::uint64_t written_ = 0;
-    bool leaves_machine_ = true;
-    bool blocked_ = false;  // the socket took less than it was given
+    bool parts_out_ = false;
+    Parts out_;
 
     // receiving
     const Context* expected_ = nullptr;
     std::uint64_t expected_length_ = 0;
+    std::uint32_t ordinal_ = 0;
     std::uint64_t taken_ = 0;
-    bool opened_ = false;  // the frame has arrived and is the right one
-    std::unique_ptr<std::byte[]> inbox_;
-    std::size_t begin_ = 0;
-    std::size_t end_ = 0;
+    bool opened_ = false;  // the frame of a whole message has arrived and is the right one
+    bool parts_in_ = false;
+    Parts in_;
 };
 
 }  // namespace collectives

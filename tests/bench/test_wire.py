@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.namespaces import hosts, why_not
+from bench.namespaces import bonded_hosts, hosts, received_bytes, run_ranks, why_not
 from bench.wire import main
 
 _reason = why_not("1gbit")
@@ -32,7 +32,7 @@ def test_prints_a_row_for_each_size_and_algorithm() -> None:
         ["262144", "two-shot"],
     ]
     for line in lines[4:]:
-        assert float(line.split()[2]) > 0 and 1.0 <= float(line.split()[4]) < 1.3
+        assert float(line.split()[3]) > 0 and 1.0 <= float(line.split()[5]) < 1.3
 
 
 @needs_namespaces
@@ -41,7 +41,7 @@ def test_keeps_every_time_as_json() -> None:
     result = run(*arguments, "--algorithms", "hierarchical_ring", "--repeats", "3")
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
-    assert (found["hosts"], found["ranks_per_host"], found["rate"]) == (2, 2, "500mbit")
+    assert (found["hosts"], found["ranks_per_host"], found["rates"]) == (2, 2, ["500mbit"])
     assert [[len(case["seconds"]) for case in rank] for rank in found["ranks"]] == [[3]] * 4
 
 
@@ -53,8 +53,40 @@ def test_an_unknown_algorithm_is_named() -> None:
 
 
 @needs_namespaces
+def test_several_sockets_use_several_links() -> None:
+    """Sixteen connections all but never take the same one of two ways, and one always does."""
+    arguments = ("--hosts", "2", "--rate", "100mbit,100mbit", "-b", "2M", "--algorithms", "two_shot", "--repeats", "1")
+    result = run(*arguments, "--sockets", "1,16")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[0].endswith(" on links of 100mbit + 100mbit each way")
+    rows = [line.split() for line in result.output.splitlines()[4:]]
+    assert [row[:3] for row in rows] == [["2097152", "two_shot", "1"], ["2097152", "two_shot", "16"]]
+    assert all(1.0 <= float(row[5]) < 1.3 for row in rows)
+    with bonded_hosts(2, ["100mbit", "100mbit"]) as made:
+        before = [received_bytes(made[1], f"net{net}") for net in (0, 1)]
+        ended = run_ranks(made, "-c", _SENDS, secret=bytes(32), environment={"COLLECTIVES_INTERFACE": "bond"})
+        assert [end.code for end in ended] == [0, 0], ended[0].err
+        after = [received_bytes(made[1], f"net{net}") for net in (0, 1)]
+    assert all(more - less > 50_000 for less, more in zip(before, after, strict=True))
+
+
+_SENDS = """
+import collectives, numpy
+with collectives.init(sockets=16) as comm:
+    x = numpy.arange(500_000.0)
+    comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
+"""
+
+
+@pytest.mark.parametrize("sockets", ["0", "17", "many", "1,", ""])
+def test_sockets_that_are_none_are_refused(sockets: str) -> None:
+    result = run("--sockets", sockets)
+    assert result.exit_code == 2 and "is no list of numbers from 1 to 16" in result.output
+
+
+@needs_namespaces
 def test_links_are_as_slow_as_asked_for() -> None:
-    with hosts(2, rate="100mbit") as made:
+    with hosts(2, rates=["100mbit"]) as made:
         shown = ["tc", "-n", made[1].namespace, "qdisc", "show", "dev", "net0"]
         assert " rate 100Mbit " in subprocess.run(shown, capture_output=True, text=True, check=True).stdout
     reason = why_not("0gbit")

@@ -203,6 +203,14 @@ def test_segments_that_differ_are_told_to_all(memory: str, transport: str, monke
     assert all("segment 100 bytes" in str(o.error) and "segment 1024 bytes" in str(o.error) for o in found)
 
 
+def test_numbers_of_sockets_that_differ_are_told_to_all(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_SOCKETS", "2")
+    with nothing_left():
+        found = start(3, lambda rank: {"sockets": 4} if rank == 2 else {}, store=memory, transport="tcp")
+    assert errors(found) == ["ConfigMismatch"] * 3
+    assert all("sockets 4" in str(o.error) and "sockets 2" in str(o.error) for o in found)
+
+
 def test_a_segment_is_for_all_that_comes_of_a_group(memory: str) -> None:
     """Slots of that size make the shared memory of a group, and of its copy, larger or smaller."""
 

@@ -1,0 +1,63 @@
+"""How many TCP sockets each link should have: the fewest that all but reach what any number does.
+
+Invariant: a group with one socket a link is measured against groups of the same ranks with more, by turns; all of them
+but the one that is used are closed again. What is returned is the same on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collectives.calibration.timing import Stopwatch, Times
+    from collectives.communicator import Communicator
+
+COUNTS: Final = (2, 4, 8)  # to try beside one: more of them than that only wait for each other
+LARGEST: Final = 4 << 20  # bytes of the allreduce that is measured
+SMALLEST: Final = 1 << 20  # with less than that they make no difference worth measuring
+GAIN: Final = 0.9  # of the time that fewer of them take, at most: each is a descriptor, and memory, in every peer
+_DRAWS: Final = 2  # groups for each count: which of several ways through a network a connection takes is chance
+_ROUNDS: Final = 5
+
+
+@contextmanager
+def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[Communicator]:
+    """`comm`, or the same ranks over links of several sockets where that is faster for large arrays.
+
+    Arrays of `nbytes` are the largest that matter. Collective.
+    """
+    nbytes = min(nbytes, LARGEST)
+    with ExitStack() as opened:
+        found = comm
+        if nbytes >= SMALLEST and comm._linked.situation.kind == "tcp" and not comm._origin.policy.sockets:
+            wider = [opened.enter_context(_wider(comm, count, draw)) for count in COUNTS for draw in range(_DRAWS)]
+            x, out = np.ones(nbytes // 4, np.float32), np.empty(nbytes // 4, np.float32)
+            calls = [partial(group.allreduce, x, out=out) for group in (comm, *wider)]
+            seconds = watch.turns(calls, [1] * len(calls), _ROUNDS)
+            unlucky = seconds[:, 1:].reshape(_ROUNDS, len(COUNTS), _DRAWS).max(axis=2)
+            best = fewest(np.column_stack([seconds[:, 0], unlucky]))
+            found = wider[_DRAWS * (best - 1)] if best else comm
+            for group in wider:
+                if group is not found:
+                    group.close()
+        yield found
+
+
+def fewest(seconds: Times) -> int:
+    """The first column, of `seconds` by round and number of sockets, that no later one is clearly faster than."""
+    best = 0
+    for column in range(1, seconds.shape[1]):
+        if np.median(seconds[:, column] / seconds[:, best]) <= GAIN:
+            best = column
+    return best
+
+
+def _wider(comm: Communicator, count: int, draw: int) -> Communicator:
+    group = comm._child(0, comm.rank, f"sockets{count}.{draw}", count)
+    assert group is not None
+    return group
