@@ -58,6 +58,10 @@ class Bound:
     in_place: bool
     call: Callable[[], Any]
 
+    def renew(self) -> None:
+        """Write the input, as if it had just been computed."""
+        self.arrays.inp.fill(1)
+
     def wrong(self, salt: int) -> int:
         """Call once, with values chosen by `salt`: how many elements of this rank's result are wrong."""
         if self.case.collective == "barrier":

@@ -19,6 +19,7 @@ OTHERS: Final = {
     "compare": "Find what has become slower between two results (--json).",
     "meeting": "How long many ranks take to meet, through each store.",
     "simulator": "Find the costs that the simulator goes by here, and how far off it is.",
+    "choice": "How close the automatic choice comes to the best algorithm.",
     "lifetimes": "Make and close communicators many times, and look for what is left.",
 }
 

@@ -25,14 +25,18 @@ _ENOUGH: Final = 0.1  # of the time there is: an attempt that took that much tel
 Samples = npt.NDArray[np.float64]
 
 
-def sample(call: Callable[[], Any], barrier: Callable[[], Any], iterations: int) -> Samples:
-    """Seconds that each of so many calls took on this rank."""
+def sample(
+    call: Callable[[], Any], barrier: Callable[[], Any], iterations: int, renew: Callable[[], Any] | None = None
+) -> Samples:
+    """Seconds that each of so many calls took on this rank. `renew` writes the input anew, before the barrier."""
     clock = time.perf_counter_ns
     times = np.zeros(iterations, np.int64)
     collecting = gc.isenabled()
     gc.disable()
     try:
         for i in range(iterations):
+            if renew is not None:
+                renew()
             barrier()
             start = clock()
             call()
@@ -43,10 +47,12 @@ def sample(call: Callable[[], Any], barrier: Callable[[], Any], iterations: int)
     return times / 1e9
 
 
-def elapsed(call: Callable[[], Any], barrier: Callable[[], Any], iterations: int) -> float:
+def elapsed(
+    call: Callable[[], Any], barrier: Callable[[], Any], iterations: int, renew: Callable[[], Any] | None = None
+) -> float:
     """Seconds that so many iterations take, barriers and all."""
     start = time.perf_counter()
-    sample(call, barrier, iterations)
+    sample(call, barrier, iterations, renew)
     return time.perf_counter() - start
 
 

@@ -139,22 +139,28 @@ class Ours:
 
     def iterations(self, pace: Pace) -> int:
         assert self._bound is not None
-        call = self._bound.call
+        call, renew = self._bound.call, self._renew
 
         def attempt(iterations: int) -> float:
-            return float(self._comm.allreduce(np.array(elapsed(call, self._comm.barrier, iterations)), "max"))
+            seconds = elapsed(call, self._comm.barrier, iterations, renew)
+            return float(self._comm.allreduce(np.array(seconds), "max"))
 
         return pace.iterations(attempt)
 
     def turn(self, iterations: int) -> tuple[Samples, ...]:
         assert self._bound is not None
         self._repeat(AGAIN)
-        times = sample(self._bound.call, self._comm.barrier, iterations)
+        times = sample(self._bound.call, self._comm.barrier, iterations, self._renew)
         return tuple(self._comm.allgather(times))
 
     def finish(self) -> None:
         self._bound = None
         self._memory.free()
+
+    @property
+    def _renew(self) -> Callable[[], None] | None:
+        assert self._bound is not None
+        return self._bound.renew if self._plan.renew else None
 
     def _repeat(self, calls: int) -> None:
         assert self._bound is not None

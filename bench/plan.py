@@ -40,6 +40,7 @@ class Plan:
     `places`: the wanted ones, of which a collective may lack some; `usual`: only the first that it has of them.
     `iterations` None: as many as fit into `budget`
     seconds for each line and place. `rounds`: how often the contestants take turns. `limits`: names of floors.
+    `renew`: every rank writes its input before each call, outside what is timed.
     `traces`: models whose gradients take the place of `sizes`, one by one and in buckets of `bucket` bytes.
     """
 
@@ -52,6 +53,7 @@ class Plan:
     places: tuple[str, ...] = KINDS["allreduce"].places
     usual: bool = False
     buffers: str = "plain"
+    renew: bool = False
     warmup: int = 5
     iterations: int | None = None
     budget: float = 0.2

@@ -260,9 +260,10 @@ def _preamble(plan: Plan, group: Group, peers: Versions, started: datetime) -> l
     facts = group.ranks[0]
     pairs = ", ".join(f"{kind} ({number} pair{'s' * (number != 1)})" for kind, number in sorted(group.pairs.items()))
     segments = f", segments of {sizes.text(plan.segment)}" if plan.segment else ""
+    renewed = ", written anew before each call" if plan.renew else ""
     lines = [
         f"pycollectives {facts.pycollectives} bench, {started.isoformat(' ', 'seconds')}",
-        f"ranks {len(group.ranks)}, transport {pairs or 'none'}, buffers {plan.buffers}{segments}",
+        f"ranks {len(group.ranks)}, transport {pairs or 'none'}, buffers {plan.buffers}{renewed}{segments}",
     ]
     for host, ranks in group.hosts:
         quota = f", quota {host.quota:g} cores" if host.quota else ""

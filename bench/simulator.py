@@ -7,36 +7,30 @@ passes, in turns, and the fastest pass counts: what other programs do to a call 
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import collectives
-from bench.start import processes
+from bench.start import answer, answering
 from collectives.algorithms import registry
 from collectives.calibration.calls import Arrays
 from collectives.calibration.costs import Case, Measured
 from collectives.calibration.timing import Stopwatch
-from native.errors import CollectiveError
 from transports.host import HostIdentity, group_cores
 
 PASSES: Final = 5
 FEWEST, MOST = 2, 25  # iterations of a case in a pass
-FAILED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the ranks of one group measure, in about `budget` seconds, and into which file rank 0 writes it."""
+    """What the ranks of one group measure, in about `budget` seconds."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]
     transport: str
     budget: float
-    file: str
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Order:
@@ -46,13 +40,8 @@ class Order:
 
 def measure(order: Order, ranks: int) -> list[Measured]:
     """Start so many ranks, which measure. Raises StartError, OSError; RuntimeError where a rank failed."""
-    with tempfile.TemporaryDirectory(prefix="collectives-simulator-") as folder:
-        file = Path(folder) / "times"
-        told = {**asdict(order), "file": str(file)}
-        code = processes("bench.simulator", told, ranks, environment={"COLLECTIVES_CALIBRATE": "off"})
-        if code != 0:
-            raise RuntimeError(f"a rank of {ranks} ended with exit code {code}")
-        return [Measured(Case(*case), seconds) for case, seconds in json.loads(file.read_text())]
+    found = answer("bench.simulator", asdict(order), ranks, {"COLLECTIVES_CALIBRATE": "off"})
+    return [Measured(Case(*case), seconds) for case, seconds in found]
 
 
 def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
@@ -64,8 +53,8 @@ def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
     return [Measured(case, seconds) for case, seconds in found.items()]
 
 
-def run(order: Order) -> None:
-    """Measure, as one rank."""
+def run(order: Order) -> list[Any] | None:
+    """Measure, as one rank; on rank 0 each case and its seconds."""
     with collectives.init(transport=order.transport) as comm:
         told = [json.loads(text) for text in comm._everyones(json.dumps(HostIdentity.here().to_json()).encode())]
         cores = group_cores(HostIdentity.here(), [HostIdentity.from_json(value) for value in told])
@@ -83,16 +72,10 @@ def run(order: Order) -> None:
         share = order.budget / max(1, len(calls)) / PASSES
         iterations = [int(min(MOST, max(FEWEST, share / (seconds + watch.pause)))) for seconds in once.tolist()]
         seconds = watch.turns(calls, iterations, PASSES).min(axis=0).tolist()
-        if comm.rank == 0:
-            Path(order.file).write_text(json.dumps(list(zip(cases, seconds, strict=True))))
         comm.barrier()
+        return list(zip(cases, seconds, strict=True)) if comm.rank == 0 else None
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """A process that `measure` started as a rank."""
-    given = sys.argv[1:] if arguments is None else arguments
-    try:
-        run(Order.from_json(json.loads(given[0])))
-    except (CollectiveError, ValueError, OSError) as error:
-        sys.stderr.write(f"collectives bench simulator: {type(error).__name__}: {error}\n")
-        sys.exit(FAILED)
+    answering("collectives bench simulator", lambda told: run(Order.from_json(told)))

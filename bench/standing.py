@@ -87,7 +87,7 @@ def _size(line: Line, band: int, result: dict[str, Any]) -> Size | None:
 class Session:
     """All runs of one table. `run` measures a plan with so many ranks, and gives the document, or None.
 
-    `budget`: seconds for everything. `say`: tell somebody who waits.
+    `budget`: seconds for everything. `say`: tell somebody who waits. `renew` as in a plan.
     """
 
     lines: tuple[Line, ...]
@@ -96,6 +96,7 @@ class Session:
     pythons: dict[str, str]
     run: Callable[[Plan, int], dict[str, Any] | None]
     say: Callable[[str], None]
+    renew: bool = False
 
     def plan(self, setting: Setting, seconds: float) -> Plan:
         mine = [line for line in self.lines if line.setting == setting]
@@ -106,6 +107,7 @@ class Session:
             places=(OUT_OF_PLACE, IN_PLACE),
             usual=True,
             buffers=setting.buffers,
+            renew=self.renew,
             transport=setting.transport,
             budget=seconds,
             rounds=self.rounds,

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from bench.plan import Plan
 from bench.report import Screen
 from collectives.commands.launcher import Job, launch
+from native.errors import CollectiveError
 
+FAILED: Final = 3  # exit code, beside those of the command line itself
 _BOOT: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "import importlib; importlib.import_module(sys.argv.pop(1)).main()"
@@ -43,3 +47,31 @@ def processes(
     return launch(
         Job(command=command, ranks=ranks, store=store, prefix=False, bind=bind, environment=environment or {})
     )
+
+
+def answer(module: str, told: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
+    """What `answering` leaves on rank 0 of so many processes of that module.
+
+    Raises StartError, OSError; RuntimeError where a rank failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
+        file = Path(folder) / "answer"
+        code = processes(module, {"told": dict(told), "file": str(file)}, ranks, environment=environment)
+        if code != 0:
+            raise RuntimeError(f"a rank of {ranks} ended with exit code {code}")
+        return json.loads(file.read_text())
+
+
+def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
+    """`main()` of such a module. `run` gets what was told; what it gives on rank 0, as JSON takes it, is the answer.
+
+    It gives None on all others. What goes wrong is said in a line that begins with `name`.
+    """
+    given = json.loads(sys.argv[1])
+    try:
+        found = run(given["told"])
+    except (CollectiveError, ValueError, OSError) as error:
+        sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
+        sys.exit(FAILED)
+    if found is not None:
+        Path(given["file"]).write_text(json.dumps(found))

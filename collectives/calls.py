@@ -222,7 +222,7 @@ class Calls:
     def _scatter(self, name: str, x: Any, counts: Any, root: int, algorithm: str, timeout: float | None) -> Call:
         deadline = self.limit(timeout)
         root = check_rank(root, self.size, "root")
-        self.prepare.choose(Shape("scatter", _BYTE, 0, 0 if name == "scatter" else (), 0, root=root), algorithm)
+        self.prepare.admit(Shape("scatter", _BYTE, 0, 0 if name == "scatter" else (), 0, root=root), algorithm)
         inp, rows = None, np.ones(self.size, np.int64)
         if root == self.rank:
             try:
@@ -261,7 +261,7 @@ class Calls:
     def _gather(self, collective: str, x: Any, root: int, algorithm: str, timeout: float | None) -> Call:
         deadline = self.limit(timeout)
         inp = _with_rows(reading(x), f"{collective}v")
-        self.prepare.choose(Shape(collective, inp.dtype, 0, (), 0, root=root), algorithm)
+        self.prepare.admit(Shape(collective, inp.dtype, 0, (), 0, root=root), algorithm)
         mine = np.array([inp.shape[0], kind(inp)], np.int64)
         everyones = np.empty((self.size, 2), np.int64)
         self._exchange(
@@ -278,7 +278,7 @@ class Calls:
         deadline = self.limit(timeout)
         inp = _with_rows(reading(x), "alltoallv")
         leaving = check_counts(counts, self.size, inp.shape[0])
-        self.prepare.choose(Shape("alltoall", inp.dtype, (), (), 0), algorithm)
+        self.prepare.admit(Shape("alltoall", inp.dtype, (), (), 0), algorithm)
         mine = np.stack([leaving, np.full(self.size, kind(inp), np.int64)], axis=1)
         everyones = np.empty((self.size, 2), np.int64)
         n = 2 * self.size

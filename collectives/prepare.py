@@ -75,6 +75,7 @@ class Preparer:
         self.table: Table = DEFAULTS
         self._kept: dict[tuple[Shape, str], Prepared] = {}
         self._messages: dict[tuple[int, int, Dtype, int], _engine.Operation] = {}
+        self._admitted: set[tuple[Shape, str]] = set()
 
     def collective(self, shape: Shape, algorithm: str) -> Prepared:
         """The operation for this call. Raises TypeError and ValueError for an algorithm or op that cannot be."""
@@ -108,6 +109,19 @@ class Preparer:
         _codes(shape.dtype, shape.op)
         return chosen.in_place
 
+    def admit(self, shape: Shape, algorithm: str) -> None:
+        """Refuse what `collective` would for calls of that kind, whose sizes are not known yet."""
+        key = (shape, algorithm)
+        try:
+            if key in self._admitted:
+                return
+        except TypeError:  # not hashable: refused below, with better words
+            pass
+        self.choose(shape, algorithm)
+        if len(self._admitted) >= _MOST_KEPT:
+            self._admitted.clear()
+        self._admitted.add(key)
+
     def message(self, source: int, dest: int, dtype: Dtype, count: int) -> _engine.Operation:
         """The operation that sends `count` elements to `dest`, or receives them from `source`."""
         key = (source, dest, dtype, count)
@@ -135,6 +149,7 @@ class Preparer:
         """Choose by this table from now on: before the first call that leaves the choice to us, the same everywhere."""
         self.table = table
         self._kept.clear()
+        self._admitted.clear()
 
     def schedule(self, algorithm: Algorithm, root: int = 0) -> Schedule:
         """This rank's part, remembered."""

@@ -53,6 +53,8 @@ class Task(Protocol):
     def wrong(self, salt: int) -> int:
         """Call it with values chosen by `salt`: how many elements of this rank's result are wrong."""
 
+    # def renew(self) -> None: write the input, as if it had just been computed; where the task can do that
+
 
 class Tasker(Protocol):
     """One rank of a group that does cases as a whole, such as a list of gradients or a step of training."""

@@ -87,9 +87,9 @@ class Crew:
             if time.monotonic() > end:
                 raise TimeoutError(f"ranks {sorted(missing)} did not come within {START:g} s")
 
-    def prepare(self, case: Case, warmup: int) -> None:
+    def prepare(self, case: Case, warmup: int, renew: bool = False) -> None:
         """PeerCannot, PeerFailed."""
-        answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup})
+        answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup, "renew": renew})
         reasons = [a.get("unsupported") or a.get("error") for a in answers]
         if all(reasons):
             self._ask({"do": "finish"})

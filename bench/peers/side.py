@@ -39,6 +39,7 @@ class Side:
         self.is_ours: Final = is_ours
         self._gate: Final = gate
         self._warmup: Final = plan.warmup
+        self._renew: Final = plan.renew
         self._crew: Crew | None = None
         self._over = ""  # why it takes no part any more
         self.versions: dict[str, str] = {}  # of the packages that it is made of; rank 0 knows
@@ -60,7 +61,7 @@ class Side:
         if self._crew is None:
             return self._over
         try:
-            self._crew.prepare(case, self._warmup)
+            self._crew.prepare(case, self._warmup, self._renew)
         except PeerCannot as error:
             return str(error)
         except PeerFailed as error:

@@ -55,6 +55,9 @@ class OnArrays:
         self._out.fill(0)
         self.call, self._result = bind(case, self._inp, self._out, member.bind)
 
+    def renew(self) -> None:
+        self._inp.fill(1)
+
     def wrong(self, salt: int) -> int:
         if self._case.collective == "barrier":
             return 0
@@ -71,6 +74,7 @@ class Worker:
         self._member = member
         self._task: Task | None = None
         self._call: Callable[[], Any] = _nothing
+        self._renew: Callable[[], Any] | None = None
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
         match command["do"]:
@@ -78,24 +82,28 @@ class Worker:
                 return {"versions": _versions()}
             case "prepare":
                 told = command["case"]
-                self._prepare(Case(**{**told, "parts": tuple(told["parts"])}), command["warmup"])
+                self._prepare(Case(**{**told, "parts": tuple(told["parts"])}), command["warmup"], command["renew"])
                 return {}
             case "wrong":
                 assert self._task is not None
                 return {"wrong": self._task.wrong(command["salt"])}
             case "elapsed":
-                return {"seconds": elapsed(self._call, self._member.barrier, command["iterations"])}
+                return {"seconds": elapsed(self._call, self._member.barrier, command["iterations"], self._renew)}
             case "turn":
                 self._repeat(command["warmup"])
-                return {"samples": sample(self._call, self._member.barrier, command["iterations"]).tolist()}
+                times = sample(self._call, self._member.barrier, command["iterations"], self._renew)
+                return {"samples": times.tolist()}
             case "finish":
-                self._task, self._call = None, _nothing
+                self._task, self._call, self._renew = None, _nothing, None
                 return {}
         raise ValueError(f"unknown command {command}")
 
-    def _prepare(self, case: Case, warmup: int) -> None:
+    def _prepare(self, case: Case, warmup: int, renew: bool) -> None:
         member: Any = self._member
         task: Task = member.task(case) if hasattr(member, "task") else OnArrays(member, case)
+        self._renew = getattr(task, "renew", None) if renew else None
+        if renew and self._renew is None:
+            raise NotImplementedError("it has its input where it cannot be written anew")
         self._task, self._call = task, task.call
         self._repeat(max(1, warmup))
 

@@ -136,6 +136,11 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     show_default=True,
     help="Ordinary arrays, or comm.empty's.",
 )
+@click.option(
+    "--renew",
+    is_flag=True,
+    help="Write the input anew before each call, outside the clock: it lies in its own cache then.",
+)
 @click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="auto, all, or one of them.")
 @click.option(
     "--import",
@@ -196,6 +201,7 @@ def command(
     check: str,
     in_place: bool | None,
     buffers: str,
+    renew: bool,
     algorithm: str,
     modules: tuple[str, ...],
     transport: str | None,
@@ -271,6 +277,7 @@ def command(
         algorithm=algorithm,
         places=(OUT_OF_PLACE, IN_PLACE) if in_place is None else (IN_PLACE,) if in_place else (OUT_OF_PLACE,),
         buffers=buffers,
+        renew=renew,
         warmup=warmup,
         iterations=iters,
         budget=budget or (BUDGET if alone else BESIDE),

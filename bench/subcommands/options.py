@@ -36,6 +36,17 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
         raise click.BadParameter(str(error)) from None
 
 
+def numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    """Numbers of ranks, ascending."""
+    try:
+        found = tuple(sorted({int(part) for part in value.split(",")}))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not numbers joined by commas") from None
+    if not 2 <= found[0] <= found[-1] <= 64:
+        raise click.BadParameter("2 to 64 ranks can be measured")
+    return found
+
+
 def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """As an absolute path."""
     if value is not None:

@@ -19,7 +19,8 @@ from rich.text import Text
 from bench.document import FORMAT, VERSION, write
 from bench.report import Progress
 from bench.simulator import Order, fastest, measure
-from bench.subcommands.options import positive, screen, size, writable
+from bench.start import FAILED
+from bench.subcommands.options import numbers, positive, screen, size, writable
 from collectives import tables
 from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit
 from collectives.commands.machine import this_machine
@@ -27,21 +28,10 @@ from collectives.commands.supervise import StartError
 from native.errors import CollectiveError
 from transports import registry
 
-FAILED: Final = 3
 CHECKED: Final = ("allreduce", "reduce_scatter", "allgather", "broadcast")
 _BETWEEN: Final = 8  # a size at which costs are found and the next
 _TIMES: Final = 2  # that all numbers of ranks are measured, in turns
 _WITHIN: Final = 0.2  # what the summary counts
-
-
-def _counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
-    try:
-        found = tuple(sorted({int(part) for part in value.split(",")}))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not numbers joined by commas") from None
-    if not 2 <= found[0] <= found[-1] <= 64:
-        raise click.BadParameter("2 to 64 ranks can be measured")
-    return found
 
 
 def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -55,7 +45,7 @@ def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 @click.command("simulator")
 @click.argument("collective", nargs=-1, type=click.Choice(CHECKED), metavar="[COLLECTIVE]...")
-@click.option("-n", "--ranks", "counts", default="2,4,8", callback=_counts, metavar="N,...", show_default=True)
+@click.option("-n", "--ranks", "counts", default="2,4,8", callback=numbers, metavar="N,...", show_default=True)
 @click.option("-e", "--maxbytes", callback=size, default="16M", show_default=True, metavar="SIZE", help="Largest size.")
 @click.option("--transport", default="shm", show_default=True, metavar="NAME", help="shm or tcp, within this host.")
 @click.option(
@@ -103,7 +93,7 @@ def command(
             raise click.UsageError(f"no costs for {transport} have been found on this machine")
         asked = tuple(dict.fromkeys(collective)) or CHECKED[:1]
         at = to_check if kept else tuple(sorted((*to_fit, *to_check)))
-        order = Order(asked, at, transport, budget * len(asked) / _TIMES, "")
+        order = Order(asked, at, transport, budget * len(asked) / _TIMES)
         runs: list[list[Measured]] = []
         for count in counts * _TIMES:
             progress.show(f"{count} ranks measure {', '.join(asked)}")

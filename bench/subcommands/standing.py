@@ -44,6 +44,7 @@ _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 @click.option(
     "--buffers", type=click.Choice(["plain", "shared"]), help="Only lines for ordinary arrays, or for comm.empty's."
 )
+@click.option("--renew", is_flag=True, help="Every rank writes its input before each call, outside the clock.")
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 also where a bar is missed.")
 def command(
@@ -53,6 +54,7 @@ def command(
     transport: tuple[str, ...],
     collective: tuple[str, ...],
     buffers: str | None,
+    renew: bool,
     json: str | None,
     strict: bool,
 ) -> None:
@@ -90,7 +92,7 @@ def command(
     started = datetime.now(timezone.utc).astimezone()
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         runs = _Runs(replace(here, table=False), Path(folder))
-        session = Session(lines, budget or BUDGET * share, rounds, pythons, runs.measure, say)
+        session = Session(lines, budget or BUDGET * share, rounds, pythons, runs.measure, say, renew)
         try:
             documents = session.documents()
         except (StartError, OSError) as error:

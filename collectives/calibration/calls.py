@@ -1,6 +1,7 @@
 """A collective bound to an algorithm and to memory: one call, ready to be repeated.
 
-Invariant: ordinary arrays, as users have them, whose pages the kernel has given before anything is timed.
+Invariant: ordinary arrays, as users have them, whose pages the kernel has given before anything is timed. What is
+reduced in a program has just been computed, so it lies changed in its rank's cache and in no other: `renew` does that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Call: TypeAlias = "Callable[[], Any]"
 
 ITEMSIZE: Final = 4  # of float32
+_RENEWED: Final = 8 << 20  # bytes
 
 
 class Arrays:
@@ -27,6 +29,10 @@ class Arrays:
         self._inp, self._out = np.zeros(elements, np.float32), np.zeros(elements, np.float32)
         self._inp.fill(0)  # zeros alone have no pages
         self._out.fill(0)
+
+    def renew(self, nbytes: int) -> Call:
+        """Writes the input of calls of that size; of large ones as much as a cache may hold."""
+        return partial(self._inp[: min(nbytes, _RENEWED) // ITEMSIZE].fill, 1)
 
     def call(self, comm: Communicator, collective: str, algorithm: str, nbytes: int) -> Call:
         """The call whose larger buffer has about `nbytes`: whole elements in equal parts, but at least one each."""

@@ -218,7 +218,8 @@ class _Race:
         if len(racers) == 1:
             return {racers[0]: expected[0]}, {racers[0]: 0.0}
         calls = [arrays.call(self.comm, collective, name, nbytes) for name in racers]
-        seconds = self.watch.turns(calls, self._iterations(expected, budget), self.effort.rounds)
+        iterations = self._iterations(expected, budget)
+        seconds = self.watch.turns(calls, iterations, self.effort.rounds, arrays.renew(nbytes))
         medians = np.median(seconds, axis=0).tolist()
         lost = _losses(seconds, racers.index(usual), self.effort.doubt)
         return dict(zip(racers, medians, strict=True)), dict(zip(racers, lost, strict=True))
@@ -236,9 +237,10 @@ class _Race:
             if self.watch.spent >= end:
                 break
             calls: list[Call] = [arrays.call(self.comm, collective, name, nbytes) for name in left]
-            once = self.watch.turns(calls, [2] * len(calls), 1)[0]
+            renew = arrays.renew(nbytes)
+            once = self.watch.turns(calls, [2] * len(calls), 1, renew)[0]
             budget = max(0.0, end - self.watch.spent) / len(looks)
-            again = self.watch.turns(calls, self._iterations(once.tolist(), budget), 1)[0]
+            again = self.watch.turns(calls, self._iterations(once.tolist(), budget), 1, renew)[0]
             for name, seconds in zip(left, np.minimum(once, again).tolist(), strict=True):
                 seen[name][nbytes] = seconds
         for name, model in models.items():

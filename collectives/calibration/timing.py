@@ -30,10 +30,11 @@ class Stopwatch:
         self._start = time.perf_counter()
         self.spent = self.pause = 0.0
 
-    def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int) -> Times:
+    def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int, renew: Call | None = None) -> Times:
         """Median seconds by round and call: each call so many times in a row, then the next one, `rounds` times over.
 
-        Every turn begins with a call that does not count: another one has just filled the caches.
+        Every turn begins with a call that does not count: another one has just filled the caches. `renew` writes the
+        input before each barrier.
         """
         most = max(iterations)
         times = np.full((rounds, len(calls), most), -1.0)
@@ -46,6 +47,8 @@ class Stopwatch:
                     call()
                     row = times[turn, number]
                     for i in range(count):
+                        if renew is not None:
+                            renew()
                         barrier()
                         start = clock()
                         call()

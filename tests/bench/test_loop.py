@@ -24,6 +24,13 @@ def test_each_call_comes_after_a_barrier_and_is_timed_alone() -> None:
     assert not any(collecting) and gc.isenabled()
 
 
+def test_input_is_written_before_the_barrier() -> None:
+    events: list[str] = []
+    call, barrier = (lambda: events.append("call")), (lambda: events.append("barrier"))
+    sample(call, barrier, 2, lambda: events.append("renew"))
+    assert events == ["renew", "barrier", "call"] * 2
+
+
 def test_the_barrier_is_not_in_the_time() -> None:
     def slow() -> None:
         for _ in range(200_000):

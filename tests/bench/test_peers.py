@@ -67,6 +67,39 @@ def test_side_by_side(cache: Path, tmp_path: Path) -> None:
     assert found["ours_over_this"] == pytest.approx(float(line[15]), abs=6e-4)
 
 
+def test_side_by_side_on_input_that_is_written_anew(cache: Path, tmp_path: Path) -> None:
+    env = environment(XDG_CACHE_HOME=str(cache))
+    done = bench(*QUICK, "--renew", "--peers", "gloo", "--json", "both.json", folder=tmp_path, env=env)
+    (line,) = table(done.stdout)
+    assert line[13] == "0" and float(line[15]) > 0
+    assert "buffers plain, written anew before each call" in done.stdout
+    told = json.loads((tmp_path / "both.json").read_text())
+    assert told["arguments"]["renew"] is True and told["results"][0]["measurements"]["gloo"]["wrong"] == 0
+
+
+def test_a_task_that_cannot_write_its_input_anew_says_so() -> None:
+    class Fixed:
+        rank = 0
+
+        def barrier(self) -> None: ...
+
+        def close(self) -> None: ...
+
+        def task(self, case: Case) -> Fixed:
+            return self
+
+        def call(self) -> None: ...
+
+        def wrong(self, salt: int) -> int:
+            return 0
+
+    worker = Worker(Fixed())
+    command = {"do": "prepare", "case": asdict(CASE), "warmup": 1}
+    assert worker.handle({**command, "renew": False}) == {}
+    with pytest.raises(NotImplementedError, match="cannot be written anew"):
+        worker.handle({**command, "renew": True})
+
+
 def test_what_it_does_not_have(cache: Path) -> None:
     env = environment(XDG_CACHE_HOME=str(cache))
     done = bench(*QUICK, "-d", "float32,bfloat16", "-o", "sum,max,avg", "--peers", "gloo", env=env)
@@ -182,10 +215,10 @@ class Returning:
 def test_results_in_new_arrays(mistake: int) -> None:
     worker = Worker(Returning(mistake))
     case = asdict(replace(CASE, ranks=1))
-    assert worker.handle({"do": "prepare", "case": case, "warmup": 1}) == {}
+    assert worker.handle({"do": "prepare", "case": case, "warmup": 1, "renew": False}) == {}
     assert worker.handle({"do": "wrong", "salt": 1}) == {"wrong": mistake * CASE.count}
     with pytest.raises(NotImplementedError, match="makes new arrays"):
-        worker.handle({"do": "prepare", "case": {**case, "parts": [1000]}, "warmup": 1})
+        worker.handle({"do": "prepare", "case": {**case, "parts": [1000]}, "warmup": 1, "renew": False})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])

@@ -1,0 +1,112 @@
+"""`collectives bench choice`: the automatic choice beside every algorithm, and the bar for it.
+
+Invariant: everything that can be wrong with the command line is said before a process is started.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from statistics import median
+
+import click
+from rich.text import Text
+
+from bench import sizes
+from bench.choice import AUTO, BAR, Heat, Order, measure
+from bench.document import FORMAT, VERSION, write
+from bench.report import Progress
+from bench.start import FAILED
+from bench.subcommands.options import numbers, positive, screen, size, writable
+from collectives.commands.supervise import StartError
+from collectives.schedule.conditions import COLLECTIVES
+from native.errors import CollectiveError
+from transports import registry
+
+
+@click.command("choice")
+@click.argument("collective", nargs=-1, type=click.Choice(COLLECTIVES), metavar="[COLLECTIVE]...")
+@click.option("-n", "--ranks", "counts", default="2,4,8", callback=numbers, metavar="N,...", show_default=True)
+@click.option("-b", "--minbytes", callback=size, default="8", show_default=True, metavar="SIZE", help="Smallest size.")
+@click.option("-e", "--maxbytes", callback=size, default="64M", show_default=True, metavar="SIZE", help="Largest size.")
+@click.option(
+    "-f",
+    "--stepfactor",
+    type=click.IntRange(min=2),
+    default=4,
+    show_default=True,
+    metavar="FACTOR",
+    help="Between sizes.",
+)
+@click.option("--transport", default="auto", show_default=True, metavar="NAME", help="auto, shm, tcp, ...")
+@click.option(
+    "--budget", type=float, callback=positive, default=2.0, show_default=True, metavar="SECONDS", help="For each size."
+)
+@click.option("--json", "document", metavar="FILE", callback=writable, help="Write the times of every round.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 where the bar is missed.")
+def command(
+    collective: tuple[str, ...],
+    counts: tuple[int, ...],
+    minbytes: int,
+    maxbytes: int,
+    stepfactor: int,
+    transport: str,
+    budget: float,
+    document: str | None,
+    strict: bool,
+) -> None:
+    """Measure each COLLECTIVE (allreduce, unless some are named) by the automatic choice and by every algorithm, in
+    turns, among ranks on this machine, and print how much longer the choice took than the best of them.
+
+    It chooses as any program does, by the tables that were measured here too.
+
+    \b
+      collectives bench choice
+      collectives bench choice allgather broadcast -n 4 --transport tcp
+    """
+    if minbytes > maxbytes:
+        raise click.UsageError("the smallest size is larger than the largest")
+    at = [minbytes]
+    while at[-1] * stepfactor <= maxbytes:
+        at.append(at[-1] * stepfactor)
+    try:
+        if transport != "auto":
+            registry.transport(transport)
+    except (ValueError, CollectiveError) as error:
+        raise click.UsageError(str(error)) from error
+    progress, found = Progress(screen().progress), list[Heat]()
+    try:
+        order = Order(tuple(dict.fromkeys(collective)) or ("allreduce",), tuple(at), transport, budget)
+        for count in counts:
+            progress.show(f"{count} ranks measure {', '.join(order.collectives)}")
+            found += measure(order, count)
+    except (StartError, CollectiveError, ValueError, OSError, RuntimeError) as error:
+        progress.clear()
+        click.echo(f"collectives bench choice: {error}", err=True)
+        sys.exit(FAILED)
+    progress.clear()
+    console = screen().console()
+    for line in report(found):
+        console.print(Text(line))
+    if document is not None:
+        head = {"format": f"{FORMAT} choice", "version": VERSION, "transport": transport, "bar": BAR}
+        write(document, {**head, "heats": [{**asdict(heat), "ratio": heat.ratio} for heat in found]})
+    if strict and any(heat.ratio > BAR for heat in found):
+        sys.exit(1)
+
+
+def report(found: Sequence[Heat]) -> Iterator[str]:
+    """A line for each call, and the worst of them."""
+    width = max(len(name) for heat in found for name in (heat.chosen, heat.best, "algorithm"))
+    yield "time: median over the rounds, of the slowest rank; ratio: to the best single algorithm's, within each round"
+    head = f"{'collective':16}{'ranks':>5}{'bytes':>8}  {'choice':{width}}{'us':>10}  {'best':{width}}"
+    yield f"{head}{'us':>10}{'ratio':>7}"
+    for heat in found:
+        best = heat.chosen if heat.best == AUTO else heat.best
+        mine, theirs = (median(heat.seconds[name]) * 1e6 for name in (AUTO, heat.best))
+        what = f"{heat.collective:16}{heat.ranks:5}{sizes.text(heat.nbytes):>8}"
+        miss = f"  over {BAR}" if heat.ratio > BAR else ""
+        yield f"{what}  {heat.chosen:{width}}{mine:10.2f}  {best:{width}}{theirs:10.2f}{heat.ratio:7.2f}{miss}"
+    over = sum(heat.ratio > BAR for heat in found)
+    yield f"{len(found)} choices: at most {max(heat.ratio for heat in found):.2f} times the best, {over} over {BAR}"

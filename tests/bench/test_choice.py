@@ -1,0 +1,68 @@
+"""`collectives bench choice`: what is compared with what, the report, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.choice import AUTO, Heat
+from bench.subcommands.choice import report
+from tests.bench.running import bench, environment
+
+
+def heat(ranks: int = 2, nbytes: int = 8, **seconds: list[float]) -> Heat:
+    return Heat("allreduce", ranks, nbytes, "ring", seconds)
+
+
+def test_the_choice_is_compared_within_each_round() -> None:
+    """A machine that is twice as slow in one round is so for all."""
+    found = heat(auto=[1.0, 2.0, 1.0], tree=[0.8, 1.6, 0.8], star=[2.0, 4.0, 2.0])
+    assert found.best == "tree" and found.ratio == pytest.approx(1.25)
+    first = heat(auto=[1.0, 2.0, 1.0], tree=[1.1, 2.2, 1.1])
+    assert (first.best, first.ratio) == (AUTO, 1.0)
+    alone = heat(auto=[1.0, 2.0])
+    assert (alone.best, alone.ratio) == (AUTO, 1.0)
+
+
+def test_a_line_for_each_call() -> None:
+    found = [
+        heat(auto=[3e-6], tree=[2e-6]),
+        heat(4, 64 << 10, auto=[3e-6], tree=[4e-6]),
+        heat(8, 1 << 20, auto=[1.1e-6], tree=[1e-6]),
+    ]
+    lines = [" ".join(line.split()) for line in report(found)]
+    assert lines[1:] == [
+        "collective ranks bytes choice us best us ratio",
+        "allreduce 2 8 ring 3.00 tree 2.00 1.50 over 1.15",
+        "allreduce 4 64K ring 3.00 ring 3.00 1.00",
+        "allreduce 8 1M ring 1.10 tree 1.00 1.10",
+        "3 choices: at most 1.50 times the best, 1 over 1.15",
+    ]
+
+
+def test_from_the_command_line_to_the_file(tmp_path: Path) -> None:
+    env = environment(XDG_CACHE_HOME=str(tmp_path), COLLECTIVES_ALGORITHM="allreduce:tree", COLLECTIVES_CALIBRATE="off")
+    few = ("-n", "2,3", "-b", "64", "-e", "4K", "-f", "64", "--budget", "0.1")
+    said = bench("choice", "allreduce", "scatter", *few, "--json", "found.json", folder=tmp_path, env=env).stdout
+    told = json.loads((tmp_path / "found.json").read_text())
+    heats = told["heats"]
+    assert [(h["collective"], h["ranks"], h["nbytes"]) for h in heats] == [
+        (collective, ranks, nbytes)
+        for ranks in (2, 3)
+        for collective in ("allreduce", "scatter")
+        for nbytes in (64, 4096)
+    ]
+    for h in heats:
+        assert h["chosen"] == {"allreduce": "tree", "scatter": "linear"}[h["collective"]]
+        assert h["chosen"] not in h["seconds"] and len({len(times) for times in h["seconds"].values()}) == 1
+        assert all(seconds > 0 for times in h["seconds"].values() for seconds in times)
+    assert len(said.splitlines()) == 2 + len(heats) + 1
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    env = environment(XDG_CACHE_HOME=str(tmp_path))
+    assert "2 to 64 ranks" in bench("choice", "-n", "1", code=2, env=env).stderr
+    assert "larger than the largest" in bench("choice", "-b", "1M", "-e", "1K", code=2, env=env).stderr
+    assert "'pigeon'" in bench("choice", "--transport", "pigeon", code=2, env=env).stderr
