@@ -107,7 +107,7 @@ def init(
     if scheme != "auto":
         registry.transport(scheme)  # refuses a name that is unknown, or not installed
     wanted = choosing.wish(launch.rank, table, calibrate)
-    forced = _number("segment", segment, check_segment, os.environ)
+    forced = number_asked("segment", segment, check_segment, os.environ)
     if forced and wanted.mode == "auto":
         wanted = replace(wanted, mode="cached")
     policy = Policy(
@@ -115,7 +115,7 @@ def init(
         Scope(launch.secret is not None or insecure, os.environ.get("COLLECTIVES_INTERFACE") or None),
         launch.secret or b"",
         forced,
-        _number("sockets", sockets, check_sockets, os.environ),
+        number_asked("sockets", sockets, check_sockets, os.environ),
     )
     return _join(launch, policy, wanted, insecure, Deadline(limit))
 
@@ -183,7 +183,7 @@ def check_sockets(count: int) -> int:
     return count
 
 
-def _number(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
+def number_asked(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
     """The argument, or COLLECTIVES_NAME; 0 where nobody asks for anything. Raises TypeError, ValueError."""
     if isinstance(given, bool) or not isinstance(given, int | None):
         raise TypeError(f"{name} must be an int, not {type(given).__name__}")

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from collectives.init import library_version
+from collectives.init import check_sockets, library_version, number_asked
 from native import _engine
 from native.errors import AuthError, CollectiveError
 from rendezvous import secret as job_secret
@@ -105,13 +105,18 @@ def memory(ranks: int, meminfo: str = "/proc/meminfo", cgroups: str = "/sys/fs/c
     return Section("memory", facts)
 
 
-def limits(ranks: int) -> Section:
+def limits(ranks: int, env: Environment) -> Section:
     names = {"open files": "NOFILE", "locked memory": "MEMLOCK", "processes": "NPROC", "address space": "AS"}
     found = {what: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for what, name in names.items()}
     facts = {what: f"{_limit(soft)}, at most {_limit(hard)}" for what, (soft, hard) in found.items()}
     problems = []
     soft, hard = found["open files"]
-    needed = _DESCRIPTORS[0] + _DESCRIPTORS[1] * (ranks - 1)
+    sockets = 0
+    try:
+        sockets = number_asked("sockets", None, check_sockets, env)
+    except ValueError as error:
+        problems.append(Problem("broken", str(error), "correct the variable that is named"))
+    needed = _DESCRIPTORS[0] + max(_DESCRIPTORS[1], sockets) * (ranks - 1)
     if soft != resource.RLIM_INFINITY and soft < needed:
         how = f"run: ulimit -n {needed}" if hard == resource.RLIM_INFINITY or hard >= needed else "ask for more"
         text = f"{soft} open files are too few for {ranks} ranks, whose links need about {needed} in each"

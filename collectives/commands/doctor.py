@@ -69,7 +69,7 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
         checks.network(env, key is not None),
         processor,
         checks.memory(ranks),
-        checks.limits(ranks),
+        checks.limits(ranks, env),
         checks.kernel(ranks),
         checks.versions(),
         _choices(ranks, wanted if wanted != "auto" else works[0] if works else "tcp", env),

@@ -34,6 +34,7 @@ TcpLink::TcpLink(Peer peer, std::vector<UniqueFd> sockets, std::size_t slice)
 void TcpLink::begin(const Context& context, std::uint64_t length) {
     frame_ = Frame{context.call, length, frame_magic, frame_.ordinal + 1, 0, 0};
     parts_out_ = in_parts(length);
+    goes_on_ = 0;
     if (parts_out_) {
         out_.begin(length);
     } else {
@@ -50,23 +51,29 @@ std::size_t TcpLink::write(const std::byte* data, std::size_t n) {
 
 std::size_t TcpLink::write_parts(const std::byte* data, std::size_t n) {
     const std::uint64_t from = out_.through();
+    goes_on_ = 0;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
-        if (out_.on(i) == Parts::none) {
-            const std::uint32_t next = out_.next();
-            if (next == Parts::none || out_.position(next) >= from + n) continue;
-            frame_.part = next + 1;
-            out_.take_next(i);
-            lanes_[i].begin(frame_, out_.length(next));
-            count_sent(sizeof(Frame));
-        }
+        if (!has_part_to_send(i, from + n)) continue;
         const std::uint32_t part = out_.on(i);
         const std::uint64_t ahead = out_.position(part) - from;
-        if (ahead >= n) continue;
-        const std::size_t put =
-            lanes_[i].write(data + ahead, std::min<std::uint64_t>(n - ahead, out_.left(part)));
+        const std::uint64_t left = std::min(n - ahead, out_.left(part));
+        const std::size_t put = lanes_[i].write(data + ahead, static_cast<std::size_t>(left));
         out_.advance(i, put);
+        if (put > 0 && !lanes_[i].is_blocked()) goes_on_ |= 1U << i;
     }
     return static_cast<std::size_t>(out_.through() - from);
+}
+
+bool TcpLink::has_part_to_send(std::size_t lane, std::uint64_t end) {
+    if (out_.on(lane) == Parts::none) {
+        const std::uint32_t next = out_.next();
+        if (next == Parts::none || out_.position(next) >= end) return false;
+        frame_.part = next + 1;
+        out_.take_next(lane);
+        lanes_[lane].begin(frame_, out_.length(next));
+        count_sent(sizeof(Frame));
+    }
+    return out_.position(out_.on(lane)) < end;
 }
 
 std::uint64_t TcpLink::released() { return parts_out_ ? out_.through() : lanes_[0].written(); }
@@ -102,9 +109,14 @@ bool TcpLink::open_message() {
     if (frame == nullptr && lanes_[0].is_at_end()) throw_lost(expected_->call, closed_by_peer);
     if (frame == nullptr) return false;
     check(*frame, false);
-    lanes_[0].close_frame();
     opened_ = true;
+    take(0);
     return true;
+}
+
+void TcpLink::take(std::size_t n) {
+    taken_ += n;
+    if (taken_ == expected_length_) lanes_[0].close_frame();
 }
 
 bool TcpLink::open_part(std::size_t lane) {
@@ -118,26 +130,25 @@ bool TcpLink::open_part(std::size_t lane) {
 }
 
 std::size_t TcpLink::read(std::byte* data, std::size_t n, Stores) {
-    std::size_t got = 0;
-    if (parts_in_) {
-        got = read_parts(data, n);
-    } else if (open_message() && n > 0) {
-        got = lanes_[0].read(expected_->call, data, n);
-    }
-    taken_ += got;
+    if (parts_in_) return read_parts(data, n);
+    if (!open_message() || n == 0) return 0;
+    const std::size_t got = lanes_[0].read(expected_->call, data, n);
+    take(got);
     return got;
 }
 
 std::size_t TcpLink::read_parts(std::byte* data, std::size_t n) {
     const std::uint64_t from = in_.through();
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
-        if (in_.complete() || !open_part(i)) continue;
-        const std::uint32_t part = in_.on(i);
-        const std::uint64_t ahead = in_.position(part) - from;
-        if (ahead >= n) continue;
-        const std::size_t got =
-            lanes_[i].read(expected_->call, data + ahead, std::min<std::uint64_t>(n - ahead, in_.left(part)));
-        if (in_.advance(i, got)) lanes_[i].close_frame();
+        bool through = true;  // with the part before, so the next may be there
+        while (through && !in_.complete() && open_part(i)) {
+            const std::uint32_t part = in_.on(i);
+            const std::uint64_t ahead = in_.position(part) - from;
+            if (ahead >= n) break;
+            const auto left = static_cast<std::size_t>(std::min(n - ahead, in_.left(part)));
+            through = in_.advance(i, lanes_[i].read(expected_->call, data + ahead, left));
+            if (through) lanes_[i].close_frame();
+        }
     }
     return static_cast<std::size_t>(in_.through() - from);
 }
@@ -179,8 +190,11 @@ bool TcpLink::ready(std::size_t unit) {
 void TcpLink::consume(std::size_t n) {
     const std::size_t lane = parts_in_ ? in_.lane_in_front() : 0;
     lanes_[lane].consume(n);
-    taken_ += n;
-    if (parts_in_ && in_.advance(lane, n)) lanes_[lane].close_frame();
+    if (!parts_in_) {
+        take(n);
+    } else if (in_.advance(lane, n)) {
+        lanes_[lane].close_frame();
+    }
 }
 
 bool TcpLink::received() { return parts_in_ ? in_.complete() : open_message() && taken_ == expected_length_; }
@@ -190,8 +204,8 @@ void TcpLink::poll_for(bool sending, std::vector<pollfd>& polled) const {
         const TcpLane& lane = lanes_[i];
         short events = lane.is_at_end() ? 0 : POLLRDHUP;
         if (sending) {
-            const bool used = parts_out_ ? out_.on(i) != Parts::none : i == 0;
-            if (used && lane.is_blocked()) events |= POLLOUT;
+            const bool waits = (parts_out_ ? out_.on(i) != Parts::none : i == 0) && lane.is_blocked();
+            if (waits || (goes_on_ >> i & 1) != 0) events |= POLLOUT;
         } else if (lane.is_at_end()) {
             continue;
         } else if (parts_in_ ? in_.on(i) != Parts::none || !lane.has_frame() : i == 0) {

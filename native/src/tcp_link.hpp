@@ -44,10 +44,14 @@ class TcpLink final : public Link {
     // Throws unless the frame is of the message expected.
     void check(const Frame& frame, bool part) const;
     std::size_t write_parts(const std::byte* data, std::size_t n);
+    // Whether the lane has a part, or gets the next one, of which there is more before byte `end`.
+    bool has_part_to_send(std::size_t lane, std::uint64_t end);
     std::size_t read_parts(std::byte* data, std::size_t n);
     std::span<const std::byte> peek_parts(std::size_t unit);
-    // Whether the message's frame has arrived.
+    // Whether the frame of the message, which comes whole, has arrived.
     bool open_message();
+    // n more bytes of it have been taken.
+    void take(std::size_t n);
     // Whether a part of the message is coming over that lane.
     bool open_part(std::size_t lane);
     std::uint64_t left() const { return expected_length_ - taken_; }
@@ -58,14 +62,15 @@ class TcpLink final : public Link {
     // sending
     Frame frame_;
     bool parts_out_ = false;
+    std::uint32_t goes_on_ = 0;  // a bit for each lane that may take more at once
     Parts out_;
 
     // receiving
     const Context* expected_ = nullptr;
     std::uint64_t expected_length_ = 0;
     std::uint32_t ordinal_ = 0;
-    std::uint64_t taken_ = 0;
-    bool opened_ = false;  // the frame of a whole message has arrived and is the right one
+    std::uint64_t taken_ = 0;  // of a message that comes whole
+    bool opened_ = false;      // its frame has arrived and is the right one
     bool parts_in_ = false;
     Parts in_;
 };

@@ -103,6 +103,20 @@ def test_too_few_descriptors() -> None:
     assert "128 open files are too few for 200 ranks" in text and "ulimit -n 422" in text
 
 
+def test_several_sockets_take_as_many_descriptors() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+
+    _, report = run("-n", "20", before=few)
+    assert "few" not in str(report["problems"])
+    _, report = run("-n", "20", before=few, COLLECTIVES_SOCKETS="8")
+    assert "128 open files are too few for 20 ranks" in problem(report, "limits")
+    _, report = run(COLLECTIVES_SOCKETS="17")
+    assert "a link has 1 to 16 sockets, not 17" in problem(report, "limits")
+
+
 def test_limited_address_space() -> None:
     _, report = run(before=lambda: resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30)))
     assert "comm.empty() gives ordinary arrays" in problem(report, "limits", "hint")

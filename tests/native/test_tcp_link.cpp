@@ -1,4 +1,5 @@
 // Links over several sockets: messages in parts, in whatever order these come, and what is not ours.
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -215,6 +216,37 @@ TEST_CASE("a lane whose next message has begun is not slept on") {
     have += half.link->read(got.data() + have, got.size() - have, Stores::cached);
     CHECK(got == data);
     CHECK(take(half, operation(1), small.size(), false) == small);
+}
+
+TEST_CASE("nobody sleeps while a lane takes more") {
+    std::string address;
+    const UniqueFd listener = listen_tcp(address);
+    std::vector<UniqueFd> ours;
+    std::vector<UniqueFd> ends;
+    for (int i = 0; i < 2; ++i) {
+        int error = 0;
+        ours.push_back(connect_tcp(address, error));
+        pollfd waiting{listener.get(), POLLIN, 0};
+        REQUIRE(::poll(&waiting, 1, 10'000) == 1);
+        ends.push_back(accept_from(listener.get(), error));
+        const int window = 1 << 20;
+        REQUIRE(::setsockopt(ends.back().get(), SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)) == 0);
+    }
+    const auto data = random_bytes(40 * Parts::size, 13);
+    while (::send(ours[0].get(), data.data(), data.size(), MSG_DONTWAIT) > 0) {
+    }
+    TcpLink link(Peer{1, "there"}, std::move(ours), slice);
+    link.begin(operation(0), data.size());
+    std::vector<pollfd> polled;
+    for (bool more = true; more;) {
+        more = link.write(data.data(), data.size()) > 0;
+        polled.clear();
+        link.poll_for(true, polled);
+        more = more || ::poll(polled.data(), polled.size(), 0) > 0;
+    }
+    int there = 0;
+    REQUIRE(::ioctl(ends[1].get(), FIONREAD, &there) == 0);
+    CHECK(there > 64 << 10);
 }
 
 TEST_CASE("what was sent before lanes were closed still counts") {
