@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from math import ceil, log2
+from multiprocessing import get_context
 
 import pytest
 from hypothesis import given, settings
@@ -57,16 +59,54 @@ def test_all_that_were_promised_are_there() -> None:
     assert there["barrier"] >= {"dissemination"}
 
 
-@pytest.mark.parametrize("a", EVERY, ids=str)
-def test_right_for_every_size_up_to_64(a: Algorithm) -> None:
-    assert len(verify(a, range(1, 21)).lines) == 20
-    assert len(verify(a, range(21, 65), roots=(0, 17), layouts=one_layout, orders=0).lines) == 44
+def up_to_64(a: Algorithm) -> int:
+    few = verify(a, range(1, 21)).lines
+    more = verify(a, range(21, 65), roots=(0, 17), layouts=one_layout, orders=0).lines
+    return len(few) + len(more)
+
+
+def at_large_sizes(a: Algorithm) -> int:
+    return len(verify(a, large_sizes(a), roots=(70,), layouts=one_layout, orders=0).lines)
+
+
+def in_another_process(check: Callable[[Algorithm], int], collective: str, name: str) -> int:
+    return check(get(collective, name))
+
+
+Verified = Callable[[Callable[[Algorithm], int], Algorithm], int]
+
+
+@pytest.fixture(scope="module")
+def verified(request: pytest.FixtureRequest) -> Iterator[Verified]:
+    """What a check gives for an algorithm. All that are going to be asked for are begun at once, on all cores."""
+    checks: dict[str, Callable[[Algorithm], int]] = {
+        "test_right_for_every_size_up_to_64": up_to_64,
+        "test_right_for_large_sizes": at_large_sizes,
+    }
+    mine = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
+    wanted = [
+        (checks[item.originalname], a)
+        for item in mine
+        if item.originalname in checks and isinstance(a := item.callspec.params["a"], Algorithm)
+    ]
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=gc.disable) as pool:
+        begun: dict[tuple[Callable[[Algorithm], int], str, str], Future[int]] = {
+            (check, a.collective, a.name): pool.submit(in_another_process, check, a.collective, a.name)
+            for check, a in wanted
+        }
+        yield lambda check, a: begun[check, a.collective, a.name].result()
+        for future in begun.values():
+            future.cancel()
 
 
 @pytest.mark.parametrize("a", EVERY, ids=str)
-def test_right_for_large_sizes(a: Algorithm) -> None:
-    sizes = large_sizes(a)
-    assert len(verify(a, sizes, roots=(70,), layouts=one_layout, orders=0).lines) == len(sizes)
+def test_right_for_every_size_up_to_64(verified: Verified, a: Algorithm) -> None:
+    assert verified(up_to_64, a) == 64
+
+
+@pytest.mark.parametrize("a", EVERY, ids=str)
+def test_right_for_large_sizes(verified: Verified, a: Algorithm) -> None:
+    assert verified(at_large_sizes, a) == len(large_sizes(a))
 
 
 def test_right_for_512_however_many_blocks() -> None:
