@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 import collectives
+from bench.order import Order
 from bench.start import answer, answering
 from collectives.algorithms import registry
 from collectives.calibration.calls import Arrays
@@ -26,20 +27,6 @@ ROUNDS: Final = 7
 _LOOKS: Final = (5, 2)  # iterations and rounds of a first look
 _FAR: Final = 2.0  # what takes longer than the choice by this factor at first sight is not looked at again
 _FEWEST, _MOST = 3, 200  # iterations in a round
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the ranks of one group measure, in about `budget` seconds a size."""
-
-    collectives: tuple[str, ...]
-    sizes: tuple[int, ...]
-    transport: str
-    budget: float
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> Order:
-        return Order(tuple(value["collectives"]), tuple(value["sizes"]), value["transport"], value["budget"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +60,10 @@ class Heat:
 
 
 def measure(order: Order, ranks: int) -> list[Heat]:
-    """Start so many ranks, which measure. Raises StartError, OSError; RuntimeError where a rank failed."""
+    """Start so many ranks, which measure, in about the budget a size.
+
+    Raises StartError, OSError; RuntimeError where a rank failed.
+    """
     return [Heat(**heat) for heat in answer("bench.choice", asdict(order), ranks)]
 
 

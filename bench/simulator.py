@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import collectives
+from bench.order import Order
 from bench.start import answer, answering
 from collectives.algorithms import registry
 from collectives.calibration.calls import Arrays
@@ -23,23 +24,11 @@ PASSES: Final = 5
 FEWEST, MOST = 2, 25  # iterations of a case in a pass
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the ranks of one group measure, in about `budget` seconds."""
-
-    collectives: tuple[str, ...]
-    sizes: tuple[int, ...]
-    transport: str
-    budget: float
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> Order:
-        found: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in value.items()}
-        return Order(**found)
-
-
 def measure(order: Order, ranks: int) -> list[Measured]:
-    """Start so many ranks, which measure. Raises StartError, OSError; RuntimeError where a rank failed."""
+    """Start so many ranks, which measure, in about the budget.
+
+    Raises StartError, OSError; RuntimeError where a rank failed.
+    """
     found = answer("bench.simulator", asdict(order), ranks, {"COLLECTIVES_CALIBRATE": "off"})
     return [Measured(Case(*case), seconds) for case, seconds in found]
 

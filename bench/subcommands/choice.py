@@ -14,8 +14,9 @@ import click
 from rich.text import Text
 
 from bench import sizes
-from bench.choice import AUTO, BAR, Heat, Order, measure
+from bench.choice import AUTO, BAR, Heat, measure
 from bench.document import FORMAT, VERSION, write
+from bench.order import Order
 from bench.report import Progress
 from bench.start import FAILED
 from bench.subcommands.options import numbers, positive, screen, size, writable

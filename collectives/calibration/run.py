@@ -18,7 +18,7 @@ from collectives.calibration import links
 from collectives.calibration.calls import Arrays, Call
 from collectives.calibration.model import MOST_PLAYED, Model
 from collectives.calibration.settle import STRANGER, SWITCH, rows, settle
-from collectives.calibration.sockets import best_linked
+from collectives.calibration.sockets import SMALLEST, best_linked
 from collectives.calibration.timing import Stopwatch, Times
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.form import Schedule
@@ -119,7 +119,8 @@ def calibrate(comm: Communicator, usual: Table, effort: Effort, say: Say | None 
     Barriers and reductions of the measuring itself leave the choice to `comm`. Raises what its calls raise.
     """
     watch = Stopwatch(comm)
-    if not effort.sockets or comm._linked.situation.kind != "tcp":
+    over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
+    if not (effort.sockets and over_tcp):
         return _calibrate(comm, usual, effort, watch, say or _silent)
     if say is not None:
         say("allreduce over links of one and of several sockets", 0.0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COUNTS: Final = (2, 4, 8)  # to try beside one: more of them than that only wait for each other
 LARGEST: Final = 4 << 20  # bytes of the allreduce that is measured
-SMALLEST: Final = 1 << 20  # with less than that they make no difference worth measuring
+SMALLEST: Final = 1 << 20  # of less than that nothing is measured
 GAIN: Final = 0.9  # of the time that fewer of them take, at most: each is a descriptor, and memory, in every peer
 _DRAWS: Final = 2  # groups for each count: which of several ways through a network a connection takes is chance
 _ROUNDS: Final = 5
@@ -29,12 +29,12 @@ _ROUNDS: Final = 5
 def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[Communicator]:
     """`comm`, or the same ranks over links of several sockets where that is faster for large arrays.
 
-    Arrays of `nbytes` are the largest that matter. Collective.
+    Arrays of `nbytes` are the largest that matter. Where the user has said how many, those it is. Collective.
     """
     nbytes = min(nbytes, LARGEST)
     with ExitStack() as opened:
         found = comm
-        if nbytes >= SMALLEST and comm._linked.situation.kind == "tcp" and not comm._origin.policy.sockets:
+        if not comm._origin.policy.sockets:
             wider = [opened.enter_context(_wider(comm, count, draw)) for count in COUNTS for draw in range(_DRAWS)]
             x, out = np.ones(nbytes // 4, np.float32), np.empty(nbytes // 4, np.float32)
             calls = [partial(group.allreduce, x, out=out) for group in (comm, *wider)]
