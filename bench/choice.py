@@ -16,8 +16,8 @@ import numpy as np
 import collectives
 from bench.order import Order
 from bench.start import answer, answering
-from collectives.algorithms import registry
 from collectives.calibration.calls import Arrays
+from collectives.calibration.run import candidates
 from collectives.calibration.timing import Stopwatch
 from collectives.schedule.select import select
 
@@ -71,13 +71,12 @@ def run(order: Order) -> list[dict[str, Any]] | None:
     """Measure, as one rank; on rank 0 each Heat, as JSON takes it."""
     with collectives.init(transport=order.transport) as comm:
         arrays, watch = Arrays(max(order.sizes), comm.size), Stopwatch(comm)
-        linked, table = comm._linked, comm._calls.prepare.table
+        situation, table = comm._linked.situation, comm._calls.prepare.table
         found = []
         for collective in order.collectives:
-            usable = registry.algorithms(collective, comm.size)
-            names = [known.name for known in usable if linked.layout.nested or not known.hosts]
+            names = [known.name for known in candidates(comm, collective)]
             for nbytes in order.sizes:
-                chosen = select(collective, nbytes, linked.situation, names.__contains__, table).algorithm
+                chosen = select(collective, nbytes, situation, names.__contains__, table).algorithm
                 racers = [AUTO, *(name for name in names if name != chosen)]
                 calls = {name: arrays.call(comm, collective, name, nbytes) for name in racers}
                 renew, (iterations, rounds) = arrays.renew(nbytes), _LOOKS

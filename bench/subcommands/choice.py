@@ -68,17 +68,15 @@ def command(
     """
     if minbytes > maxbytes:
         raise click.UsageError("the smallest size is larger than the largest")
-    at = [minbytes]
-    while at[-1] * stepfactor <= maxbytes:
-        at.append(at[-1] * stepfactor)
     try:
+        at = tuple(sizes.series(minbytes, maxbytes, stepfactor, None))
         if transport != "auto":
             registry.transport(transport)
     except (ValueError, CollectiveError) as error:
         raise click.UsageError(str(error)) from error
     progress, found = Progress(screen().progress), list[Heat]()
     try:
-        order = Order(tuple(dict.fromkeys(collective)) or ("allreduce",), tuple(at), transport, budget)
+        order = Order(tuple(dict.fromkeys(collective)) or ("allreduce",), at, transport, budget)
         for count in counts:
             progress.show(f"{count} ranks measure {', '.join(order.collectives)}")
             found += measure(order, count)

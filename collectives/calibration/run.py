@@ -135,11 +135,17 @@ def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatc
     alpha, beta, gamma = (max(getattr(link, name) for link in costs.values()) for name in ("alpha", "beta", "gamma"))
     race = _Race(comm, linked.situation, linked.layout, usual, effort, watch, links.Link(alpha, beta, gamma), say)
     found: list[Row] = []
-    contested = [name for name in effort.collectives if len(race.candidates(name)) > 1]
+    contested = [name for name in effort.collectives if len(candidates(comm, name)) > 1]
     for number, collective in enumerate(contested):
         end = watch.spent + (effort.seconds - watch.spent) * _share(contested[number:])
         found += race.run(collective, end)
     return Outcome(Table(tuple(found)), costs, None, watch.spent)
+
+
+def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
+    """Those that are for several ranks on each of several hosts only where there are such."""
+    nested = comm._linked.layout.nested
+    return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]
 
 
 def _share(left: Sequence[str]) -> float:
@@ -163,16 +169,12 @@ class _Race:
     link: links.Link
     say: Say
 
-    def candidates(self, collective: str) -> list[Algorithm]:
-        """Those that are for several ranks on each of several hosts only where there are such."""
-        return [a for a in registry.algorithms(collective, self.comm.size) if self.layout.nested or not a.hosts]
-
     def run(self, collective: str, end: float) -> list[Row]:
         """The rows for one collective, measured until `end` by the stopwatch."""
         sizes = (0,) if collective == "barrier" else self.effort.sizes
         looks = (0,) if collective == "barrier" else self.effort.looks
         arrays = Arrays(sizes[-1], self.comm.size)
-        names = [a.name for a in self.candidates(collective)]
+        names = [a.name for a in candidates(self.comm, collective)]
         models = self._look(collective, names, looks, arrays, self.watch.spent + (end - self.watch.spent) / 3)
         times: list[dict[str, float]] = []
         losses: list[dict[str, float]] = []

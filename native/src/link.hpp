@@ -84,7 +84,7 @@ class Link {
     virtual void poll_for(bool /*sending*/, std::vector<pollfd>& /*polled*/) const {}
     // Whether what is sent passes through a network.
     virtual bool leaves_machine() const { return false; }
-    // Why the peer can be counted as gone, or nullptr. Costs a system call at most.
+    // Why the peer can be counted as gone, or nullptr. Costs a system call a socket at most.
     virtual const char* lost() = 0;
 
     // The peer may go on reading what was sent, and learns that nothing more will come.
@@ -97,6 +97,7 @@ class Link {
     virtual void prefetch() const {}
 
     [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
+
     const Peer& peer() const { return peer_; }
     // From any thread.
     std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }

@@ -6,8 +6,6 @@
 // received than the payload of the frame that is open.
 #pragma once
 
-#include <poll.h>
-
 #include <memory>
 #include <span>
 
