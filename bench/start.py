@@ -30,7 +30,7 @@ _BOOT: Final = (
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
     """Measure with so many ranks; the exit code. Raises StartError, OSError."""
     told = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
-    return processes("bench.rank", told, ranks, store=store, bind=bind)
+    return processes("bench.rank", told, ranks, store=store, bind=bind, addresses=plan.addresses)
 
 
 def processes(
@@ -40,12 +40,21 @@ def processes(
     *,
     store: str = "",
     bind: bool = False,
+    addresses: str = "auto",
     environment: Mapping[str, str] | None = None,
 ) -> int:
     """Run `main()` of that module in so many processes; it gets `told` as JSON. Raises StartError, OSError."""
     command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(told)]
     return launch(
-        Job(command=command, ranks=ranks, store=store, prefix=False, bind=bind, environment=environment or {})
+        Job(
+            command=command,
+            ranks=ranks,
+            store=store,
+            prefix=False,
+            bind=bind,
+            addresses=addresses,
+            environment=environment or {},
+        )
     )
 
 

@@ -23,6 +23,7 @@ from bench.loop import Samples
 from bench.peers import system
 from bench.peers.worker import BOOT
 from bench.plan import PeerPlan
+from collectives.commands import addresses
 
 START: Final = 120.0  # seconds: some systems are slow to import
 ANSWER: Final = 300.0
@@ -40,10 +41,13 @@ class PeerCannot(Exception):
 class Crew:
     """Workers of one peer, one per rank, which sleep between commands."""
 
-    def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
+    def __init__(
+        self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = (), *, random: bool = True
+    ) -> None:
         """Start them, and wait until they have met; `folder` is private, and stays the caller's. PeerFailed.
 
-        `cores`: those that they may use; empty for this process's.
+        `cores`: those that they may use; empty for this process's. `random`: so are their addresses, whatever this
+        process's are, as their own launchers leave them.
         """
         self._name: Final = plan.name
         self._processes: Final[list[subprocess.Popen[bytes]]] = []
@@ -54,7 +58,8 @@ class Crew:
         known = system(plan.name)
         bench = str(Path(__file__).resolve().parents[1])
         try:
-            with Desk() as desk, self._log.open("wb") as log, _on(cores):
+            as_usual = addresses.random() if random else contextlib.nullcontext()
+            with Desk() as desk, self._log.open("wb") as log, _on(cores), as_usual:
                 worker = ["-I", "-c", BOOT, bench, plan.name, desk.name, str(private), str(ranks)]
                 environment = {**os.environ, **known.environment(str(private))}
                 for command in known.commands(Path(plan.python), worker, ranks):

@@ -27,6 +27,7 @@ from bench.report import Screen
 from bench.start import start
 from bench.subcommands.options import names, positive, say, screen, size, writable
 from bench.traces import TRACES
+from collectives.commands.addresses import ADDRESSES
 from collectives.commands.run import STORES
 from collectives.commands.supervise import StartError
 from collectives.init import check_segment
@@ -167,6 +168,13 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 )
 @click.option("--bind", is_flag=True, help="Give each rank that is started here cores of its own.")
 @click.option(
+    "--addresses",
+    type=click.Choice(ADDRESSES),
+    default="auto",
+    show_default=True,
+    help="As of `collectives run`; auto: those of peers random, as their launchers leave them.",
+)
+@click.option(
     "--timeout",
     type=float,
     callback=positive,
@@ -208,6 +216,7 @@ def command(
     segment: int | None,
     store: str | None,
     bind: bool,
+    addresses: str,
     timeout: float,
     json: str | None,
     plot: str | None,
@@ -284,6 +293,7 @@ def command(
         rounds=rounds or (1 if alone else ROUNDS),
         check=check == "1",
         timeout=timeout,
+        addresses=addresses,
         transport=transport,
         segment=segment,
         modules=modules,

@@ -28,6 +28,7 @@ from bench.report import ABSENT, Screen
 from bench.standing import FAIL, PASS, Cell, Session, cells
 from bench.start import start
 from bench.subcommands.options import names, positive, say, screen, writable
+from collectives.commands.addresses import ADDRESSES
 from collectives.commands.supervise import StartError
 
 BUDGET: Final = 600.0
@@ -45,6 +46,9 @@ _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
     "--buffers", type=click.Choice(["plain", "shared"]), help="Only lines for ordinary arrays, or for comm.empty's."
 )
 @click.option("--renew", is_flag=True, help="Every rank writes its input before each call, outside the clock.")
+@click.option(
+    "--addresses", type=click.Choice(ADDRESSES), default="auto", show_default=True, help="As of `collectives bench`."
+)
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 also where a bar is missed.")
 def command(
@@ -55,6 +59,7 @@ def command(
     collective: tuple[str, ...],
     buffers: str | None,
     renew: bool,
+    addresses: str,
     json: str | None,
     strict: bool,
 ) -> None:
@@ -91,7 +96,7 @@ def command(
     share = len({line.setting for line in lines}) / len({line.setting for line in LINES})
     started = datetime.now(timezone.utc).astimezone()
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
-        runs = _Runs(replace(here, table=False), Path(folder))
+        runs = _Runs(replace(here, table=False), Path(folder), addresses)
         session = Session(lines, budget or BUDGET * share, rounds, pythons, runs.measure, say, renew)
         try:
             documents = session.documents()
@@ -116,15 +121,17 @@ def _cores() -> int:
 class _Runs:
     """Measures plans in processes of their own, and reads what they leave."""
 
-    def __init__(self, quiet: Screen, folder: Path) -> None:
+    def __init__(self, quiet: Screen, folder: Path, addresses: str) -> None:
         self._screen: Final = quiet
+        self._addresses: Final = addresses
         self._file: Final = folder / "run.json"
         self.wrong = False
 
     def measure(self, plan: Plan, ranks: int) -> dict[str, Any] | None:
         self._file.unlink(missing_ok=True)
         bind = ranks <= _cores()  # as the MPIs do by themselves
-        code = start(replace(plan, json=str(self._file)), self._screen, ranks, "", bind)
+        chosen = replace(plan, json=str(self._file), addresses=self._addresses)
+        code = start(chosen, self._screen, ranks, "", bind)
         if code == 130:
             raise click.Abort
         self.wrong |= code == 1

@@ -34,6 +34,7 @@ class Job:
 
     `ranks` processes are started here, as ranks `first`, `first + 1`, … of `size` (0: of `ranks`). `store`,
     `run_id` and `secret_file` may be left empty when all ranks are here: then they are made for this job.
+    `addresses`: one of `addresses.ADDRESSES`.
     """
 
     command: Sequence[str]
@@ -47,6 +48,7 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: bool = True
     bind: bool = False
+    addresses: str = "auto"
     grace: float = GRACE
 
 
@@ -64,7 +66,7 @@ def launch(job: Job) -> int:
 
 def _processes(job: Job, directory: Path) -> list[Process]:
     shared = _shared(job, directory)
-    cores = sorted(os.sched_getaffinity(0))
+    cores, same = sorted(os.sched_getaffinity(0)), same_addresses(job)
     return [
         Process(
             rank=job.first + local,
@@ -78,6 +80,7 @@ def _processes(job: Job, directory: Path) -> list[Process]:
                 "COLLECTIVES_LOCAL_RANK": str(local),
             },
             cores=_share(cores, local, job.ranks) if job.bind else None,
+            same_addresses=same,
             reads_input=job.first + local == 0,
         )
         for local in range(job.ranks)
@@ -92,6 +95,16 @@ def run_id(text: str) -> str:
 def chooses_threads(job: Job) -> bool:
     """Whether the number of threads a rank is left to us: several ranks, and OMP_NUM_THREADS is not set."""
     return job.ranks > 1 and "OMP_NUM_THREADS" not in {*os.environ, *job.environment}
+
+
+def same_addresses(job: Job) -> bool:
+    """Whether all ranks have their code and data at the same addresses, which then are not random.
+
+    A core that ranks take turns on predicts branches by their addresses, and so by what the other ranks did.
+    """
+    if job.addresses == "auto":
+        return job.ranks > len(os.sched_getaffinity(0)) and job.size in (0, job.ranks)
+    return job.addresses == "same"
 
 
 def _threads(job: Job, cores: int) -> dict[str, str]:

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from collectives.commands.launcher import GRACE, PER_RANK, Job, chooses_threads, launch
+from collectives.commands.addresses import ADDRESSES
+from collectives.commands.launcher import GRACE, PER_RANK, Job, chooses_threads, launch, same_addresses
 from collectives.commands.supervise import StartError
 from native.errors import AuthError
 from rendezvous import secret
@@ -107,6 +108,14 @@ class _Command(click.Command):
 )
 @click.option("--bind", is_flag=True, help="Give each rank cores of its own.")
 @click.option(
+    "--addresses",
+    type=click.Choice(ADDRESSES),
+    default="auto",
+    show_default=True,
+    help="Of code and data: random, or the same in all ranks, which is faster where they share cores; "
+    "auto: the same where ranks outnumber cores and all are here.",
+)
+@click.option(
     "--grace",
     type=float,
     callback=_seconds,
@@ -135,6 +144,7 @@ def command(
     timeout: float | None,
     environment: dict[str, str],
     bind: bool,
+    addresses: str,
     grace: float,
     no_prefix: bool,
     nnodes: int,
@@ -186,10 +196,13 @@ def command(
         environment=environment,
         prefix=not no_prefix,
         bind=bind,
+        addresses=addresses,
         grace=grace,
     )
     if chooses_threads(job) and not bind:
         click.echo("collectives: OMP_NUM_THREADS=1 in each rank; set it to choose otherwise", err=True)
+    if addresses == "auto" and same_addresses(job):
+        click.echo("collectives: more ranks than cores: all have the same addresses, or --addresses random", err=True)
     try:
         status = launch(job)
     except (StartError, OSError) as error:

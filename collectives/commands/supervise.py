@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 
-from collectives.commands import janitor
+from collectives.commands import addresses, janitor
 from collectives.commands.output import Console, Stream, colourful, mark
 
 FORWARDED: Final = (
@@ -49,12 +49,16 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What to start for one rank: its number, program, environment, and the cores it may use (None: all)."""
+    """What to start for one rank: its number, program, environment, and the cores it may use (None: all).
+
+    `same_addresses`: it has its code and data where all processes of that program started so have them.
+    """
 
     rank: int
     command: Sequence[str]
     environment: Mapping[str, str]
     cores: frozenset[int] | None = None
+    same_addresses: bool = False
     reads_input: bool = False
 
 
@@ -170,7 +174,7 @@ class _Supervisor:
                 stdin=None if process.reads_input else subprocess.DEVNULL,
                 stdout=ends[0][1],
                 stderr=ends[1][1],
-                preexec_fn=_tied_to_us(process.cores),  # noqa: PLW1509 (see there)
+                preexec_fn=_before_exec(process.cores, process.same_addresses),  # noqa: PLW1509 (see there)
             )
         except (OSError, subprocess.SubprocessError) as error:
             for read, _ in ends:
@@ -318,7 +322,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _tied_to_us(cores: frozenset[int] | None) -> Callable[[], None]:
+def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable[[], None]:
     """What a child does between fork and exec: ask to die with us, leave the terminal, and keep to its cores.
 
     A process group of its own, and no terminal: so it may read ours, and Ctrl-C reaches it through us alone. It stays
@@ -340,6 +344,8 @@ def _tied_to_us(cores: frozenset[int] | None) -> Callable[[], None]:
             os.close(terminal)
         if cores is not None:
             os.sched_setaffinity(0, cores)
+        if same_addresses:
+            addresses.choose(same=True)
 
     return before_exec
 

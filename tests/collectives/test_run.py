@@ -190,6 +190,25 @@ def test_bind_gives_each_rank_its_share_of_the_cores() -> None:
     assert [rank["cores"] for rank in ranks] == [[core] for core in cores]
 
 
+def test_ranks_that_share_cores_have_the_same_addresses() -> None:
+    cores = len(os.sched_getaffinity(0))
+    show = (
+        "import ctypes; print(open('/proc/self/personality').read().strip(), "
+        "ctypes.addressof(ctypes.c_int.in_dll(ctypes.pythonapi, 'Py_OptimizeFlag')))"
+    )
+
+    def addresses(*arguments: str) -> tuple[set[bool], int, bool]:
+        result = run(*arguments, sys.executable, "-c", show)
+        found = [line.split()[-2:] for line in result.stdout.decode().splitlines()]
+        fixed = {bool(int(personality, 16) & 0x0040000) for personality, _ in found}
+        return fixed, len({address for _, address in found}), b"--addresses random" in result.stderr
+
+    assert addresses("-n", str(cores + 1)) == ({True}, 1, True)
+    assert addresses("-n", str(cores + 1), "--addresses", "random") == ({False}, cores + 1, False)
+    assert addresses("-n", str(cores)) == ({False}, cores, False)
+    assert addresses("-n", "2", "--addresses", "same") == ({True}, 1, False)
+
+
 def test_several_hosts(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(bytes(32))
