@@ -21,7 +21,8 @@ broadcast       any  any  64K   hierarchical_binomial   hosts=2- per-host=2-  : 
 broadcast       any  any  any   hierarchical_chain      hosts=2- per-host=2-  : each host gets and sends the array once
 reduce          any  any  any   hierarchical_binomial   hosts=2- per-host=2-  : each host sends the array once
 
-allreduce       self,inproc,shm  1-2   64K   one_shot             : one synchronisation; both read all of a small array
+allreduce       self,inproc      1-2   64K   one_shot             : one synchronisation; both read all of a small array
+allreduce       shm              1-2   40K   one_shot             : one synchronisation; both read all of a small array
 allreduce       inproc,shm       3-4   4K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
 allreduce       shm              3-4   64K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           3-4   64K   claim      crowded=yes : whoever has a core reduces for all

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from collectives.schedule.cost import Costs
-from collectives.schedule.form import Reduce, Schedule
+from collectives.schedule.form import Recv, Reduce, Schedule, Send
 from collectives.schedule.topology import Topology
 
 _ON_BOARD: Final = 4 << 10  # bytes at most, if each rank has a core
 _ON_BOARD_CROWDED: Final = 128 << 10
+_GIVEN: Final = 128 << 10  # to the other of two ranks with cores
+_GIVEN_TO_COPY: Final = (32 << 10) - 1
 _POOLED: Final = 4 << 10  # bytes at least
 _POOLED_WITH_CORES: Final = 8  # ranks at most, if each has a core
 
@@ -33,12 +35,13 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class Shortcuts:
     """What a schedule allows. `blocks`: of the larger buffer; a rank says `said` of them on a board, 0 if it may not be
-    done there, and takes `taken` of each other rank's."""
+    done there, and takes `taken` of each other rank's; `mutual`: all do both."""
 
     blocks: int
     pooled: bool
     said: int
     taken: int
+    mutual: bool
     reduces: bool
     shared: bool
 
@@ -46,25 +49,34 @@ class Shortcuts:
     def of(schedule: Schedule) -> Shortcuts:
         said, taken = (0, 0) if schedule.flat is None else (chunk.count for chunk in schedule.flat)
         reductions = [step for step in schedule.steps if isinstance(step, Reduce)]
+        sends = any(isinstance(step, Send) for step in schedule.steps)
+        mutual = sends and any(isinstance(step, Recv | Reduce) for step in schedule.steps)
         shared = any(step.shared for step in reductions)
         blocks = max(*schedule.grid, 1)
-        return Shortcuts(blocks, schedule.pooled, said, taken, bool(reductions), shared)
+        return Shortcuts(blocks, schedule.pooled, said, taken, mutual, bool(reductions), shared)
 
     def take(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
         """None where messages are exchanged after all."""
         if not 1 < ranks <= topology.ranks_per_host:
             return None
         crowd = topology.per_core(ranks)
-        if self.said and costs.board > 0 and nbytes <= (_ON_BOARD_CROWDED if crowd > 1 else _ON_BOARD):
-            return self._on_board(nbytes / self.blocks, ranks, crowd, costs)
+        if self.said and costs.board > 0:
+            if nbytes <= (_ON_BOARD_CROWDED if crowd > 1 else _ON_BOARD):
+                return self._on_board(self.said, nbytes / self.blocks, ranks, crowd, costs)
+            if ranks == 2 and crowd == 1 and self._is_exchanged(nbytes):
+                return self._on_board(self.taken, nbytes / self.blocks, ranks, crowd, costs)
         many = crowd == 1 and ranks > _POOLED_WITH_CORES
         if self.pooled and costs.pool_bandwidth > 0 and nbytes >= _POOLED and not many:
             return _pooled(nbytes, ranks, crowd, costs)
         return None
 
-    def _on_board(self, block: float, ranks: int, crowd: int, costs: Costs) -> Done:
+    def _is_exchanged(self, nbytes: int) -> bool:
+        given = nbytes * self.taken / self.blocks
+        return self.mutual and not self.shared and given <= (_GIVEN if self.reduces else _GIVEN_TO_COPY)
+
+    def _on_board(self, says: int, block: float, ranks: int, crowd: int, costs: Costs) -> Done:
         """Every rank says what it has to and looks at what all others have, in one turn of each."""
-        said, taken = self.said * block, self.taken * block * (ranks - 1)
+        said, taken = says * block, self.taken * block * (ranks - 1)
         if not self.reduces:
             moved = (said + taken) / costs.inside_bandwidth
         elif self.shared:  # by whoever has a core, a part each; the other parts are copied

@@ -87,12 +87,12 @@ std::size_t Geometry::flat_data_offset() const {
     return flat_offset() + round_up(sizeof(FlatBoard) + flat_slots * size * sizeof(FlatLine), page_size);
 }
 
-std::size_t Geometry::large_offset() const {
+std::size_t Geometry::flat_large_offset() const {
     return round_up(flat_data_offset() + flat_slots * size * on_board, page_size);
 }
 
 std::size_t Geometry::heap_offset() const {
-    return round_up(large_offset() + large_slots * slot_bytes, huge_page);
+    return round_up(flat_large_offset() + large_slots * size * slot_bytes, huge_page);
 }
 
 std::size_t heap_reserve(int size) {

@@ -15,7 +15,7 @@
 //     PoolBoard                  who has added to the accumulators and got what they held
 //     accumulators               what all ranks add to, see Pool; of two ranks only
 //     FlatBoard                  what ranks say in small operations, see Flat
-//     large                      what this rank says of what is too large for a board
+//     places                     what they say there that does not fit into a line
 //     heap                       arrays from Communicator.empty()
 #pragma once
 
@@ -126,16 +126,17 @@ struct PoolBoard {
 
 // See Flat. Neighbours' lines lie two cache lines apart, since cores fetch them in pairs.
 struct alignas(2 * cache_line) FlatLine {
-    static constexpr std::size_t inline_bytes = 120;
+    static constexpr std::size_t inline_bytes = 112;
 
-    std::atomic<std::uint64_t> tag;  // number and fingerprint of the operation; stored last
+    std::atomic<std::uint64_t> tag;    // number and fingerprint of the operation; stored last
+    std::atomic<std::uint64_t> taken;  // in which its owner has taken what lay elsewhere
     std::array<std::byte, inline_bytes> data;
 };
 static_assert(sizeof(FlatLine) == 2 * cache_line);
 
-inline constexpr std::uint64_t on_board = 4 << 10;  // the most bytes that a rank can say there
 inline constexpr std::size_t flat_slots = 8;
-inline constexpr std::size_t large_slots = 2;
+inline constexpr std::uint64_t on_board = 4 << 10;  // bytes beside each line
+inline constexpr std::size_t large_slots = 2;       // for what is longer
 
 struct FlatBoard {
     std::atomic<std::uint32_t> sleepers;  // ranks that sleep until something is said
@@ -158,7 +159,7 @@ struct Geometry {
     std::size_t accumulators_offset() const;
     std::size_t flat_offset() const;
     std::size_t flat_data_offset() const;
-    std::size_t large_offset() const;
+    std::size_t flat_large_offset() const;
     std::size_t heap_offset() const;
     std::size_t total() const { return heap_offset() + heap_bytes; }
 };
@@ -192,10 +193,8 @@ class Arena {
     FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
     // Room for `on_board` bytes beside each line.
     std::byte* flat_data() { return base_ + geometry_.flat_data_offset(); }
-    // Room for `slot_bytes` that this rank says.
-    std::byte* large(std::size_t index) {
-        return base_ + geometry_.large_offset() + index * geometry_.slot_bytes;
-    }
+    // Room for `slot_bytes` of each rank, [large_slots][size].
+    std::byte* flat_large() { return base_ + geometry_.flat_large_offset(); }
     // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.
     std::byte* at(std::uint64_t offset) {
         return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(base_) + offset);

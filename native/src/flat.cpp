@@ -1,10 +1,15 @@
 #include "flat.hpp"
 
+#include <cstring>
+
 #include "copy.hpp"
 
 namespace collectives {
 
 namespace {
+
+// In so many operations there is room for n bytes each.
+std::size_t slots_of(std::size_t n) { return n > on_board ? large_slots : flat_slots; }
 
 std::uint64_t tag_of(std::uint64_t number, std::uint32_t fingerprint) { return number << 32 | fingerprint; }
 
@@ -12,11 +17,11 @@ std::uint64_t tag_of(std::uint64_t number, std::uint32_t fingerprint) { return n
 
 void Flat::open(std::shared_ptr<Arena> arena) {
     board_ = &arena->flat_board();
-    data_ = arena->flat_data();
     arena_ = std::move(arena);
 }
 
-bool Flat::may_say(std::uint64_t number, std::size_t slots, std::vector<int>* late) {
+bool Flat::may_say(std::uint64_t number, std::size_t n, std::vector<int>* late) {
+    const std::size_t slots = slots_of(n);
     if (number <= done_by_all_ + slots) return true;
     const std::uint64_t oldest = number - slots;
     bool all = true;
@@ -31,8 +36,35 @@ bool Flat::may_say(std::uint64_t number, std::size_t slots, std::vector<int>* la
 }
 
 void Flat::say(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n) {
-    copy_bytes(place(number, rank_, n), data, n);
+    put(number, data, n);
     line(number, rank_).tag.store(tag_of(number, fingerprint), std::memory_order_release);
+}
+
+void Flat::say_where(std::uint64_t number, std::uint32_t fingerprint, std::uint64_t offset,
+                     const std::byte* data, std::size_t n) {
+    if (offset == 0) put(number, data, n);
+    std::memcpy(line(number, rank_).data.data(), &offset, sizeof(offset));
+    line(number, rank_).tag.store(tag_of(number, fingerprint), std::memory_order_release);
+}
+
+std::uint64_t Flat::where(std::uint64_t number, std::size_t rank) const {
+    std::uint64_t offset = 0;
+    std::memcpy(&offset, line(number, rank).data.data(), sizeof(offset));
+    return offset;
+}
+
+void Flat::take(std::uint64_t number) { line(number, rank_).taken.store(number, std::memory_order_release); }
+
+bool Flat::has_taken(std::uint64_t number, std::size_t rank) const {
+    return line(number, rank).taken.load(std::memory_order_seq_cst) == number;
+}
+
+void Flat::put(std::uint64_t number, const std::byte* data, std::size_t n) {
+    if (n > on_board) {
+        stage_(place(number, rank_, n), data, n);
+    } else {
+        copy_bytes(place(number, rank_, n), data, n);
+    }
 }
 
 bool Flat::has_reached(std::uint64_t number, std::size_t rank) const {
@@ -48,8 +80,11 @@ bool Flat::has_said(std::uint64_t number, std::size_t rank, std::uint32_t& finge
 }
 
 std::byte* Flat::place(std::uint64_t number, std::size_t rank, std::size_t n) const {
-    return n <= FlatLine::inline_bytes ? line(number, rank).data.data()
-                                       : data_ + index(number, rank) * on_board;
+    if (n <= FlatLine::inline_bytes) return line(number, rank).data.data();
+    // Two ranks change places each time.
+    const std::size_t owner = size_ == 2 ? rank ^ (number / slots_of(n) & 1) : rank;
+    if (n <= on_board) return arena_->flat_data() + index(number, owner) * on_board;
+    return arena_->flat_large() + (number % large_slots * size_ + owner) * arena_->geometry().slot_bytes;
 }
 
 }  // namespace collectives

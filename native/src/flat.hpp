@@ -4,10 +4,14 @@
 // A rank that has little time on a core, and finds its caches cold, touches a page or two instead of several
 // of each peer.
 //
+// Reading what another core has written takes it out of that core's caches. So two ranks change places each
+// time, for what does not fit into a line: each writes where it has read.
+//
 // Invariant: operations on a board have numbers, the same on every rank, and are done in their order. What is
 // said in one stays until all have done it: whoever has a line in an operation has done all before it, so the
-// one `flat_slots` later may overwrite it once all ranks have a line in the one after it. A rank that says
-// nothing stores its line when it has taken what it wants.
+// one `flat_slots` later (`large_slots` where it is large) may overwrite it once all ranks have a line in the
+// one after it. A rank that says nothing stores its line when it has taken what it wants. Nothing that is
+// said on one board lies in memory of another, whose operations may be ahead.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +19,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "staging.hpp"
 
 namespace collectives {
 
@@ -28,16 +33,23 @@ class Flat {
     // The next operation's number. From 1 on.
     std::uint64_t next() { return ++count_; }
 
-    // Whether this rank may say something in that operation, where there is room for what it says in so many
-    // of them; if not, `late` holds those that must go on first.
-    bool may_say(std::uint64_t number, std::size_t slots, std::vector<int>* late = nullptr);
+    // Whether this rank may say n bytes in that operation; if not, `late` holds those that must go on first.
+    bool may_say(std::uint64_t number, std::size_t n, std::vector<int>* late = nullptr);
     void say(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
+    // The same where it may lie in the heap of its owner's arena: at `offset` if that is not 0.
+    void say_where(std::uint64_t number, std::uint32_t fingerprint, std::uint64_t offset,
+                   const std::byte* data, std::size_t n);
     // Whether that rank has; its line's fingerprint then.
     bool has_said(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const;
     // What it has said, n bytes.
     const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return place(number, rank, n);
     }
+    // Where what it has said so lies, or 0.
+    std::uint64_t where(std::uint64_t number, std::size_t rank) const;
+    // This rank has taken what lies there, and whether another one has.
+    void take(std::uint64_t number);
+    bool has_taken(std::uint64_t number, std::size_t rank) const;
     // All ranks have.
     void all_said(std::uint64_t number) { done_by_all_ = number - 1; }
 
@@ -51,14 +63,15 @@ class Flat {
     FlatLine& line(std::uint64_t number, std::size_t rank) const {
         return board_->lines[index(number, rank)];
     }
-    // Where n bytes are said: in the line, or beside it.
+    void put(std::uint64_t number, const std::byte* data, std::size_t n);
+    // Where n bytes are said: in the line, beside it, or where there is room for more.
     std::byte* place(std::uint64_t number, std::size_t rank, std::size_t n) const;
 
     std::size_t rank_;
     std::size_t size_;
     std::shared_ptr<Arena> arena_;
     FlatBoard* board_ = nullptr;
-    std::byte* data_ = nullptr;
+    StagingCopy stage_;  // of what is large
     std::uint64_t count_ = 0;
     std::uint64_t done_by_all_ = 0;  // as far as is known
 };

@@ -8,7 +8,9 @@ namespace collectives {
 
 namespace {
 
+// Where each rank has a core of its own: all accumulators stay in its cache, beside the arrays.
 constexpr std::size_t smallest_piece = 16 << 10;
+constexpr std::size_t largest_piece = 32 << 10;
 
 // An accumulator's word: the piece's number, and the rank that has added to it last.
 constexpr unsigned rank_bits = 16;
@@ -44,7 +46,7 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
     half_ = std::min(rounded((n + 1) / 2), n);
     const std::size_t most = parts_[0].arena->geometry().cast_slot_bytes;
     // Ranks with cores of their own work one behind the other, each on another piece.
-    piece_ = crowded_ ? half_ : std::max(rounded(half_ / size_), smallest_piece);
+    piece_ = crowded_ ? half_ : std::clamp(rounded(half_ / size_), smallest_piece, largest_piece);
     piece_ = std::min(piece_, most);
     before_ += pieces_;  // those of the operation before
     pieces_ = (half_ + piece_ - 1) / piece_;
@@ -98,6 +100,7 @@ bool Pool::add(std::size_t half) {
         const std::array<const std::byte*, 2> operands{sum, own};
         const bool last = part.position + 1 == size_;
         kernel_.reduce(sum, operands.data(), operands.size(), n / kernel_.unit, last ? kernel_.scale : 1.0);
+        if (last) copy_out(half, piece);
     }
     word(half, piece).store(added_by(number(piece), rank_), std::memory_order_release);
     ++part.added;
@@ -110,11 +113,15 @@ bool Pool::get(std::size_t half) {
     if (piece == part.added) return false;
     if (word(half, piece).load(std::memory_order_acquire) != added_by(number(piece), last_of(half)))
         return false;
+    copy_out(half, piece);
+    return true;
+}
+
+void Pool::copy_out(std::size_t half, std::uint64_t piece) {
     const auto copy = stores_ == Stores::streaming ? copy_streaming : copy_bytes;
     copy(out_ + offset_of(half, piece), accumulator(half, piece), length_of(half, piece));
     parts_[half].arena->pool_board().got[rank_].store(number(piece), std::memory_order_release);
-    ++part.got;
-    return true;
+    ++parts_[half].got;
 }
 
 bool Pool::advance(std::vector<int>& waiting) {

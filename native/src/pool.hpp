@@ -5,7 +5,8 @@
 // copies its part there, each of the others adds its own, and all copy the result out. A rank reads its input
 // once and writes its output once; what is in between stays in the caches. One half begins with rank 0, the
 // other with the rank in the middle, so that where ranks outnumber cores, and neighbours share one, each core
-// has work at once and an accumulator moves from core to core once.
+// has work at once and an accumulator moves from core to core once. Reading what another core has written
+// takes it out of that core's caches: so the rank that adds last copies the result out before anyone else.
 //
 // Invariant: pieces are numbered over all operations of the group in their order, the same on every rank. An
 // accumulator is written to only by the rank that its word names as the next one, and holds the next piece
@@ -66,6 +67,7 @@ class Pool {
 
     bool add(std::size_t half);
     bool get(std::size_t half);
+    void copy_out(std::size_t half, std::uint64_t piece);
 
     std::size_t rank_;
     std::size_t size_;

@@ -274,16 +274,21 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
                           std::span(sources_).subspan(first_source), std::span(gates_).subspan(first_gate)});
     }
     if (plan.flat && in.are_even() && out.are_even() && std::max(in_bytes_, out_bytes_) <= most_flat) {
-        flat_ = Flat{place(plan.flat->said), length(plan.flat->said),
-                     place(plan.flat->taken).offset - place(plan.flat->said).offset};
+        const Place said = place(plan.flat->said);
+        const Place taken = place(plan.flat->taken);
+        flat_ = Flat{said, length(plan.flat->said), taken.offset - said.offset, length(plan.flat->taken), {}};
         for (std::uint32_t i = 0; i < tasks_.size(); ++i) {
             const bool receives = std::any_of(plan.steps[i].operands.begin(), plan.steps[i].operands.end(),
                                               [](const Operand& operand) { return operand.peer >= 0; }) ||
                                   plan.steps[i].kind == StepKind::recv;
-            if (receives && tasks_[i].length != length(plan.flat->taken)) {
+            if (receives && tasks_[i].length != flat_->part) {
                 bad(i, "takes another part than the flat exchange says");
             }
         }
+        const auto sent = std::find_if(tasks_.begin(), tasks_.end(),
+                                       [](const Task& task) { return task.kind == StepKind::send; });
+        const bool mutual = plan.size == 2 && sent != tasks_.end() && !plan.sources.empty();
+        if (mutual && sent->length == flat_->part) flat_->given = sent->dst;
     }
 }
 

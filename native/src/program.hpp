@@ -21,7 +21,7 @@ namespace collectives {
 enum class StepKind : std::uint8_t { send, recv, reduce, copy };
 
 // The most bytes, in and out, of an operation that is done in a Flat.
-inline constexpr std::uint64_t most_flat = 128 << 10;
+inline constexpr std::uint64_t most_flat = 256 << 10;
 
 inline constexpr int buffer_in = 0;
 inline constexpr int buffer_out = 1;
@@ -180,6 +180,9 @@ class Operation {
         Place said;
         std::uint64_t length = 0;  // of what is said
         std::uint64_t taken = 0;   // where in it the part begins that this rank takes
+        std::uint64_t part = 0;    // and its length
+        // Of two ranks that both say something: the part that the other takes, as long as ours of theirs.
+        std::optional<Place> given;
     };
 
     Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in, const Bounds& out,

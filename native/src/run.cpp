@@ -9,9 +9,8 @@ namespace {
 // Scratch memory up to this size is kept for the next operation.
 constexpr std::uint64_t kept_scratch = 1 << 20;
 constexpr std::uint64_t scratch_alignment = 64;
-// From these sizes on one copy by the kernel is cheaper than one to staging and one from there. What is not
-// copied but reduced is copied once more that way.
-constexpr std::uint64_t pulled_from = 32 << 10;
+// From these sizes on (see Run::pulled_from) one copy by the kernel is cheaper than one to staging and one
+// from there. What is not copied but reduced is copied once more that way.
 constexpr std::uint64_t combined_from = 256 << 10;
 constexpr std::uint64_t several_combined_from = 512 << 10;
 // Messages that stay in no cache are better staged: the kernel's copy writes through the caches all the same,
@@ -22,7 +21,7 @@ constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in 
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
 std::uint64_t pulled_from_of(const Program& program, bool in_place) {
-    if (program.combines == 0) return pulled_from;
+    if (program.combines == 0) return Run::pulled_from;
     // In place nothing can be written before others have read it. What is shared everyone would read, all of
     // it.
     if (in_place || program.shared || program.combines > most_combined) return ~std::uint64_t{0};
@@ -78,6 +77,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     find_memory_shared(earlier);
     turns_.clear();
     active_.clear();
+    shows_memory_ = false;
     way_ = choose_way();
     if (way_ != Way::links) take_number(earlier);
     if (together_) together_->abandon();
@@ -100,6 +100,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
 
 Run::Way Run::choose_way() const {
     if (may_be_flat()) return Way::flat;
+    if (may_exchange()) return Way::exchange;
     if (!may_be_pooled()) return Way::links;
     return is_in_heap() ? Way::open : Way::pool;
 }
@@ -169,7 +170,7 @@ void Run::release(std::uint32_t step) {
 void Run::end() {
     if (unfinished_ > 0) {
         for (const int peer : operation().program().peers) {
-            if (ShmLink* const shm = shared_memory(peer)) shm->abandon();
+            if (ShmLink* const shm = shared_memory(peer)) shm->abandon(shows_memory_);
         }
     }
     for (ShmLink* const link : posted_) link->withdraw();

@@ -51,7 +51,6 @@ struct Workshop {
     std::uint32_t pieces = 0;        // of these so far
     bool crowded = false;            // ranks outnumber cores
     bool pooling = false;            // all ranks are processes that share memory: allreduces may be pooled
-    StagingCopy stage;               // of what is said
     std::unique_ptr<Pool> pool;      // once there was one
     std::vector<Flat> boards;        // by the rank that owns the board; empty where none can be
 };
@@ -63,6 +62,9 @@ class Run {
         int peer = -1;
         bool sending = false;
     };
+
+    // The shortest message that the receiver copies out of the sender's process.
+    static constexpr std::uint64_t pulled_from = 32 << 10;
 
     explicit Run(Workshop& workshop) : workshop_(workshop) {}
 
@@ -113,15 +115,19 @@ class Run {
         std::uint32_t step = 0;
     };
 
-    // How the operation is done: task by task over links, or in a Flat, or, announced there, in a Pool. Open:
-    // over links or in a Pool, which depends on ranks that have not come yet.
-    enum class Way : std::uint8_t { links, flat, pool, open };
+    // How the operation is done: task by task over links, or in a Flat, by two ranks there what is longer,
+    // or, announced there, in a Pool. Open: over links or in a Pool, which depends on ranks that have not
+    // come yet.
+    enum class Way : std::uint8_t { links, flat, exchange, pool, open };
 
     Way choose_way() const;
 
     // --- operations on a board, see Flat
     bool may_be_flat() const;
-    bool is_on_board() const { return way_ == Way::flat || way_ == Way::pool; }
+    // Whether two ranks say there what is long, each only what the other takes.
+    bool may_exchange() const;
+    bool is_said() const { return way_ == Way::flat || way_ == Way::exchange; }
+    bool is_on_board() const { return is_said() || way_ == Way::pool; }
     // The next number there. Operations have their turns in its order.
     void take_number(std::span<const std::unique_ptr<Run>> earlier);
     bool has_its_turn();
@@ -134,9 +140,16 @@ class Run {
     // Whether all of it is done.
     bool take_what_was_said();
     bool reduce_what_was_said(const Task& task);
-    bool is_large() const { return way_ == Way::flat && operation().flat()->length > on_board; }
-    std::size_t slots() const { return is_large() ? large_slots : flat_slots; }
+    // How many bytes it says.
+    std::size_t length_said() const {
+        if (way_ == Way::exchange) return static_cast<std::size_t>(operation().flat()->part);
+        return way_ == Way::flat ? static_cast<std::size_t>(operation().flat()->length) : 1;
+    }
     const std::byte* said_by(int peer) const;
+    // Where in our arena peers can read what is said; 0 where it has to be copied.
+    std::uint64_t shown_at() const;
+    // Tell the peer whose memory was read; whether ours has been.
+    bool has_exchanged();
     // Whose doing is missing there.
     void late_on_board(std::vector<int>& ranks);
     void wake_sleepers();
@@ -215,7 +228,8 @@ class Run {
     bool held_ = false;
     const Run* behind_ = nullptr;  // the last earlier run that works on the same memory
     Way way_ = Way::links;
-    bool has_come_ = false;  // to its board: this rank has said what it has to say
+    bool shows_memory_ = false;  // the peer reads what we say where it is
+    bool has_come_ = false;      // to its board: this rank has said what it has to say
     Flat* board_ = nullptr;
     std::uint64_t number_ = 0;           // there
     const Run* before_there_ = nullptr;  // the last earlier one there

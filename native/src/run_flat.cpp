@@ -18,9 +18,27 @@ bool Run::may_be_flat() const {
     // All that it depends on is the same on every rank.
     const auto size = static_cast<std::uint32_t>(operation().program().size);
     if (!operation().flat() || !workshop_.together || size == 1 || request_.call.root >= size) return false;
-    // Ranks that have a core each had better read large data where it lies.
+    // Of ranks that have a core each, most had better read large data where it lies.
     const std::uint64_t most = workshop_.crowded ? workshop_.arena->geometry().slot_bytes : 0;
     return std::max(operation().in_bytes(), operation().out_bytes()) <= std::max(most, on_board);
+}
+
+bool Run::may_exchange() const {
+    // All that it depends on is the same on both.
+    const Program& program = operation().program();
+    if (program.size != 2 || !workshop_.pooling || workshop_.crowded || program.shared) return false;
+    if (!operation().flat() || !operation().flat()->given) return false;
+    std::uint64_t most = workshop_.arena->geometry().slot_bytes;
+    if (program.combines == 0) most = std::min(most, pulled_from - 1);
+    const std::uint64_t part = operation().flat()->part;
+    return part > FlatLine::inline_bytes && part <= most;  // where it lies is said in the line
+}
+
+std::uint64_t Run::shown_at() const {
+    const bool overwritten = operation().program().combines > 0 && request_.in == request_.out;
+    const std::byte* const given = at(*operation().flat()->given);
+    if (overwritten || !workshop_.arena->in_heap(given, length_said())) return 0;
+    return workshop_.arena->offset_of(given);
 }
 
 void Run::take_number(std::span<const std::unique_ptr<Run>> earlier) {
@@ -65,7 +83,8 @@ bool Run::advance_on_board() {
     if (way_ == Way::pool) moved |= advance_pool();
     if (!all || (way_ == Way::pool && !workshop_.pool->is_complete())) return moved;
     const Program& program = operation().program();
-    if (way_ == Way::flat && !take_what_was_said()) return moved;
+    if (is_said() && !take_what_was_said()) return moved;
+    if (way_ == Way::exchange && !has_exchanged()) return moved;
     if (!program.says) {
         board_->say(number_, context_.fingerprint, nullptr, 0);
         wake_sleepers();
@@ -83,14 +102,14 @@ bool Run::say() {
         board_->open(owner == program.rank ? workshop_.arena : shared_memory(owner)->arena_of_peer());
     }
     if (!program.says) return true;
-    if (!board_->may_say(number_, slots())) return false;
-    const std::byte* const data = way_ == Way::flat ? at(operation().flat()->said) : nullptr;
-    if (is_large()) {
-        const auto n = static_cast<std::size_t>(operation().flat()->length);
-        workshop_.stage(workshop_.arena->large(number_ % large_slots), data, n);
-        board_->say(number_, context_.fingerprint, nullptr, 0);
+    if (!board_->may_say(number_, length_said())) return false;
+    if (way_ == Way::exchange) {
+        const std::uint64_t offset = shown_at();
+        shows_memory_ = offset != 0;
+        board_->say_where(number_, context_.fingerprint, offset, at(*operation().flat()->given),
+                          length_said());
     } else if (way_ == Way::flat) {
-        board_->say(number_, context_.fingerprint, data, operation().flat()->length);
+        board_->say(number_, context_.fingerprint, at(operation().flat()->said), length_said());
     } else {
         const std::byte where = way_ == Way::open ? in_heap : elsewhere;
         board_->say(number_, context_.fingerprint, &where, sizeof(where));
@@ -122,10 +141,25 @@ void Run::go_to_pool() {
 
 const std::byte* Run::said_by(int peer) const {
     const Operation::Flat& flat = *operation().flat();
-    const std::byte* const all = is_large()
-                                     ? shared_memory(peer)->arena_of_peer()->large(number_ % large_slots)
-                                     : board_->said(number_, static_cast<std::size_t>(peer), flat.length);
-    return all + flat.taken;
+    const auto rank = static_cast<std::size_t>(peer);
+    if (way_ == Way::exchange) {
+        const std::uint64_t offset = board_->where(number_, rank);
+        if (offset != 0) return shared_memory(peer)->arena_of_peer()->at(offset);
+        return board_->said(number_, rank, flat.part);
+    }
+    return board_->said(number_, rank, flat.length) + flat.taken;
+}
+
+bool Run::has_exchanged() {
+    const int peer = operation().program().sources.front();
+    const auto own = static_cast<std::size_t>(operation().program().rank);
+    const auto other = static_cast<std::size_t>(peer);
+    if (board_->where(number_, other) != 0 && !board_->has_taken(number_, own)) {
+        shared_memory(peer)->ensure_valid(request_.call);
+        board_->take(number_);
+        wake_sleepers();
+    }
+    return !shows_memory_ || board_->has_taken(number_, other);
 }
 
 bool Run::take_what_was_said() {
@@ -171,13 +205,14 @@ bool Run::reduce_what_was_said(const Task& task) {
 void Run::late_on_board(std::vector<int>& ranks) {
     if (!has_its_turn()) return;
     if (!has_come_) {
-        if (board_->is_open()) board_->may_say(number_, slots(), &ranks);
+        if (board_->is_open()) board_->may_say(number_, length_said(), &ranks);
         return;
     }
     if (in_pool_) workshop_.pool->awaited(ranks);
     if (together_ && together_->is_open()) together_->awaited(ranks);
     if (!ranks.empty()) return;
     const std::vector<int>& sources = operation().program().sources;
+    if (shows_memory_ && said_ == sources.size()) ranks.push_back(sources.front());
     for (std::size_t i = said_; i < sources.size(); ++i) {
         std::uint32_t fingerprint = 0;
         if (!board_->has_said(number_, static_cast<std::size_t>(sources[i]), fingerprint)) {

@@ -39,10 +39,11 @@ bool Run::advance_pool() {
         const Pool::Kernel kernel{kernels_[static_cast<std::size_t>(Stores::cached)], scale_,
                                   operation().unit()};
         const std::uint64_t bytes = operation().out_bytes();
+        // In place a result goes where the caches still hold what was added.
+        const bool around = request_.in != request_.out &&
+                            bytes * static_cast<std::uint64_t>(operation().program().size) >= most_cached;
         workshop_.pool->open(request_.in, request_.out, bytes, kernel,
-                             bytes * static_cast<std::uint64_t>(operation().program().size) >= most_cached
-                                 ? Stores::streaming
-                                 : Stores::cached);
+                             around ? Stores::streaming : Stores::cached);
     }
     owing_.clear();
     const bool moved = workshop_.pool->advance(owing_);

@@ -302,18 +302,20 @@ void ShmLink::consume(std::size_t n) {
     if (slice_.empty() && remote_left_ == 0 && in_line_) finish_line();
 }
 
-void ShmLink::abandon() {
+void ShmLink::abandon(bool shown) {
     end_joint();
-    if (!direct_.empty()) out_.abandoned.store(1, std::memory_order_seq_cst);
+    if (shown || !direct_.empty()) out_.abandoned.store(1, std::memory_order_seq_cst);
+}
+
+void ShmLink::ensure_valid(const Call& call) {
+    // Whoever fails says so before its memory can be in other use.
+    if (in_.abandoned.load(std::memory_order_acquire) != 0) throw_lost(call, "it gave the operation up");
 }
 
 void ShmLink::finish_line() {
     in_line_ = false;
     const bool quiet = expected_length_ <= Line::inline_bytes;
-    // Whoever fails says so before its memory can be in other use.
-    if (!quiet && in_.abandoned.load(std::memory_order_acquire) != 0) {
-        throw_lost(expected_->call, "it gave the operation up");
-    }
+    if (!quiet) ensure_valid(expected_->call);
     const std::uint64_t finished = line_in_++;
     if (quiet && finished - told_ < quiet_lines) return;
     told_ = finished;

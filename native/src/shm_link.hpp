@@ -55,7 +55,10 @@ class ShmLink final : public Link {
     [[noreturn]] void throw_other_pieces() const;
 
     // The operation failed: what the peer has not yet read where it lies, it must not take for the message.
-    void abandon();
+    // `shown`: it may read something that no message has told it of.
+    void abandon(bool shown);
+    // Throws if the peer has, and what was read may be anything.
+    void ensure_valid(const Call& call);
 
     // --- messages that go straight to their place
     // Say where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`. False where

@@ -51,6 +51,22 @@ def test_every_op_in_and_out_of_place(op: str) -> None:
     ranks(3, body, transport="shm")
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_only_some_in_place(size: int) -> None:
+    """Who copies out through the caches, and who around them, does not change what the pieces are."""
+
+    def body(comm: Communicator) -> None:
+        for n in (*SIZES, 1_500_001):
+            everyones = [np.arange(n, dtype=np.float32) % (3 + r) for r in range(size)]
+            x = everyones[comm.rank].copy()
+            for turn in range(3):
+                out = x if (comm.rank + turn) % 2 else np.empty_like(x)
+                assert np.array_equal(comm.allreduce(x, out=out, algorithm="two_shot"), sum(everyones))
+                x[:] = everyones[comm.rank]
+
+    ranks(size, body, transport="shm")
+
+
 def test_short_floats_are_rounded_once() -> None:
     def body(comm: Communicator) -> None:
         for dtype in (np.float16, ml_dtypes.bfloat16):

@@ -130,6 +130,25 @@ TEST_CASE("a root that is ahead of the others overwrites nothing that they have 
     }
 }
 
+TEST_CASE("a rank that goes on with another root overwrites nothing that others have yet to take") {
+    for (const Scheme scheme : shared_memory) {
+        World world(3, scheme);
+        world.each([&](int rank, Group& group) {
+            for (int i = 0; i < 48; ++i) {
+                const int root = i / 4 % 3;
+                const std::size_t n =
+                    std::array<std::size_t, 3>{20, 1000, 20'000}[static_cast<std::size_t>(i) % 3];
+                if (rank != root) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                std::vector<float> x = rank == root ? values(i, n) : std::vector<float>(n);
+                group.run(broadcast(rank, 3, root, n), nullptr, raw(x), 30.0, {});
+                CHECK(x == values(i, n));
+                CHECK(sum(group, flat(rank, 3), n) == total(3, n));
+                if (i % 5 == 4) CHECK(sum(group, flat(rank, 3), n) == total(3, n));
+            }
+        });
+    }
+}
+
 TEST_CASE("each takes another part of what all say") {
     for (const Scheme scheme : shared_memory) {
         for (const int size : {2, 4}) {
@@ -151,6 +170,55 @@ TEST_CASE("each takes another part of what all say") {
             });
         }
     }
+}
+
+TEST_CASE("two ranks exchange what lies in shared memory, elsewhere, or in place, in any mixture") {
+    World world(2, Scheme::shm, 0, false);
+    world.each([&](int rank, Group& group) {
+        const std::shared_ptr<Arena> arena = group.arena();
+        for (const std::size_t n : {1025U, 8'000U, 32'768U}) {
+            std::vector<float> own(n);
+            auto* const shared = reinterpret_cast<float*>(arena->allocate(n * sizeof(float)));
+            std::vector<float> result(n);
+            for (int i = 0; i < 60; ++i) {
+                // Each combination of both ranks' choices, several times.
+                const bool in_heap = (rank == 0 ? i : i / 2) % 2 == 0;
+                const bool in_place = (rank == 0 ? i / 4 : i / 8) % 2 == 0;
+                float* const x = in_heap ? shared : own.data();
+                float* const y = in_place ? x : result.data();
+                std::ranges::transform(values(rank, n), x, [&](float v) { return v + float(i); });
+                if (i % 7 == rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                group.run(sum_of_floats(flat(rank, 2), n), reinterpret_cast<std::byte*>(x),
+                          reinterpret_cast<std::byte*>(y), 30.0, {});
+                // The other has taken what it reads where it lies.
+                if (!in_place) std::fill_n(x, n, -1.0F);
+                bool right = true;
+                const std::vector<float> expected = total(2, n);
+                for (std::size_t k = 0; k < n; ++k) right &= y[k] == expected[k] + 2.0F * float(i);
+                REQUIRE(right);
+            }
+            arena->release(reinterpret_cast<std::byte*>(shared), n * sizeof(float));
+        }
+    });
+}
+
+TEST_CASE("of two ranks that exchange, one that gives up lets the other not take what may be anything") {
+    World world(2, Scheme::shm, 0, false);
+    std::vector<std::optional<Error>> errors(2);
+    world.each([&](int rank, Group& group) {
+        constexpr std::size_t n = 20'000;
+        sum(group, flat(rank, 2), n);
+        auto* const x = group.arena()->allocate(n * sizeof(float));
+        std::vector<float> y(n);
+        if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+        errors[static_cast<std::size_t>(rank)] = error_of(
+            [&] { group.run(sum_of_floats(flat(rank, 2), n), x, raw(y), rank == 0 ? 0.2 : 5.0, {}); });
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        group.arena()->release(x, n * sizeof(float));
+    });
+    for (const auto& error : errors) REQUIRE(error.has_value());
+    CHECK(errors[0]->kind() == ErrorKind::op_timeout);
+    CHECK(errors[1]->kind() == ErrorKind::peer_lost);
 }
 
 TEST_CASE("those who sleep are woken") {
