@@ -7,11 +7,11 @@
 #include <nanobind/nanobind.h>
 #include <structmember.h>
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "binding_common.hpp"
+#include "copy.hpp"
 
 namespace collectives {
 
@@ -61,7 +61,7 @@ struct Caller {
                   bool copied, PyObject* result) {
         if (copied) {
             copy.resize(operation->in_bytes());
-            std::memcpy(copy.data(), in, copy.size());
+            copy_bytes(copy.data(), in, copy.size());
             in = copy.data();
         }
         std::exception_ptr error;

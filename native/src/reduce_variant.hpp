@@ -5,6 +5,7 @@
 // may be one of the sources). See reduce_vector.hpp for why nothing here has external linkage.
 #pragma once
 
+#include "copy.hpp"
 #include "reduce.hpp"
 #include "reduce_formats.hpp"
 
@@ -242,7 +243,7 @@ template <class K, Stores S, bool Unrolled, std::size_t ElementBytes, bool Copie
 void entry(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t count, double scale) {
     const std::size_t bytes = count * ElementBytes;
     if (Copies && n == 1 && (!K::scaled || scale == 1.0)) {
-        if (dst != sources[0]) __builtin_memcpy(dst, sources[0], bytes);
+        copy_bytes(dst, sources[0], bytes);
         return;
     }
     ScalerOf<K> scaler;

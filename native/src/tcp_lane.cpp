@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "copy.hpp"
 #include "error.hpp"
 
 namespace collectives {
@@ -107,7 +108,7 @@ const Frame* TcpLane::frame(const Call& during, std::size_t eager) {
 std::size_t TcpLane::read(const Call& during, std::byte* data, std::size_t n) {
     std::size_t done = std::min(n, held());
     if (done > 0) {
-        std::memcpy(data, inbox_.get() + begin_, done);
+        copy_bytes(data, inbox_.get() + begin_, done);
         begin_ += done;
     }
     if (done < n) done += receive(during, data + done, std::min(n - done, most_per_receive));

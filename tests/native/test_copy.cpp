@@ -1,4 +1,4 @@
-// Copies of every size class and alignment, among them the distance at which string copies are avoided.
+// Copies of every size class and alignment, among them the distances at which string copies are avoided.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void check(void (*copy)(std::byte*, const std::byte*, std::size_t)) {
     for (std::byte& b : from) b = static_cast<std::byte>(random());
     for (const std::size_t n : {0, 1, 15, 63, 64, 65, 200, 2047, 2048, 2049, 4096, 5001, 20000})
         for (const std::size_t source : {0, 1, 16, 63})
-            for (const std::size_t distance : {0, 1, 8, 15, 16, 63, 64, 2048, 4095}) {
+            for (const std::size_t distance : {0, 1, 8, 15, 16, 31, 32, 48, 63, 64, 2048, 4095}) {
                 std::fill(to.begin(), to.end(), guard);
                 const std::byte* const src = page_aligned(from) + source;
                 std::byte* const dst = page_aligned(to) + source + distance;
