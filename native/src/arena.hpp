@@ -69,6 +69,9 @@ struct alignas(cache_line) Post {
     std::uint64_t length;
 };
 
+// How a rank reads the memory of another one's process.
+enum class Reads : std::uint32_t { never, slowly, quickly };
+
 // One rank's side of its link to a peer.
 struct Outlet {
     std::array<Line, lines_per_link> lines;
@@ -79,7 +82,7 @@ struct Outlet {
     // A line that is read out of this side's process; opened by the peer, who reads it.
     alignas(cache_line) JointCopy::Shared joint;
     Post post;
-    std::atomic<std::uint32_t> reads_memory;  // this side can read the peer's process
+    std::atomic<Reads> reads_memory;  // how this side reads the peer's process
     std::atomic<std::uint32_t>
         abandoned;  // this side failed; memory that it has announced may be in other use
     alignas(page_size) std::byte slots[];  // slots_per_link * slot_bytes

@@ -31,11 +31,7 @@ Quad load_quad(const std::byte* p) {
 // Where the destination lies less than a step of `rep movsb` after the source, modulo a page (1 to 31 bytes
 // on Zen 3, 1 to 15 on Zen 4), each load seems to depend on the stores before it, and it falls to a fifteenth
 // or a thirtieth of its speed (2 to 3 GB/s). From the end backwards there is no such dependence.
-bool seems_to_overlap(const std::byte* dst, const std::byte* src) {
-    const std::size_t distance =
-        (reinterpret_cast<std::uintptr_t>(dst) - reinterpret_cast<std::uintptr_t>(src)) % 4096;
-    return distance - 1 < line - 1;
-}
+bool seems_to_overlap(std::uintptr_t dst, std::uintptr_t src) { return (dst - src) % 4096 - 1 < line - 1; }
 
 void copy_backwards(std::byte* dst, const std::byte* src, std::size_t n) {
     const std::size_t tail = reinterpret_cast<std::uintptr_t>(dst + n) % line;  // n is more than a line
@@ -53,16 +49,25 @@ void copy_backwards(std::byte* dst, const std::byte* src, std::size_t n) {
     std::memcpy(dst, src, n);
 }
 
+bool has_string_copy() {
+    static const bool has = has_fast_string_copy();
+    return has;
+}
+
 }  // namespace
 
+bool copies_slowly(std::uintptr_t dst, std::uintptr_t src) {
+    return has_string_copy() && seems_to_overlap(dst, src);
+}
+
 void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
-    static const bool string_copy = has_fast_string_copy();
     if (dst == src || n == 0) return;
-    if (n < string_copy_from || !string_copy) {
+    if (n < string_copy_from || !has_string_copy()) {
         std::memcpy(dst, src, n);
         return;
     }
-    if (seems_to_overlap(dst, src)) return copy_backwards(dst, src, n);
+    if (seems_to_overlap(reinterpret_cast<std::uintptr_t>(dst), reinterpret_cast<std::uintptr_t>(src)))
+        return copy_backwards(dst, src, n);
     asm volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(n)::"memory");
 }
 
@@ -85,6 +90,8 @@ void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) {
 }
 
 #else
+
+bool copies_slowly(std::uintptr_t, std::uintptr_t) { return false; }
 
 void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
     if (dst != src && n != 0) std::memcpy(dst, src, n);

@@ -4,12 +4,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace collectives {
 
 // Copies through the caches. From 2 KiB on by `rep movsb` where that moves whole lines, because plain stores
 // into lines that another core has read are several times slower.
 void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n);
+
+// Whether `rep movsb` would be slow from the one address to the other, whoever calls it: the kernel, too.
+bool copies_slowly(std::uintptr_t dst, std::uintptr_t src);
 
 // Copies around the caches, for destinations much larger than those. Complete (fenced) on return. The same as
 // copy_bytes where the processor has no streaming stores.

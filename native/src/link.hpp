@@ -28,6 +28,7 @@ struct Context {
     std::uint32_t fingerprint = 0;
     // Messages of these sizes may be read out of the sender's process.
     std::uint64_t pulled_from = ~std::uint64_t{0};
+    std::uint64_t pulled_slowly_from = ~std::uint64_t{0};  // where that takes longer than a copy
     std::uint64_t pulled_below = ~std::uint64_t{0};
     // This rank sends nothing in it, so those who send to it may well have time to help it reading.
     bool helped = false;

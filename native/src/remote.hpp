@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace collectives {
 
@@ -17,18 +18,27 @@ class Remote {
     explicit Remote(pid_t pid) : pid_(pid) {}
 
     // Whether all n bytes at the other's `address` could be read.
-    bool read(std::byte* data, std::uint64_t address, std::size_t n) const;
+    bool read(std::byte* data, std::uint64_t address, std::size_t n);
     // Whether all n bytes could be written there.
-    bool write(const std::byte* data, std::uint64_t address, std::size_t n) const;
+    bool write(const std::byte* data, std::uint64_t address, std::size_t n);
 
-    // COLLECTIVES_PULL=0 says that no process shall read another one's memory.
-    static bool is_wanted();
+    // Whether the kernel reads about as fast as one copies, or takes longer for looking up pages. Found by
+    // reading up to n bytes.
+    bool is_quick(std::uint64_t address, std::size_t n);
+
+    // COLLECTIVES_PULL: 0 says that no process shall read another one's memory, 1 that it shall also where it
+    // is not quick.
+    enum class Wanted : std::uint8_t { never, if_quick, always };
+    static Wanted wanted();
 
   private:
     template <typename Call>
     bool move(Call call, std::byte* data, std::uint64_t address, std::size_t n) const;
+    // Memory from which, and to which, both copies are fast.
+    std::byte* between(std::uint64_t address);
 
     pid_t pid_;
+    std::unique_ptr<std::byte[]> between_;
 };
 
 }  // namespace collectives

@@ -40,13 +40,18 @@ ShmLink::ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_pt
       out_(own_->outlet(this->peer().rank)),
       in_(theirs_->outlet(rank)),
       remote_(pid) {
-    if (same_process || !Remote::is_wanted()) return;
+    const Remote::Wanted wanted = Remote::wanted();
+    if (same_process || wanted == Remote::Wanted::never) return;
     Header& header = theirs_->header();
     std::array<std::uint64_t, 2> cookie{};
     constexpr std::size_t at = offsetof(Header, cookie);
     const bool read =
         remote_.read(reinterpret_cast<std::byte*>(cookie.data()), header.address + at, sizeof(cookie));
-    if (read && cookie == header.cookie) out_.reads_memory.store(1, std::memory_order_release);
+    if (!read || cookie != header.cookie) return;
+    const bool quick =
+        wanted == Remote::Wanted::always || remote_.is_quick(header.address, theirs_->geometry().total());
+    const Reads how = quick ? Reads::quickly : Reads::slowly;
+    out_.reads_memory.store(how, std::memory_order_release);
 }
 
 void ShmLink::begin(const Context& context, std::uint64_t length) {
@@ -77,8 +82,11 @@ bool ShmLink::stages(const std::byte* data, std::size_t n) {
 }
 
 bool ShmLink::is_pulled(const std::byte* data, std::size_t n) const {
-    return length_ >= sending_->pulled_from && length_ < sending_->pulled_below && !same_process_ &&
-           !refused_ && in_.reads_memory.load(std::memory_order_acquire) != 0 && !own_->in_heap(data, n);
+    if (same_process_ || refused_) return false;
+    const Reads how = in_.reads_memory.load(std::memory_order_acquire);
+    const std::uint64_t from = how == Reads::slowly ? sending_->pulled_slowly_from : sending_->pulled_from;
+    return how != Reads::never && length_ >= from && length_ < sending_->pulled_below &&
+           !own_->in_heap(data, n);
 }
 
 std::size_t ShmLink::write(const std::byte* data, std::size_t n) {

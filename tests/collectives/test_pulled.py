@@ -49,6 +49,11 @@ comm.close()
 """
 
 
+@pytest.fixture(autouse=True)
+def also_where_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_PULL", "1")
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_algorithm_moves_large_ordinary_arrays(size: int) -> None:
     names = [a.name for a in algorithms.algorithms("allreduce", size)]
@@ -154,9 +159,9 @@ def test_results_do_not_depend_on_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     digests = []
-    for pull in ("0", "1"):
+    for pull in ("0", "1", ""):
         command = [sys.executable, "-m", "collectives.commands.main", "run", "-n", "2", sys.executable, str(script)]
         environment = {**os.environ, "COLLECTIVES_PULL": pull, "COLLECTIVES_TRANSPORT": "shm"}
         subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)
         digests.append([(tmp_path / f"digest{rank}").read_text() for rank in range(2)])
-    assert digests[0] == digests[1]
+    assert digests[0] == digests[1] == digests[2]

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 jobs=${JOBS:-$(nproc)}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export COLLECTIVES_PULL=${COLLECTIVES_PULL:-1}  # on slow machines, too
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
 
 # Older thread sanitizers cannot cope with as much address randomisation as newer kernels use.

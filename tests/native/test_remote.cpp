@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
@@ -43,6 +45,32 @@ TEST_CASE("memory of another process is read and written as it is there, or not 
     CHECK(got.front() == 5);
     CHECK(values.front() == 7);
     CHECK_FALSE(Remote(child).write(data, 64, n));
+    // Also through memory in between, where a copy straight to there would be slow, and next to its edges.
+    Remote remote(child);
+    constexpr std::size_t page = 4096;
+    const std::size_t part = n - 2 * page;
+    std::vector<std::byte> there(n), here(n);
+    REQUIRE(remote.read(there.data(), address, n));
+    for (const std::size_t distance : {0, 1, 16, 31, 63, 64}) {
+        CAPTURE(distance);
+        std::byte* const to = here.data() + 16;  // `distance` after its source, modulo a page
+        const std::size_t from = (reinterpret_cast<std::uintptr_t>(to) - address - distance) % page;
+        std::fill(here.begin(), here.end(), std::byte{0xa5});
+        REQUIRE(remote.read(to, address + from, part));
+        CHECK(std::equal(to, to + part, there.begin() + static_cast<std::ptrdiff_t>(from)));
+        CHECK(to[-1] == std::byte{0xa5});
+        CHECK(to[part] == std::byte{0xa5});
+        // The other way it is the source that lies before.
+        const std::size_t at = (reinterpret_cast<std::uintptr_t>(to) - address + distance) % page;
+        for (std::size_t i = 0; i < part; ++i) to[i] = static_cast<std::byte>(i * 7 + distance);
+        std::copy(to, to + part, there.begin() + static_cast<std::ptrdiff_t>(at));
+        REQUIRE(remote.write(to, address + at, part));
+        std::vector<std::byte> now(n);
+        REQUIRE(remote.read(now.data(), address, n));
+        CHECK(now == there);
+    }
+    CHECK_FALSE(Remote(0).is_quick(address, n));
+    CHECK_FALSE(remote.is_quick(64, n));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     CHECK_FALSE(Remote(child).read(data, address, n));
