@@ -23,7 +23,7 @@ constexpr double quick_rate = 10e9;              // bytes a second
 }  // namespace
 
 bool Remote::read(std::byte* data, std::uint64_t address, std::size_t n) {
-    if (!copies_slowly(reinterpret_cast<std::uintptr_t>(data), address)) {
+    if (n < page || !copies_slowly(reinterpret_cast<std::uintptr_t>(data), address)) {
         return move(::process_vm_readv, data, address, n);
     }
     std::byte* const between = this->between(address);
@@ -36,7 +36,7 @@ bool Remote::read(std::byte* data, std::uint64_t address, std::size_t n) {
 }
 
 bool Remote::write(const std::byte* data, std::uint64_t address, std::size_t n) {
-    if (!copies_slowly(address, reinterpret_cast<std::uintptr_t>(data))) {
+    if (n < page || !copies_slowly(address, reinterpret_cast<std::uintptr_t>(data))) {
         return move(::process_vm_writev, const_cast<std::byte*>(data), address, n);
     }
     std::byte* const between = this->between(address);
@@ -64,6 +64,7 @@ bool Remote::is_quick(std::uint64_t address, std::size_t n) {
         if (!move(::process_vm_readv, data, address, n)) return false;
         best = std::min(best, std::chrono::steady_clock::now() - begin);
     }
+    between_.reset();
     return static_cast<double>(n) >= quick_rate * std::chrono::duration<double>(best).count();
 }
 
