@@ -150,29 +150,31 @@ constexpr int vectors = width == 64 || sizeof(read<F, width>(nullptr)) > width ?
 template <class F>
 constexpr std::size_t step = vectors<F> * width;
 
-// One step at byte `at`.
-template <class K, Stores S>
+template <class F>
+using Vectors = typename CountLanes<vectors<F>>::type;
+
+template <Stores S>
+COLLECTIVES_INLINE void put(std::byte* dst, Raw<width> raw) {
+    if constexpr (S == Stores::streaming)
+        store_streaming<width>(dst, raw);
+    else
+        store<width>(dst, raw);
+}
+
+// One step at byte `at`. `V`: its vectors, each written out, since where a compiler leaves a loop over them,
+// they live in memory.
+template <class K, Stores S, std::size_t... V>
 COLLECTIVES_INLINE void block(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t at,
-                              const ScalerOf<K>& scaler) {
+                              const ScalerOf<K>& scaler, Lanes<V...>) {
     using F = typename K::Format;
-    constexpr int count = vectors<F>;
-    decltype(read<F, width>(dst)) acc[count];
-    for (int v = 0; v < count; ++v) acc[v] = read<F, width>(sources[0] + at + v * width);
+    decltype(read<F, width>(dst)) acc[] = {read<F, width>(sources[0] + at + V * width)...};
     for (std::size_t s = 1; s < n; ++s)
-        for (int v = 0; v < count; ++v)
-            acc[v] = combine<typename K::Operation>(acc[v], read<F, width>(sources[s] + at + v * width));
-    if constexpr (K::scaled)
-        for (int v = 0; v < count; ++v) acc[v] = scale_by<width>(scaler, acc[v]);
+        ((acc[V] = combine<typename K::Operation>(acc[V], read<F, width>(sources[s] + at + V * width))), ...);
+    if constexpr (K::scaled) ((acc[V] = scale_by<width>(scaler, acc[V])), ...);
     if constexpr (F::has_nan)
         if (any_nan(acc)) [[unlikely]]
-            for (int v = 0; v < count; ++v) acc[v] = quiet(acc[v]);
-    for (int v = 0; v < count; ++v) {
-        const Raw<width> raw = F::template pack<width>(acc[v]);
-        if constexpr (S == Stores::streaming)
-            store_streaming<width>(dst + at + v * width, raw);
-        else
-            store<width>(dst + at + v * width, raw);
-    }
+            ((acc[V] = quiet(acc[V])), ...);
+    (put<S>(dst + at + V * width, F::template pack<width>(acc[V])), ...);
 }
 
 // Bytes [begin, end), for the ends of arrays and for arrays shorter than a step.
@@ -201,12 +203,12 @@ COLLECTIVES_INLINE std::size_t blocks(std::byte* dst, const std::byte* const* so
                                       std::size_t at, std::size_t bytes, const ScalerOf<K>& scaler) {
     using F = typename K::Format;
     if constexpr (N == 0) {
-        for (; bytes - at >= step<F>; at += step<F>) block<K, S>(dst, sources, n, at, scaler);
+        for (; bytes - at >= step<F>; at += step<F>) block<K, S>(dst, sources, n, at, scaler, Vectors<F>{});
     } else {
         // A copy: the compiler must suppose that results overwrite the caller's list.
         const std::byte* fixed[N];
         for (std::size_t s = 0; s < N; ++s) fixed[s] = sources[s];
-        for (; bytes - at >= step<F>; at += step<F>) block<K, S>(dst, fixed, N, at, scaler);
+        for (; bytes - at >= step<F>; at += step<F>) block<K, S>(dst, fixed, N, at, scaler, Vectors<F>{});
     }
     return at;
 }
