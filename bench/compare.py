@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.document import FORMAT, VERSION
 from bench.loop import Samples
-from bench.ping import FACTOR
+from bench.ping import CORE_FACTOR, FACTOR
 
 SLOWER, FASTER, SAME, MODE = "SLOWER", "faster", "same", "mode"
 _RESAMPLES: Final = 2000
@@ -94,6 +94,7 @@ def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold
 class _Figure:
     rounds: list[Samples]
     flag: float | None
+    core: float | None
 
 
 def _figures(documents: list[dict[str, Any]]) -> dict[Key, _Figure]:
@@ -102,14 +103,24 @@ def _figures(documents: list[dict[str, Any]]) -> dict[Key, _Figure]:
         group, arguments = document["group"], document["arguments"]
         where = (len(group["ranks"]), tuple(sorted(group["pairs"].items())), arguments["buffers"])
         for result in document["results"]:
-            flags = [r["flag"] for pair in result["pings"] for r in pair if r["flag"] is not None]
+            flag, core = (_typical(result["pings"], name) for name in ("flag", "core"))
             case = tuple(result[k] for k in ("collective", "trace", "bucket", "bytes", "dtype", "op", "root", "asked"))
             for name in ("out-of-place", "in-place"):
                 measured = result["measurements"].get(name, {"unsupported": ""})
                 if "unsupported" not in measured:
                     rounds = [np.array(samples) for samples in measured["rounds"]]
-                    found[where, case, name] = _Figure(rounds, median(flags) if flags else None)
+                    found[where, case, name] = _Figure(rounds, flag, core)
     return found
+
+
+def _typical(pings: list[list[dict[str, Any]]], name: str) -> float | None:
+    """The median of what is known."""
+    known = [reading[name] for pair in pings for reading in pair if reading.get(name) is not None]
+    return median(known) if known else None
+
+
+def _differ(a: float | None, b: float | None, factor: float) -> bool:
+    return a is not None and b is not None and not 1 / factor <= b / a <= factor
 
 
 def _change(key: Key, first: _Figure, second: _Figure, threshold: float, random: np.random.Generator) -> Change:
@@ -118,7 +129,7 @@ def _change(key: Key, first: _Figure, second: _Figure, threshold: float, random:
     drawn = _draw(second, random) / _draw(first, random)
     low, high = (float(np.percentile(drawn, tail)) for tail in _TAILS)
     quotient = b / a
-    if first.flag and second.flag and not 1 / FACTOR <= second.flag / first.flag <= FACTOR:
+    if _differ(first.flag, second.flag, FACTOR) or _differ(first.core, second.core, CORE_FACTOR):
         verdict = MODE
     elif quotient > 1 + threshold and low > 1:
         verdict = SLOWER

@@ -8,7 +8,7 @@ the run is cut short, which `complete` then tells. No secrets: stores are not na
      "outnumbered": bool}, "peers": {name: {package: version}},
      "results": [{"collective", "bytes", "count", "dtype", "op", "root", "asked", "algorithm",
        "trace": a model's name or "", "bucket": bytes or 0,
-       "pings": [[before, after] of each round: {"flag": s one way or null, "link": s}],
+       "pings": [[before, after] of each round: {"flag": s one way or null, "link": s, "core": s}],
        "set_aside": [rounds, from 0, that ratios leave out],
        "measurements": {"out-of-place" | "in-place" | a floor's or a peer's name:
          {"unsupported": reason} or

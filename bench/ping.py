@@ -1,11 +1,13 @@
-"""How long a small message takes between ranks 0 and 1 just now: what tells one mood of a machine from another.
+"""How long a small message between ranks 0 and 1 takes just now, and a little work on their cores: what tells one mood
+of a machine from another.
 
 Invariant: cheap enough to be taken before and after every round; a rank that has no part in it sleeps or waits in a
 barrier meanwhile. Python is in every figure, so pings are compared with one another and are no floors.
 
 Virtual machines move between places: the same two processes are near each other (one cache between them) at one
-time and far the next, and all that goes through memory becomes two or three times as slow. A figure from one mode
-and a figure from the other cannot be compared.
+time and far the next, and all that goes through memory becomes two or three times as slow. And a core that the
+machine's owner has given two threads of runs at little more than half its speed while the other thread, our own other
+rank's or a stranger's, has work. A figure from one mode and a figure from another cannot be compared.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from bench.shared import shared
 from collectives import Communicator
 
 FACTOR: Final = 1.5  # between pings of one mode
+CORE_FACTOR: Final = 1.25  # between times of the same work in one mode
 FEWEST: Final = 3  # rounds that have to be left for a comparison
 NEAR: Final = 200e-9  # seconds: a flag that is seen sooner, by a loop in Python, comes through a common cache
 FLAGS: Final = 400  # round trips of a ping
 MESSAGES: Final = 60
+_LOOPS: Final = 25
+_TURNS: Final = range(1500)  # of a loop, some 20 microseconds
 _PATIENCE: Final = 10.0  # seconds without an answer
 _SPINS: Final = 300  # looks at a flag, some ten microseconds, before the core is offered to others
 _LINES: Final = (0, 16)  # where ranks 0 and 1 write, in words: not on one cache line, nor on neighbouring ones
@@ -35,14 +40,15 @@ _LINES: Final = (0, 16)  # where ranks 0 and 1 write, in words: not on one cache
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One-way times in seconds. `flag`: 8 bytes in memory that both map, None where there is none.
-    `link`: a message of 8 bytes over the group's own link."""
+    `link`: a message of 8 bytes over the group's own link. `core`: a short loop while both run it, on the slower one's."""
 
     flag: float | None
     link: float | None
+    core: float | None = None
 
     @property
-    def figure(self) -> float | None:
-        """What modes are told apart by."""
+    def ping(self) -> float | None:
+        """What near is told from far by."""
         return self.flag if self.flag is not None else self.link
 
 
@@ -67,10 +73,11 @@ class Ping:
         if comm.size == 1:
             return Reading(None, None)
         comm.barrier()
+        core = self._work()
         hops = self._hops(FLAGS)
         links = [self._message_trip() for _ in range(MESSAGES)] if comm.rank < 2 else []
         comm.barrier()
-        return Reading(median(hops) if hops else None, median(links) if links else None)
+        return Reading(median(hops) if hops else None, median(links) if links else None, core)
 
     def flags(self, trips: int) -> list[float]:
         """So many one-way times of a flag, each half of a round trip; none where there is no common memory, and
@@ -107,6 +114,23 @@ class Ping:
         self._count = count
         return times
 
+    def _work(self) -> float | None:
+        comm = self._comm
+        if comm.rank > 1:
+            return None
+        times = []
+        for _ in range(_LOOPS):
+            start = time.perf_counter_ns()
+            for _turn in _TURNS:
+                pass
+            times.append((time.perf_counter_ns() - start) / 1e9)
+        mine, other = np.array([median(times)]), np.zeros(1)
+        if comm.rank == 1:
+            comm.send(mine, 0)
+            return float(mine[0])
+        comm.recv(other, 1)
+        return float(max(mine[0], other[0]))
+
     def _message_trip(self) -> float:
         comm, x = self._comm, self._message
         start = time.perf_counter_ns()
@@ -122,15 +146,23 @@ class Ping:
 def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
     """The rounds that can be compared with the others, by the pings before and after each.
 
-    Those whose pings are within `FACTOR` of the median round's; all, where too few would be left or nothing is known.
+    Those whose pings are within `FACTOR` of the median round's, and their cores' times within `CORE_FACTOR`; all, where
+    too few would be left or nothing is known.
     """
     rounds = range(len(pings))
-    figures = [[r.figure for r in pair if r.figure is not None] for pair in pings]
-    if not all(len(pair) == 2 for pair in figures):
-        return list(rounds)
-    typical = median((a * b) ** 0.5 for a, b in figures)
-    kept = [i for i in rounds if all(typical / FACTOR <= f <= typical * FACTOR for f in figures[i])]
+    near = _steady([[r.ping for r in pair] for pair in pings], FACTOR)
+    fast = _steady([[r.core for r in pair] for pair in pings], CORE_FACTOR)
+    kept = [i for i in rounds if near[i] and fast[i]]
     return kept if len(kept) >= min(FEWEST, len(pings)) else list(rounds)
+
+
+def _steady(figures: Sequence[Sequence[float | None]], factor: float) -> list[bool]:
+    """Which rounds' figures, before and after, are within `factor` of the median round's; all, where one is missing."""
+    known = [[f for f in pair if f is not None] for pair in figures]
+    if not all(len(pair) == 2 for pair in known):
+        return [True] * len(figures)
+    typical = median((a * b) ** 0.5 for a, b in known)
+    return [all(typical / factor <= f <= typical * factor for f in pair) for pair in known]
 
 
 def mode(pings: Sequence[tuple[Reading, Reading]]) -> str:

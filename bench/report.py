@@ -129,7 +129,7 @@ class Table:
         self._progress.clear()
 
     def _modes(self) -> list[str]:
-        """What the pings between ranks 0 and 1 say about the machine."""
+        """What ranks 0 and 1 have seen of the machine."""
         readings = [reading for pair in self._pings for reading in pair]
         told = []
         for name in ("flag", "link"):
@@ -138,6 +138,10 @@ class Table:
                 what = f"by {name}" + (f", {mode(self._pings)}" if name == "flag" else "")
                 low, middle, high = (microseconds(t) for t in (min(times), median(times), max(times)))
                 told.append(f"{'Ping, ' + what:21}: {middle} us one way ({low} to {high})")
+        times = [reading.core for reading in readings if reading.core is not None]
+        if times:
+            low, middle, high = (microseconds(t) for t in (min(times), median(times), max(times)))
+            told.append(f"{'Cores, by a loop':21}: {middle} us ({low} to {high})")
         if self._ratios:
             told.append(
                 f"Rounds set aside     : {self._set_aside} of {len(self._pings)}, in another mode than their neighbours"

@@ -25,15 +25,17 @@ def document(
     noise: float = 0.02,
     seed: int = 0,
     flag: float | None = 1e-7,
+    core: float | None = None,
     rounds: int = 3,
     **more: Any,
 ) -> dict[str, Any]:
     random = np.random.default_rng(seed)
+    ping = {"flag": flag, "link": 1e-6, **({} if core is None else {"core": core})}  # older documents have none
     results = []
     for nbytes, seconds in times.items():
         samples = [(seconds * (1 + noise * random.standard_normal(50))).tolist() for _ in range(rounds)]
         case = {"collective": "allreduce", "trace": "", "bucket": 0, "bytes": nbytes, "dtype": "float32"}
-        how = {"op": "sum", "root": -1, "asked": "auto", "pings": [[{"flag": flag, "link": 1e-6}] * 2] * rounds}
+        how = {"op": "sum", "root": -1, "asked": "auto", "pings": [[ping] * 2] * rounds}
         results.append({**case, **how, "measurements": {"in-place": {"rounds": samples}, "gloo": {"rounds": samples}}})
     group = {"ranks": [FACTS, FACTS], "pairs": {"shm": 1}}
     told = {"group": group, "arguments": {"buffers": "plain"}, "results": results}
@@ -71,6 +73,8 @@ def test_one_noisy_round_is_not_slower() -> None:
 def test_modes_are_not_compared() -> None:
     assert verdicts(document({8: 1e-6}), document({8: 3e-6}, flag=3e-7)) == [MODE]
     assert verdicts(document({8: 1e-6}), document({8: 3e-6}, flag=None)) == [SLOWER]
+    assert verdicts(document({8: 1e-6}, core=2e-5), document({8: 2e-6}, core=4e-5)) == [MODE]
+    assert verdicts(document({8: 1e-6}), document({8: 2e-6}, core=4e-5)) == [SLOWER]
 
 
 def test_only_like_is_compared() -> None:

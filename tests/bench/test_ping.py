@@ -12,7 +12,8 @@ from bench.shared import array, shared
 from collectives import Communicator
 from tests.collectives.groups import nothing_left, ranks
 
-NEAR, FAR = Reading(100e-9, 2e-6), Reading(300e-9, 2.2e-6)
+NEAR, FAR = Reading(100e-9, 2e-6, 20e-6), Reading(300e-9, 2.2e-6, 20e-6)
+SHARED = Reading(100e-9, 2e-6, 38e-6)  # a core that is half of one
 
 
 def test_memory_that_all_map() -> None:
@@ -37,7 +38,7 @@ def test_pings_of_a_group() -> None:
         return ping.read(), ping.flags(5)
 
     (first, flags), (_, others), (third, none) = ranks(3, body)
-    assert first.flag is not None and 0 < first.flag < 1 and first.link is not None and 0 < first.link < 1
+    assert all(figure is not None and 0 < figure < 1 for figure in (first.flag, first.link, first.core))
     assert len(flags) == 5 and others == none == [] and third == Reading(None, None)
 
 
@@ -54,6 +55,8 @@ def test_a_rank_alone_has_nobody_to_ping() -> None:
         ([(NEAR, NEAR), (FAR, FAR), (NEAR, NEAR)], [0, 1, 2]),  # too few would be left
         ([(NEAR, NEAR), (FAR, FAR)], [0, 1]),
         ([(NEAR, NEAR), (Reading(None, None), NEAR)], [0, 1]),
+        ([(NEAR, NEAR), (SHARED, SHARED), (NEAR, NEAR), (NEAR, SHARED), (NEAR, NEAR)], [0, 2, 4]),
+        ([(SHARED, SHARED), (NEAR, NEAR), (FAR, FAR), (SHARED, SHARED), (SHARED, SHARED)], [0, 3, 4]),
     ],
 )
 def test_rounds_of_one_mode(pings: list[tuple[Reading, Reading]], kept: list[int]) -> None:

@@ -33,7 +33,7 @@ def row(wrong: int = 0) -> Row:
         taken("gloo", 0.004, 0.004, 0.016, 0.016),
         Measurement("mpich", False, unsupported="it is\nnot here"),
     ]
-    near, far = Reading(100e-9, 2e-6), Reading(300e-9, 2e-6)
+    near, far = Reading(100e-9, 2e-6, 20e-6), Reading(300e-9, 2e-6, 24e-6)
     return Row(CASE, "ring", {m.contestant: m for m in found}, ((near, near), (near, near), (far, far), (near, near)))
 
 
@@ -58,6 +58,7 @@ def test_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ranks 2, transport shm (1 pair)" in output and "ranks outnumber cores" in output
     assert "Wrong values         : 0 OK" in output
     assert "Ping, by flag, near  : 0.10 us one way (0.10 to 0.30)" in output
+    assert "Cores, by a loop     : 20.00 us (20.00 to 24.00)" in output
     assert "Rounds set aside     : 1 of 4" in output
     assert "ours/gloo            : geometric mean 0.250, at most 0.250 (at 4M)" in output
 
