@@ -40,7 +40,8 @@ _LINES: Final = (0, 16)  # where ranks 0 and 1 write, in words: not on one cache
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One-way times in seconds. `flag`: 8 bytes in memory that both map, None where there is none.
-    `link`: a message of 8 bytes over the group's own link. `core`: a short loop while both run it, on the slower one's."""
+    `link`: a message of 8 bytes over the group's own link. `core`: a short loop while both
+    run it, the slower one's."""
 
     flag: float | None
     link: float | None
