@@ -26,9 +26,11 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
     : rank_(static_cast<std::size_t>(rank)),
       size_(arenas.size()),
       crowded_(crowded),
-      // Where ranks share a core its cache has to hold them all.
+      // Where ranks share a core, each turn should be long, as it begins with a switch: they are fewer and
+      // larger.
       kept_(crowded ? accumulators / 2 : accumulators),
-      arenas_(std::move(arenas)) {
+      arenas_(std::move(arenas)),
+      room_(accumulators * arenas_[0]->geometry().cast_slot_bytes / kept_) {
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         parts_[half].arena = arenas_[first_of(half)].get();
         parts_[half].position = (rank_ + size_ - first_of(half)) % size_;
@@ -44,10 +46,9 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
     stores_ = stores;
     bytes_ = n;
     half_ = std::min(rounded((n + 1) / 2), n);
-    const std::size_t most = parts_[0].arena->geometry().cast_slot_bytes;
     // Ranks with cores of their own work one behind the other, each on another piece.
     piece_ = crowded_ ? half_ : std::clamp(rounded(half_ / size_), smallest_piece, largest_piece);
-    piece_ = std::min(piece_, most);
+    piece_ = std::min(piece_, room_);
     before_ += pieces_;  // those of the operation before
     pieces_ = (half_ + piece_ - 1) / piece_;
     for (Part& part : parts_) part.added = part.got = 0;
@@ -58,7 +59,7 @@ std::atomic<std::uint64_t>& Pool::word(std::size_t half, std::uint64_t piece) co
 }
 
 std::byte* Pool::accumulator(std::size_t half, std::uint64_t piece) const {
-    return parts_[half].arena->accumulator(number(piece) % kept_);
+    return parts_[half].arena->pool_memory() + number(piece) % kept_ * room_;
 }
 
 std::size_t Pool::offset_of(std::size_t half, std::uint64_t piece) const {

@@ -74,6 +74,7 @@ class Pool {
     bool crowded_;
     std::uint64_t kept_;  // accumulators of a half that are used
     std::vector<std::shared_ptr<Arena>> arenas_;
+    std::size_t room_;  // bytes of an accumulator
     std::array<Part, 2> parts_;
     std::array<std::size_t, 2> order_;  // this rank's half first
 
