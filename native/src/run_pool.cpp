@@ -41,7 +41,7 @@ bool Run::advance_pool() {
         const std::uint64_t bytes = operation().out_bytes();
         // In place a result goes where the caches still hold what was added.
         const bool around = request_.in != request_.out &&
-                            bytes * static_cast<std::uint64_t>(operation().program().size) >= most_cached;
+                            bytes * static_cast<std::uint64_t>(operation().program().size) > most_cached;
         workshop_.pool->open(request_.in, request_.out, bytes, kernel,
                              around ? Stores::streaming : Stores::cached);
     }
