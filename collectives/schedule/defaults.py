@@ -27,7 +27,7 @@ allreduce       inproc,shm       3-4   4K    one_shot   crowded=yes : one synchr
 allreduce       shm              3-4   64K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           3-4   64K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc,shm       5-64  2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              5-8   64K   claim      crowded=yes : whoever has a core reduces for all
+allreduce       shm              5-8   128K  claim      crowded=yes : whoever has a core reduces for all
 allreduce       shm              9-64  128K  claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           5-8   128K  claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           9-64  1M    claim      crowded=yes : whoever has a core reduces for all
@@ -37,7 +37,7 @@ allreduce       self,inproc,shm  5-16  8K    one_shot             : one synchron
 allreduce       self,inproc,shm  17-   2K    recursive_doubling   : log2(ranks) rounds of a small array
 allreduce       self,inproc,shm  1-64  any   two_shot             : every rank reduces its own part once
 allreduce       self,inproc,shm  65-   any   ring                 : few links a rank where ranks are many
-allreduce       any              1-2   64K   one_shot             : one exchange
+allreduce       any              1-2   192K  one_shot             : one exchange
 allreduce       any              1-2   any   two_shot             : each reduces a half: half the bytes
 allreduce       tcp              5-8   64K   star       hosts=1 crowded=yes : no wire, and fewest messages
 allreduce       tcp              5-8   any   halving_doubling_short hosts=1 crowded=yes : no wire, and few rounds
@@ -48,7 +48,8 @@ allreduce       tcp              3     64K   recursive_doubling hosts=1 : one ad
 allreduce       any              3-    16K   recursive_doubling   : log2(ranks) rounds: least latency
 allreduce       tcp              4     32K   star       hosts=1 crowded=yes : no wire, and fewest messages
 allreduce       tcp              3     any   two_shot   hosts=1      : one address: no wire, and fewest rounds
-allreduce       tcp              4     any   halving_doubling_short hosts=1 : one address: no wire, and few rounds
+allreduce       tcp              4     1M    halving_doubling_short hosts=1 : one address: no wire, and few rounds
+allreduce       tcp              4     any   halving_doubling hosts=1 : one address: no wire, and halves as they are ready
 allreduce       any              3-    256K  halving_doubling_short : few rounds and few bytes
 allreduce       any              3-    any   ring                 : fewest bytes, between neighbours only
 reduce_scatter  self,inproc,shm  1-64  any   direct               : one round: every rank reads its own part of all
