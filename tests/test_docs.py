@@ -124,7 +124,7 @@ def test_documents_are_linked_from_another() -> None:
         ("Up to 32 operations", "run.hpp", "most_at_a_time = 32"),
         ("4 of 256 KiB", "arena.hpp", "accumulators = 4"),
         ("of 4 KiB and more", "run_pool.cpp", "smallest_pooled = 4 << 10"),
-        ("together of 4 MiB and more", "run_pool.cpp", "most_cached = 4 << 20"),
+        ("together of more than 4 MiB", "run_pool.cpp", "most_cached = 4 << 20"),
         ("less than 32 MiB", "run.cpp", "pulled_below = 32 << 20"),
         ("a pulled line of 64 KiB or more", "shm_link.cpp", "joint_from = 64 << 10"),
         ("at most for a second", "shm_pull.cpp", "writes_for = 1.0"),

@@ -49,7 +49,7 @@ allreduce       any              3-    16K   recursive_doubling   : log2(ranks) 
 allreduce       tcp              4     32K   star       hosts=1 crowded=yes : no wire, and fewest messages
 allreduce       tcp              3     any   two_shot   hosts=1      : one address: no wire, and fewest rounds
 allreduce       tcp              4     1M    halving_doubling_short hosts=1 : one address: no wire, and few rounds
-allreduce       tcp              4     any   halving_doubling hosts=1 : one address: no wire, and halves as they are ready
+allreduce       tcp              4     any   halving_doubling hosts=1 : one address: no wire, halves when ready
 allreduce       any              3-    256K  halving_doubling_short : few rounds and few bytes
 allreduce       any              3-    any   ring                 : fewest bytes, between neighbours only
 reduce_scatter  self,inproc,shm  1-64  any   direct               : one round: every rank reads its own part of all
