@@ -16,8 +16,9 @@ constexpr std::uint64_t several_combined_from = 512 << 10;
 // Messages that stay in no cache are better staged: the kernel's copy writes through the caches all the same,
 // ours goes around them. But not if the sender, who receives nothing, has time to do half of it.
 constexpr std::uint64_t pulled_below = 32 << 20;
-// Where the kernel is slower than a copy, two copies at once are faster than one, unless both ends do half.
-constexpr std::uint64_t slowly_helped_from = 512 << 10;
+// Where the kernel is slower than a copy, two copies are faster than one: unless both ends do half of it, or
+// they would be made by ranks that share a core, and large.
+constexpr std::uint64_t pulled_slowly_from = 512 << 10;
 constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in the caches
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
@@ -59,8 +60,9 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     context_.pulled_from = pulled_from_of(program, request.in == request.out);
     const bool helps = !workshop_.crowded && program.sources.empty();
     if (!helps) context_.pulled_below = pulled_below;
-    if (workshop_.crowded) context_.pulled_slowly_from = context_.pulled_from;
-    if (helps) context_.pulled_slowly_from = std::max(context_.pulled_from, slowly_helped_from);
+    if (helps || (workshop_.crowded && program.combines == 0)) {
+        context_.pulled_slowly_from = std::max(context_.pulled_from, pulled_slowly_from);
+    }
     context_.helped = !program.says;
     buffers_.clear();
     buffers_.push_back(request.in);
