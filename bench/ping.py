@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from bench.loop import sample
 from bench.shared import shared
 from collectives import Communicator
 
@@ -119,17 +120,11 @@ class Ping:
         comm = self._comm
         if comm.rank > 1:
             return None
-        times = []
-        for _ in range(_LOOPS):
-            start = time.perf_counter_ns()
-            for _turn in _TURNS:
-                pass
-            times.append((time.perf_counter_ns() - start) / 1e9)
-        mine, other = np.array([median(times)]), np.zeros(1)
+        mine, other = np.median(sample(_loop, lambda: None, _LOOPS), keepdims=True), np.zeros(1)
         if comm.rank == 1:
             comm.send(mine, 0)
-            return float(mine[0])
-        comm.recv(other, 1)
+        else:
+            comm.recv(other, 1)
         return float(max(mine[0], other[0]))
 
     def _message_trip(self) -> float:
@@ -142,6 +137,11 @@ class Ping:
             comm.recv(x, 0)
             comm.send(x, 0)
         return (time.perf_counter_ns() - start) / 2e9
+
+
+def _loop() -> None:
+    for _turn in _TURNS:
+        pass
 
 
 def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:

@@ -132,16 +132,15 @@ class Table:
         """What ranks 0 and 1 have seen of the machine."""
         readings = [reading for pair in self._pings for reading in pair]
         told = []
-        for name in ("flag", "link"):
+        for name, what, unit in (
+            ("flag", f"Ping, by flag, {mode(self._pings)}", "us one way"),
+            ("link", "Ping, by link", "us one way"),
+            ("core", "Cores, by a loop", "us"),
+        ):
             times = [t for t in (getattr(reading, name) for reading in readings) if t is not None]
             if times:
-                what = f"by {name}" + (f", {mode(self._pings)}" if name == "flag" else "")
                 low, middle, high = (microseconds(t) for t in (min(times), median(times), max(times)))
-                told.append(f"{'Ping, ' + what:21}: {middle} us one way ({low} to {high})")
-        times = [reading.core for reading in readings if reading.core is not None]
-        if times:
-            low, middle, high = (microseconds(t) for t in (min(times), median(times), max(times)))
-            told.append(f"{'Cores, by a loop':21}: {middle} us ({low} to {high})")
+                told.append(f"{what:21}: {middle} {unit} ({low} to {high})")
         if self._ratios:
             told.append(
                 f"Rounds set aside     : {self._set_aside} of {len(self._pings)}, in another mode than their neighbours"

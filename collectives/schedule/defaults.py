@@ -27,8 +27,7 @@ allreduce       inproc,shm       3-4   4K    one_shot   crowded=yes : one synchr
 allreduce       shm              3-4   64K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           3-4   64K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc,shm       5-64  2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              5-8   128K  claim      crowded=yes : whoever has a core reduces for all
-allreduce       shm              9-64  128K  claim      crowded=yes : whoever has a core reduces for all
+allreduce       shm              5-64  128K  claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           5-8   128K  claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           9-64  1M    claim      crowded=yes : whoever has a core reduces for all
 allreduce       shm              3-64  any   two_shot   crowded=yes : all add up in one place
@@ -38,7 +37,7 @@ allreduce       self,inproc,shm  17-   2K    recursive_doubling   : log2(ranks) 
 allreduce       self,inproc,shm  1-64  any   two_shot             : every rank reduces its own part once
 allreduce       self,inproc,shm  65-   any   ring                 : few links a rank where ranks are many
 allreduce       any              1-2   192K  one_shot             : one exchange
-allreduce       any              1-2   any   two_shot             : each reduces a half: half the bytes
+allreduce       any              1-2   any   two_shot             : each reduces a half
 allreduce       tcp              5-8   64K   star       hosts=1 crowded=yes : no wire, and fewest messages
 allreduce       tcp              5-8   any   halving_doubling_short hosts=1 crowded=yes : no wire, and few rounds
 allreduce       tcp              9-64  128K  star       hosts=1 crowded=yes : no wire, and fewest messages

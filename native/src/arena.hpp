@@ -190,7 +190,7 @@ class Arena {
         return base_ + geometry_.results_offset() + index * geometry_.slot_bytes;
     }
     PoolBoard& pool_board() { return *reinterpret_cast<PoolBoard*>(base_ + geometry_.pool_offset()); }
-    // Where the accumulators lie: room for as many times `cast_slot_bytes` as there are at most.
+    // Room for `accumulators` times `cast_slot_bytes`.
     std::byte* pool_memory() { return base_ + geometry_.accumulators_offset(); }
     FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
     // Room for `on_board` bytes beside each line.

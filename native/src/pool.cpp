@@ -26,8 +26,7 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
     : rank_(static_cast<std::size_t>(rank)),
       size_(arenas.size()),
       crowded_(crowded),
-      // Where ranks share a core, each turn should be long, as it begins with a switch: they are fewer and
-      // larger.
+      // Fewer and larger where ranks share a core: each turn begins with a switch.
       kept_(crowded ? accumulators / 2 : accumulators),
       arenas_(std::move(arenas)),
       room_(accumulators * arenas_[0]->geometry().cast_slot_bytes / kept_) {

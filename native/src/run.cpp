@@ -16,8 +16,8 @@ constexpr std::uint64_t several_combined_from = 512 << 10;
 // Messages that stay in no cache are better staged: the kernel's copy writes through the caches all the same,
 // ours goes around them. But not if the sender, who receives nothing, has time to do half of it.
 constexpr std::uint64_t pulled_below = 32 << 20;
-// Where the kernel is slower than a copy, two copies are faster than one: unless both ends do half of it, or
-// they would be made by ranks that share a core, and large.
+// Where the kernel is slower than a copy, two copies are faster than one. From this size on that one is
+// faster all the same where both ends do half of it, or ranks share cores.
 constexpr std::uint64_t pulled_slowly_from = 512 << 10;
 constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in the caches
 // Results smaller than this are not worth saying where they are wanted.
