@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "error.hpp"
 
@@ -98,6 +99,11 @@ pid_t process_at_other_end(int fd) {
 }
 
 void limit_send_buffer(int fd, int bytes) { ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)); }
+
+void do_not_pace(int fd) {
+    constexpr std::string_view built_in = "reno";  // every kernel has it, and every process may use it
+    ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, built_in.data(), built_in.size());
+}
 
 void limit_unsent(int fd, int bytes) {
     ::setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof(bytes));

@@ -27,6 +27,9 @@ bool stays_on_this_machine(int fd);
 pid_t process_at_other_end(int fd);
 // Hold at most about twice so many bytes that the peer has not taken.
 void limit_send_buffer(int fd, int bytes);
+// Send when there is something to send: a congestion control that paces, as BBR does, costs time where
+// nothing is ever lost.
+void do_not_pace(int fd);
 // Take more only while less than so many bytes have not been sent for the first time.
 void limit_unsent(int fd, int bytes);
 

@@ -1,15 +1,13 @@
 // Copies into staging memory that another core has just read.
 //
 // How fast such lines can be overwritten depends on where the reader's core is: between near cores plain
-// stores are the fastest, between far ones they run at a fifteenth of the speed of streaming stores, and a
-// virtual machine moves between the two within seconds. So both are timed as they are used.
-//
-// Invariant: the choice changes the speed only. One user at a time.
+// stores are the fastest, between far ones they run at a fifteenth of the speed of streaming stores. So both
+// are timed as they are used.
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
+
+#include "faster.hpp"
 
 namespace collectives {
 
@@ -18,13 +16,9 @@ class StagingCopy {
     void operator()(std::byte* dst, const std::byte* src, std::size_t n);
 
   private:
-    static constexpr std::size_t methods = 2;
-    struct Choice {
-        std::array<double, methods> rate{};  // bytes per second, a moving average; 0: never tried
-        std::uint32_t copies = 0;
-    };
+    static constexpr std::size_t smallest_timed = 8 << 10;  // below, streaming stores do not pay anywhere
 
-    std::array<Choice, 4> choices_;  // by size
+    Faster faster_{smallest_timed};
 };
 
 }  // namespace collectives

@@ -18,28 +18,35 @@ namespace {
 constexpr std::size_t smallest_inbox = 16 << 10;
 // One system call receives no more, so that reductions and other links get their turn.
 constexpr std::size_t most_per_receive = 1 << 20;
-// What is up to this size goes to the kernel at once. What is longer goes in pieces that the kernel can
-// send as one segment each (64 KiB with its headers): a larger write is cut into segments and a small rest,
-// and over loopback the peer's half of the work then costs twice as much (docs/performance.md).
+// What is up to this size goes to the kernel at once. Of what is longer, some machines send pieces that make
+// one segment each (64 KiB with its headers) in half the time, and others need a third more for them
+// (docs/performance.md).
 constexpr std::size_t whole_message = 512 << 10;
 constexpr std::size_t one_segment = 48 << 10;
 
 }  // namespace
 
-TcpLane::TcpLane(const Link& link, UniqueFd socket, std::size_t slice)
-    : link_(link), socket_(std::move(socket)), slice_(std::max(slice, smallest_inbox)) {}
+TcpLane::TcpLane(const Link& link, UniqueFd socket, std::size_t slice, bool at_home)
+    : link_(link),
+      socket_(std::move(socket)),
+      slice_(std::max(slice, smallest_inbox)),
+      at_home_(at_home),
+      sends_(whole_message) {}
 
 void TcpLane::begin(const Frame& frame, std::uint64_t length) {
     frame_out_ = frame;
     frame_sent_ = 0;
     length_ = length;
     written_ = 0;
+    const bool is_long = frame.length > whole_message;
+    timed_ = is_long && at_home_;
+    most_per_send_ = is_long && (!at_home_ || sends_.begin(length) == 0) ? one_segment : whole_message;
 }
 
 std::size_t TcpLane::write(const std::byte* data, std::size_t n) {
     // A frame waits for the first bytes of its payload: they leave together.
     if (n == 0 && (length_ > 0 || frame_sent_ == sizeof(Frame))) return 0;
-    n = std::min(n, frame_out_.length > whole_message ? one_segment : whole_message);
+    n = std::min(n, most_per_send_);
     std::array<iovec, 2> parts{};
     parts[0].iov_base = reinterpret_cast<std::byte*>(&frame_out_) + frame_sent_;
     parts[0].iov_len = sizeof(Frame) - frame_sent_;
@@ -62,6 +69,7 @@ std::size_t TcpLane::write(const std::byte* data, std::size_t n) {
     blocked_ = total < sizeof(Frame) - frame_sent_ + n;
     frame_sent_ += of_frame;
     written_ += total - of_frame;
+    if (timed_ && finished()) sends_.end();
     return total - of_frame;
 }
 

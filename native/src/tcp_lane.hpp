@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "faster.hpp"
 #include "frame.hpp"
 #include "link.hpp"
 #include "unique_fd.hpp"
@@ -19,8 +20,9 @@ inline constexpr const char* closed_by_peer = "it closed the connection";
 
 class TcpLane {
   public:
-    // A lane of `link`, whose peer errors name. `slice`: the size of the inbox.
-    TcpLane(const Link& link, UniqueFd socket, std::size_t slice);
+    // A lane of `link`, whose peer errors name. `slice`: the size of the inbox. `at_home`: both ends are on
+    // this machine.
+    TcpLane(const Link& link, UniqueFd socket, std::size_t slice, bool at_home);
 
     // --- sending
     // Start a frame and the `length` bytes that belong to it; what came before is finished.
@@ -62,13 +64,17 @@ class TcpLane {
     const Link& link_;
     UniqueFd socket_;
     std::size_t slice_;
+    bool at_home_;
 
     // sending
     Frame frame_out_;
     std::size_t frame_sent_ = sizeof(Frame);
     std::uint64_t length_ = 0;
     std::uint64_t written_ = 0;
+    std::size_t most_per_send_ = 0;
     bool blocked_ = false;
+    bool timed_ = false;
+    Faster sends_;  // of long messages, in two sizes
 
     // receiving
     Frame frame_in_;

@@ -12,9 +12,10 @@ namespace {
 // How much to take together with a frame when the payload will be received straight into place: enough that
 // a small message costs one system call, little enough that copying it again does not matter.
 constexpr std::size_t eager_bytes = 4 << 10;
-// Between two sockets of one machine nothing is gained by having more under way than fits into the caches.
-// Elsewhere the kernel finds out how much the way to the peer holds.
-constexpr int send_buffer_at_home = 256 << 10;
+// Between two sockets of one machine nothing is gained by having more under way than fits into the caches,
+// and by less a rank loses that shares its core: it waits until its peer has had one. Elsewhere the kernel
+// finds out how much the way to the peer holds.
+constexpr int send_buffer_at_home = 768 << 10;
 // Of several lanes each holds little that is not on its way yet: a slow one would keep it to the end.
 constexpr int unsent_on_lane = 128 << 10;
 
@@ -25,9 +26,12 @@ TcpLink::TcpLink(Peer peer, std::vector<UniqueFd> sockets, std::size_t slice)
     leaves_machine_ = !stays_on_this_machine(sockets.at(0).get());
     lanes_.reserve(sockets.size());
     for (UniqueFd& socket : sockets) {
-        if (!leaves_machine_) limit_send_buffer(socket.get(), send_buffer_at_home);
+        if (!leaves_machine_) {
+            limit_send_buffer(socket.get(), send_buffer_at_home);
+            do_not_pace(socket.get());
+        }
         if (sockets.size() > 1) limit_unsent(socket.get(), unsent_on_lane);
-        lanes_.emplace_back(*this, std::move(socket), slice);
+        lanes_.emplace_back(*this, std::move(socket), slice, !leaves_machine_);
     }
 }
 

@@ -1,0 +1,62 @@
+// The faster of two ways is found, and found again when they change.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "faster.hpp"
+
+using namespace collectives;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t smallest = 1 << 10;
+
+// So many uses, of which way i takes `taken[i]`; how often the one was gone that is the faster.
+int uses_of_faster(Faster& faster, std::size_t n, int uses, std::array<std::chrono::microseconds, 2> taken) {
+    int found = 0;
+    for (int i = 0; i < uses; ++i) {
+        const std::size_t way = faster.begin(n);
+        REQUIRE(way < 2);
+        const auto until = Faster::Clock::now() + taken[way];
+        while (Faster::Clock::now() < until) {
+        }
+        faster.end();
+        found += taken[way] <= taken[1 - way] ? 1 : 0;
+    }
+    return found;
+}
+
+}  // namespace
+
+TEST_CASE("both ways are tried, and the faster one is gone from then on") {
+    Faster faster(smallest);
+    CHECK(uses_of_faster(faster, smallest, 6, {400us, 20us}) == 3);
+    CHECK(uses_of_faster(faster, smallest, 100, {400us, 20us}) >= 95);
+}
+
+TEST_CASE("a way that has become the faster one is found again") {
+    Faster faster(smallest);
+    uses_of_faster(faster, smallest, 100, {400us, 20us});
+    uses_of_faster(faster, smallest, 200, {20us, 400us});
+    CHECK(uses_of_faster(faster, smallest, 100, {20us, 400us}) >= 95);
+}
+
+TEST_CASE("what is faster for one size says nothing of others") {
+    Faster faster(smallest);
+    uses_of_faster(faster, smallest, 100, {400us, 20us});
+    uses_of_faster(faster, 64 * smallest, 20, {20us, 400us});
+    CHECK(uses_of_faster(faster, 64 * smallest, 100, {20us, 400us}) >= 95);
+    CHECK(uses_of_faster(faster, smallest, 100, {400us, 20us}) >= 95);
+}
+
+TEST_CASE("one use that was interrupted changes nothing") {
+    Faster faster(smallest);
+    uses_of_faster(faster, smallest, 20, {400us, 20us});
+    faster.begin(smallest);
+    std::this_thread::sleep_for(50ms);
+    faster.end();
+    CHECK(uses_of_faster(faster, smallest, 90, {400us, 20us}) >= 85);
+}
