@@ -20,6 +20,7 @@ from collectives import Communicator
 _PATIENCE: Final = 10.0  # seconds without a byte
 _TRIES: Final = 20  # in vain, before the kernel is asked to wait
 _TOKEN: Final = 16
+_UNDER_WAY: Final = 768 << 10  # bytes in a send buffer: as a link between processes of one machine has
 
 
 class Ring:
@@ -45,6 +46,9 @@ class Ring:
             for end in ends:
                 end.setblocking(False)
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNDER_WAY)
+                with contextlib.suppress(OSError):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # does not pace
             self._out: Final = ends[0]
             self._in: Final = ends[-1]
             comm.barrier()

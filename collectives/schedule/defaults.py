@@ -36,7 +36,8 @@ allreduce       self,inproc,shm  5-16  8K    one_shot             : one synchron
 allreduce       self,inproc,shm  17-   2K    recursive_doubling   : log2(ranks) rounds of a small array
 allreduce       self,inproc,shm  1-64  any   two_shot             : every rank reduces its own part once
 allreduce       self,inproc,shm  65-   any   ring                 : few links a rank where ranks are many
-allreduce       any              1-2   192K  one_shot             : one exchange
+allreduce       any              1-2   48K   one_shot             : one exchange
+allreduce       any              1-2   768K  recursive_doubling   : one exchange, also in place
 allreduce       any              1-2   any   two_shot             : each reduces a half
 allreduce       tcp              5-8   64K   star       hosts=1 crowded=yes : no wire, and fewest messages
 allreduce       tcp              5-8   any   halving_doubling_short hosts=1 crowded=yes : no wire, and few rounds

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "copy.hpp"
 #include "error.hpp"
@@ -38,6 +39,7 @@ void TcpLane::begin(const Frame& frame, std::uint64_t length) {
     frame_sent_ = 0;
     length_ = length;
     written_ = 0;
+    offered_ = 0;
     const bool is_long = frame.length > whole_message;
     timed_ = is_long && at_home_;
     most_per_send_ = is_long && (!at_home_ || sends_.begin(length) == 0) ? one_segment : whole_message;
@@ -46,6 +48,7 @@ void TcpLane::begin(const Frame& frame, std::uint64_t length) {
 std::size_t TcpLane::write(const std::byte* data, std::size_t n) {
     // A frame waits for the first bytes of its payload: they leave together.
     if (n == 0 && (length_ > 0 || frame_sent_ == sizeof(Frame))) return 0;
+    if (is_more_coming(n)) return 0;
     n = std::min(n, most_per_send_);
     std::array<iovec, 2> parts{};
     parts[0].iov_base = reinterpret_cast<std::byte*>(&frame_out_) + frame_sent_;
@@ -71,6 +74,14 @@ std::size_t TcpLane::write(const std::byte* data, std::size_t n) {
     written_ += total - of_frame;
     if (timed_ && finished()) sends_.end();
     return total - of_frame;
+}
+
+bool TcpLane::is_more_coming(std::size_t n) {
+    const std::uint64_t offered = written_ + n;
+    const bool grows = offered > std::exchange(offered_, offered);
+    if (n >= most_per_send_ || offered == length_ || !grows) return false;
+    blocked_ = true;
+    return true;
 }
 
 std::size_t TcpLane::receive(const Call& during, std::byte* data, std::size_t n) {

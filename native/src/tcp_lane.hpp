@@ -27,7 +27,8 @@ class TcpLane {
     // --- sending
     // Start a frame and the `length` bytes that belong to it; what came before is finished.
     void begin(const Frame& frame, std::uint64_t length);
-    // Take up to n of the next bytes; a frame without payload is sent by writing 0 bytes.
+    // Take up to n of the next bytes; a frame without payload is sent by writing 0 bytes. What is little, and
+    // more than last time, waits for the rest: until no more has come when this is called again.
     std::size_t write(const std::byte* data, std::size_t n);
     std::uint64_t written() const { return written_; }
     bool finished() const { return frame_sent_ == sizeof(Frame) && written_ == length_; }
@@ -49,7 +50,7 @@ class TcpLane {
     std::size_t held() const { return end_ - begin_; }
 
     int fd() const { return socket_.get(); }
-    // The socket took less than it was given.
+    // The socket took less than it was given, or what was given waits.
     bool is_blocked() const { return blocked_; }
     // What is known of the connection, apart from what is still to be taken.
     enum class Health : std::uint8_t { fine, closed, broken };
@@ -57,6 +58,8 @@ class TcpLane {
     void shut_down();
 
   private:
+    // Whether to wait for more before sending n bytes.
+    bool is_more_coming(std::size_t n);
     // Receive into the inbox, at most until it holds `want` bytes.
     void fill(const Call& during, std::size_t want);
     std::size_t receive(const Call& during, std::byte* data, std::size_t n);
@@ -71,6 +74,7 @@ class TcpLane {
     std::size_t frame_sent_ = sizeof(Frame);
     std::uint64_t length_ = 0;
     std::uint64_t written_ = 0;
+    std::uint64_t offered_ = 0;  // by the last call, from the beginning
     std::size_t most_per_send_ = 0;
     bool blocked_ = false;
     bool timed_ = false;

@@ -114,6 +114,29 @@ ErrorKind kind_of(const std::function<void()>& action) {
 
 }  // namespace
 
+TEST_CASE("a little of a message waits for more, until no more has come") {
+    Half half(1);
+    const Context context = operation(0);
+    const std::vector<std::byte> data(4096);
+    const auto arrived = [&] {
+        int n = 0;
+        REQUIRE(::ioctl(half.ends[0].get(), FIONREAD, &n) == 0);
+        return static_cast<std::size_t>(n);
+    };
+    half.link->begin(context, data.size());
+    CHECK(half.link->write(data.data(), 1000) == 0);
+    std::vector<pollfd> polled;
+    half.link->poll_for(true, polled);
+    REQUIRE(polled.size() == 1);
+    CHECK((polled[0].events & POLLOUT) != 0);  // whoever sleeps is called again at once
+    CHECK(half.link->write(data.data(), 2000) == 0);
+    CHECK(arrived() == 0);
+    CHECK(half.link->write(data.data(), 2000) == 2000);
+    CHECK(arrived() == sizeof(Frame) + 2000);
+    CHECK(half.link->write(data.data() + 2000, 2096) == 2096);  // the end waits for nothing
+    CHECK(half.link->finished());
+}
+
 TEST_CASE("messages of all lengths get through any number of lanes, both ways at once") {
     for (const std::size_t lanes : {1, 2, 3, 16}) {
         CAPTURE(lanes);
