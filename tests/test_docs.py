@@ -132,7 +132,9 @@ def test_documents_are_linked_from_another() -> None:
         ("written 48 KiB at a time", "tcp_lane.cpp", "one_segment = 48 << 10"),
         ("a frame of 56 bytes", "frame.hpp", "sizeof(Frame) == 56"),
         ("more than 96 KiB", "parts.hpp", "size = 96 << 10"),
-        ("more than 128 KiB wait", "tcp_link.cpp", "unsent_on_lane = 128 << 10"),
+        ("not more than 128 KiB wait", "tcp_link.cpp", "most_unsent = 128 << 10"),
+        ("sockets hold 768 KiB", "tcp_link.cpp", "send_buffer_at_home = 768 << 10"),
+        ("on one machine, 512 KiB", "tcp_lane.cpp", "whole_message = 512 << 10"),
         ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Hello) == 80"),
         ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Reply) == 112"),
         ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Proof) == 72"),
@@ -155,8 +157,8 @@ def test_figures_are_those_in_the_code(said: str, file: str, code: str) -> None:
 
 def test_figures_in_the_performance_log_are_those_in_the_code() -> None:
     words = " ".join(text("performance.md").split())
-    staging = (ROOT / "native" / "src" / "staging.cpp").read_text()
-    assert "every 128 copies" in words and "retry_after = 128;" in staging
+    staging, faster = ((ROOT / "native" / "src" / name).read_text() for name in ("staging.hpp", "faster.cpp"))
+    assert "every 128 copies" in words and "look_after = 128;" in faster
     assert "below 8 KiB" in words and "smallest_timed = 8 << 10;" in staging
     assert "12 MiB or more" in words
 

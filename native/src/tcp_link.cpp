@@ -16,8 +16,9 @@ constexpr std::size_t eager_bytes = 4 << 10;
 // and by less a rank loses that shares its core: it waits until its peer has had one. Elsewhere the kernel
 // finds out how much the way to the peer holds.
 constexpr int send_buffer_at_home = 768 << 10;
-// Of several lanes each holds little that is not on its way yet: a slow one would keep it to the end.
-constexpr int unsent_on_lane = 128 << 10;
+// Little waits in the kernel that is not on its way yet: what shares a link with it waits as long, and a slow
+// one of several lanes would keep it to the end.
+constexpr int most_unsent = 128 << 10;
 
 }  // namespace
 
@@ -30,7 +31,7 @@ TcpLink::TcpLink(Peer peer, std::vector<UniqueFd> sockets, std::size_t slice)
             limit_send_buffer(socket.get(), send_buffer_at_home);
             do_not_pace(socket.get());
         }
-        if (sockets.size() > 1) limit_unsent(socket.get(), unsent_on_lane);
+        if (leaves_machine_ || sockets.size() > 1) limit_unsent(socket.get(), most_unsent);
         lanes_.emplace_back(*this, std::move(socket), slice, !leaves_machine_);
     }
 }
