@@ -14,28 +14,23 @@ constexpr double worst = 0.5;              // of what is known: a slower one may
 
 }  // namespace
 
-std::size_t Faster::begin(std::size_t n) {
-    class_ = std::min<std::size_t>(std::bit_width(n / smallest_) / 2, choices_.size() - 1);
-    Choice& choice = choices_[class_];
-    const std::size_t faster = choice.rate[1] > choice.rate[0] ? 1 : 0;
-    const std::uint32_t use = choice.uses++;
-    if (use < first_looks) {
-        looking_ = true;
-        way_ = use % 2;
-    } else {
-        looking_ = use % look_after == 0;
-        way_ = looking_ ? 1 - faster : faster;
-    }
-    bytes_ = n;
-    began_ = Clock::now();
-    return way_;
+Faster::Choice& Faster::choice_for(std::size_t n) {
+    return choices_[std::min<std::size_t>(std::bit_width(n / smallest_) / 2, choices_.size() - 1)];
 }
 
-void Faster::end() {
-    const std::chrono::duration<double> taken = Clock::now() - began_;
-    const double rate = static_cast<double>(bytes_) / std::max(taken.count(), 1e-9);
-    double& known = choices_[class_].rate[way_];
-    known = looking_ ? rate : known + weight * (std::max(rate, known * worst) - known);
+std::size_t Faster::next(std::size_t n) {
+    Choice& choice = choice_for(n);
+    const std::uint32_t use = choice.uses++;
+    if (use < first_looks) return use % 2;
+    return use % look_after == 0 ? 1 - choice.faster() : choice.faster();
+}
+
+void Faster::took(std::size_t n, std::size_t way, Clock::duration taken) {
+    Choice& choice = choice_for(n);
+    const double rate = static_cast<double>(n) / std::max(std::chrono::duration<double>(taken).count(), 1e-9);
+    const bool in_use = choice.uses > first_looks && way == choice.faster();
+    double& known = choice.rate[way];
+    known = in_use ? known + weight * (std::max(rate, known * worst) - known) : rate;
 }
 
 }  // namespace collectives

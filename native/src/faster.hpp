@@ -2,8 +2,7 @@
 //
 // Machines differ in it, and a virtual machine may change within seconds. Sizes do, too, as there are caches.
 //
-// Invariant: the choice changes the speed only. One user at a time, who says how long it took before the
-// next.
+// Invariant: the choice changes the speed only. One user at a time.
 #pragma once
 
 #include <array>
@@ -20,25 +19,23 @@ class Faster {
     // For `smallest` bytes or more.
     explicit Faster(std::size_t smallest) : smallest_(smallest) {}
 
-    // The way to go with n bytes, 0 or 1, from now on.
-    std::size_t begin(std::size_t n);
-    // They have been moved.
-    void end();
+    // The way to go with the next n bytes, 0 or 1.
+    std::size_t next(std::size_t n);
+    // How long n bytes took on that way.
+    void took(std::size_t n, std::size_t way, Clock::duration taken);
 
   private:
     struct Choice {
         std::array<double, 2> rate{};  // bytes per second
         std::uint32_t uses = 0;
+
+        std::size_t faster() const { return rate[1] > rate[0] ? 1 : 0; }
     };
+
+    Choice& choice_for(std::size_t n);
 
     std::size_t smallest_;
     std::array<Choice, 4> choices_;  // by size
-
-    std::size_t class_ = 0;  // of the size at hand
-    std::size_t bytes_ = 0;
-    std::size_t way_ = 0;
-    bool looking_ = false;  // how fast a way is that has not been in use
-    Clock::time_point began_;
 };
 
 }  // namespace collectives

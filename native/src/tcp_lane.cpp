@@ -32,7 +32,7 @@ TcpLane::TcpLane(const Link& link, UniqueFd socket, std::size_t slice, bool at_h
       socket_(std::move(socket)),
       slice_(std::max(slice, smallest_inbox)),
       at_home_(at_home),
-      sends_(whole_message) {}
+      ways_(whole_message) {}
 
 void TcpLane::begin(const Frame& frame, std::uint64_t length) {
     frame_out_ = frame;
@@ -42,7 +42,11 @@ void TcpLane::begin(const Frame& frame, std::uint64_t length) {
     offered_ = 0;
     const bool is_long = frame.length > whole_message;
     timed_ = is_long && at_home_;
-    most_per_send_ = is_long && (!at_home_ || sends_.begin(length) == 0) ? one_segment : whole_message;
+    if (timed_) {
+        way_ = ways_.next(length);
+        began_ = Faster::Clock::now();
+    }
+    most_per_send_ = is_long && (!timed_ || way_ == 0) ? one_segment : whole_message;
 }
 
 std::size_t TcpLane::write(const std::byte* data, std::size_t n) {
@@ -72,7 +76,7 @@ std::size_t TcpLane::write(const std::byte* data, std::size_t n) {
     blocked_ = total < sizeof(Frame) - frame_sent_ + n;
     frame_sent_ += of_frame;
     written_ += total - of_frame;
-    if (timed_ && finished()) sends_.end();
+    if (timed_ && finished()) ways_.took(length_, way_, Faster::Clock::now() - began_);
     return total - of_frame;
 }
 
