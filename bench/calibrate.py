@@ -10,13 +10,15 @@ import json
 import os
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 import collectives
 from bench import sizes
+from bench.exits import guarded
 from bench.hosts import memory as machine_memory
 from bench.plan import load
 from bench.report import Progress, Screen
@@ -35,7 +37,7 @@ from transports import registry
 from transports.host import HostIdentity
 
 RANKS = 2
-FAILED = 3  # exit code, beside those of the command line itself
+_NAME: Final = "collectives calibrate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def command(
             raise click.UsageError(f"-n {ranks}, but this job ({launch.launcher}) has {launch.size} ranks")
         if launch.size < 2:
             raise click.UsageError("a job of one rank has nothing to choose")
-        sys.exit(guarded(order, screen()))
+        sys.exit(guarded(_NAME, partial(run, order, screen())))
     size = ranks or RANKS
     needed, free = 4 * size * maxbytes, machine_memory("MemAvailable")
     if free and needed > free:
@@ -167,20 +169,9 @@ def _report(table: Table, found: Outcome, path: Path) -> None:
     click.echo(f"# {table.facts['how']}: {path}")
 
 
-def guarded(order: Order, seen: Screen) -> int:
-    """`run`, with what goes wrong said in a line."""
-    try:
-        return run(order, seen)
-    except KeyboardInterrupt:
-        return 130
-    except (CollectiveError, ValueError, OSError) as error:
-        sys.stderr.write(f"collectives calibrate: {type(error).__name__}: {error}\n")
-        return FAILED
-
-
 def main() -> None:
     """A process that the command started as a rank."""
     told = json.loads(sys.argv[1])
     order = Order.from_json(told["order"])
     load(order.modules, told["cwd"])
-    sys.exit(guarded(order, Screen(**told["screen"])))
+    sys.exit(guarded(_NAME, partial(run, order, Screen(**told["screen"]))))

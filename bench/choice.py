@@ -26,7 +26,7 @@ AUTO: Final = "auto"
 ROUNDS: Final = 7
 _LOOKS: Final = (5, 2)  # iterations and rounds of a first look
 _FAR: Final = 2.0  # what takes longer than the choice by this factor at first sight is not looked at again
-_FEWEST, _MOST = 3, 200  # iterations in a round
+_BOUNDS: Final = (3, 200)  # iterations in a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,7 @@ def run(order: Order) -> list[dict[str, Any]] | None:
                 renew, (iterations, rounds) = arrays.renew(nbytes), _LOOKS
                 seen = watch.turns(list(calls.values()), [iterations] * len(calls), rounds, renew).min(axis=0).tolist()
                 near = {n: s for n, s in zip(calls, seen, strict=True) if n == AUTO or s <= _FAR * seen[0]}
-                share = order.budget / len(near) / ROUNDS
-                counts = [int(min(_MOST, max(_FEWEST, share / (s + watch.pause)))) for s in near.values()]
+                counts = watch.fitting(list(near.values()), order.budget, ROUNDS, _BOUNDS)
                 seconds = watch.turns([calls[name] for name in near], counts, ROUNDS, renew)
                 times = dict(zip(near, np.transpose(seconds).tolist(), strict=True))
                 found.append(asdict(Heat(collective, comm.size, nbytes, chosen, times)))

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from bench import sizes
 from bench.document import FORMAT, VERSION, write
+from bench.exits import FAILED, REFUTED
 from bench.plan import Plan
 from bench.report import Screen
 from bench.start import processes
@@ -126,7 +127,7 @@ def report(plan: Plan, ranks: int, screen: Screen) -> int:
     if plan.json is not None:
         told = {"format": FORMAT, "version": VERSION, "complete": not failed, "started": started.isoformat()}
         write(plan.json, {**told, "arguments": asdict(plan), "results": [], "memory": [asdict(f) for f in figures]})
-    return 3 if failed else 1 if any(f.wrong for f in figures) else 0
+    return FAILED if failed else REFUTED if any(f.wrong for f in figures) else 0
 
 
 def measure(probe: Probe) -> Figure | None:

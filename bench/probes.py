@@ -20,6 +20,7 @@ import numpy as np
 import collectives
 from bench.cases import Case
 from bench.data import Data
+from bench.exits import FAILED
 from bench.hosts import own_memory
 from collectives.algorithms import registry
 from collectives.schedule.form import Recv, Reduce, Send
@@ -143,5 +144,5 @@ def main() -> None:
         found = _PROBES[told["probe"]](**told["options"])
     except (collectives.CollectiveError, CannotReset) as error:
         sys.stderr.write(f"collectives bench: {told['probe']}: {type(error).__name__}: {error}\n")
-        sys.exit(3)
+        sys.exit(FAILED)
     Path(told["result"]).write_text(json.dumps({"ranks": found.ranks, "wrong": found.wrong}))

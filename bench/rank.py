@@ -13,11 +13,13 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Final
+from functools import partial
 
 import collectives
+from bench import exits
 from bench.cases import Case
 from bench.document import document, write
+from bench.exits import REFUTED
 from bench.gate import Gate
 from bench.hosts import Group, agree, cores, gather
 from bench.limits import floors
@@ -27,9 +29,6 @@ from bench.ping import Ping
 from bench.plan import Plan, cases, load
 from bench.plot import plot
 from bench.report import Screen, Table
-
-WRONG: Final = 1  # exit codes, beside those of the command line itself
-FAILED: Final = 3
 
 
 def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
@@ -101,7 +100,7 @@ class _Session:
         """The exit code."""
         self.complete = True
         self.table.foot(time.monotonic() - self.clock)
-        return WRONG if any(row.wrong for row in self.rows) else 0
+        return REFUTED if any(row.wrong for row in self.rows) else 0
 
     def end(self) -> None:
         self.table.close()
@@ -119,13 +118,7 @@ def _nobody(_case: Case, _what: str) -> None:
 
 def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
     """`run`, with what goes wrong said in a line."""
-    try:
-        return run(plan, screen, store, folder)
-    except KeyboardInterrupt:
-        return 130
-    except (collectives.CollectiveError, ValueError, OSError) as error:
-        sys.stderr.write(f"collectives bench: {type(error).__name__}: {error}\n")
-        return FAILED
+    return exits.guarded("collectives bench", partial(run, plan, screen, store, folder))
 
 
 def main() -> None:

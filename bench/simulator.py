@@ -21,7 +21,7 @@ from collectives.calibration.timing import Stopwatch
 from transports.host import HostIdentity, group_cores
 
 PASSES: Final = 5
-FEWEST, MOST = 2, 25  # iterations of a case in a pass
+BOUNDS: Final = (2, 25)  # iterations of a case in a pass
 
 
 def measure(order: Order, ranks: int) -> list[Measured]:
@@ -58,8 +58,7 @@ def run(order: Order) -> list[Any] | None:
         calls = [arrays.call(comm, case.collective, case.algorithm, case.nbytes) for case in cases]
         watch.turns(calls, [1] * len(calls), 1)
         once = watch.turns(calls, [1] * len(calls), 1)[0]
-        share = order.budget / max(1, len(calls)) / PASSES
-        iterations = [int(min(MOST, max(FEWEST, share / (seconds + watch.pause)))) for seconds in once.tolist()]
+        iterations = watch.fitting(once.tolist(), order.budget, PASSES, BOUNDS)
         seconds = watch.turns(calls, iterations, PASSES).min(axis=0).tolist()
         comm.barrier()
         return list(zip(cases, seconds, strict=True)) if comm.rank == 0 else None

@@ -15,12 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from bench.exits import guarded
 from bench.plan import Plan
 from bench.report import Screen
 from collectives.commands.launcher import Job, launch
-from native.errors import CollectiveError
 
-FAILED: Final = 3  # exit code, beside those of the command line itself
 _BOOT: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "import importlib; importlib.import_module(sys.argv.pop(1)).main()"
@@ -77,10 +76,10 @@ def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
     It gives None on all others. What goes wrong is said in a line that begins with `name`.
     """
     given = json.loads(sys.argv[1])
-    try:
-        found = run(given["told"])
-    except (CollectiveError, ValueError, OSError) as error:
-        sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
-        sys.exit(FAILED)
-    if found is not None:
-        Path(given["file"]).write_text(json.dumps(found))
+
+    def work() -> int:
+        if (found := run(given["told"])) is not None:
+            Path(given["file"]).write_text(json.dumps(found))
+        return 0
+
+    sys.exit(guarded(name, work))

@@ -16,9 +16,9 @@ from rich.text import Text
 from bench import sizes
 from bench.choice import AUTO, BAR, Heat, measure
 from bench.document import FORMAT, VERSION, write
+from bench.exits import FAILED, REFUTED
 from bench.order import Order
 from bench.report import Progress
-from bench.start import FAILED
 from bench.subcommands.options import numbers, positive, screen, size, writable
 from collectives.commands.supervise import StartError
 from collectives.schedule.conditions import COLLECTIVES
@@ -66,8 +66,6 @@ def command(
       collectives bench choice
       collectives bench choice allgather broadcast -n 4 --transport tcp
     """
-    if minbytes > maxbytes:
-        raise click.UsageError("the smallest size is larger than the largest")
     try:
         at = tuple(sizes.series(minbytes, maxbytes, stepfactor, None))
         if transport != "auto":
@@ -92,7 +90,7 @@ def command(
         head = {"format": f"{FORMAT} choice", "version": VERSION, "transport": transport, "bar": BAR}
         write(document, {**head, "heats": [{**asdict(heat), "ratio": heat.ratio} for heat in found]})
     if strict and any(heat.ratio > BAR for heat in found):
-        sys.exit(1)
+        sys.exit(REFUTED)
 
 
 def report(found: Sequence[Heat]) -> Iterator[str]:

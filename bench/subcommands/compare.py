@@ -12,6 +12,7 @@ import click
 from rich.text import Text
 
 from bench.compare import FASTER, MODE, SAME, SLOWER, Comparison, NotComparable, compare, read
+from bench.exits import REFUTED
 from bench.report import microseconds
 from bench.subcommands.options import screen
 
@@ -44,7 +45,7 @@ def command(first: str, second: str, threshold: float, everything: bool) -> None
     except (NotComparable, OSError, KeyError) as error:
         raise click.UsageError(str(error) if not isinstance(error, KeyError) else f"no {error} in a result") from error
     _print(found, everything)
-    sys.exit(1 if found.count(SLOWER) else 0)
+    sys.exit(REFUTED if found.count(SLOWER) else 0)
 
 
 def _print(found: Comparison, everything: bool) -> None:

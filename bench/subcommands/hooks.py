@@ -20,6 +20,7 @@ from rich.text import Text
 import collectives
 from bench.cases import Case
 from bench.document import FORMAT, document, write
+from bench.exits import FAILED, INTERRUPTED, REFUTED
 from bench.hooks import (
     FRAMEWORKS,
     NAMES,
@@ -47,7 +48,6 @@ from rendezvous.bootstrap import bootstrap
 RANKS: Final = 2
 BUDGET: Final = 2.0  # seconds for each system, way and list
 USUAL: Final = ("resnet50", *NETWORKS)
-WRONG, FAILED = 1, 3
 
 
 def _frameworks(ctx: click.Context, param: click.Parameter, value: str) -> list[Framework]:
@@ -197,7 +197,7 @@ class _Session:
                     self._verdicts.extend(verdicts(framework, self._rows[first:]))
                 complete = True
             except KeyboardInterrupt:
-                return 130
+                return INTERRUPTED
             except (CollectiveError, OSError) as error:
                 click.echo(f"collectives bench hooks: {type(error).__name__}: {error}", err=True)
                 return FAILED
@@ -212,7 +212,7 @@ class _Session:
         if any(m.is_ours and m.unsupported for row in self._rows for m in row.measurements.values()):
             return FAILED
         missed = any(verdict.passed is False for verdict in self._verdicts)
-        return WRONG if any(row.wrong for row in self._rows) or (self._strict and missed) else 0
+        return REFUTED if any(row.wrong for row in self._rows) or (self._strict and missed) else 0
 
     def _note(self, case: Case, what: str) -> None:
         self._progress.show(f"{case.trace} {case.algorithm}: {what}")

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from bench.crowd import Place
 from bench.document import FORMAT, VERSION, write
+from bench.exits import FAILED, REFUTED
 from bench.lifetimes import FIRST, GROWTH, Counts, Lifetimes, measure
 from bench.report import Progress
 from bench.subcommands.options import positive, screen, writable
@@ -20,7 +21,6 @@ from bench.subcommands.stores import each, store_option
 from native.errors import CollectiveError
 from transports import registry
 
-GROWN, FAILED = 1, 3
 _WIDTH = 11
 
 
@@ -82,4 +82,4 @@ def command(rounds: int, ranks: int, stores: tuple[str, ...], transport: str, ti
     if json is not None:
         head = {"format": f"{FORMAT} lifetimes", "version": VERSION, "allowed": GROWTH}
         write(json, {**head, "lifetimes": [{**asdict(taken), "grown": taken.grown} for taken in found]})
-    sys.exit(FAILED if failed else GROWN if any(taken.grown or taken.wrong for taken in found) else 0)
+    sys.exit(FAILED if failed else REFUTED if any(taken.grown or taken.wrong for taken in found) else 0)

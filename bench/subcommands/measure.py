@@ -25,9 +25,8 @@ from bench.plot import FORMATS, MISSING, available
 from bench.rank import guarded
 from bench.report import Screen
 from bench.start import start
-from bench.subcommands.options import names, positive, say, screen, size, writable
+from bench.subcommands.options import addresses_option, names, positive, say, screen, size, writable
 from bench.traces import TRACES
-from collectives.commands.addresses import ADDRESSES
 from collectives.commands.run import STORES
 from collectives.commands.supervise import StartError
 from collectives.init import check_segment
@@ -167,13 +166,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     help="Where the ranks meet.  [default: a private directory]",
 )
 @click.option("--bind", is_flag=True, help="Give each rank that is started here cores of its own.")
-@click.option(
-    "--addresses",
-    type=click.Choice(ADDRESSES),
-    default="auto",
-    show_default=True,
-    help="As of `collectives run`; auto: those of peers random, as their launchers leave them.",
-)
+@addresses_option
 @click.option(
     "--timeout",
     type=float,

@@ -15,12 +15,11 @@ from rich.text import Text
 
 from bench.crowd import Place
 from bench.document import FORMAT, VERSION, write
+from bench.exits import FAILED
 from bench.meeting import Meeting, measure
 from bench.report import Progress
 from bench.subcommands.options import positive, screen, writable
 from bench.subcommands.stores import each, store_option
-
-FAILED = 3
 
 
 @click.command("meeting")

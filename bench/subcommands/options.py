@@ -14,7 +14,16 @@ import click
 
 from bench import sizes
 from bench.report import Screen
+from collectives.commands.addresses import ADDRESSES
 from collectives.commands.output import colourful
+
+addresses_option = click.option(
+    "--addresses",
+    type=click.Choice(ADDRESSES),
+    default="auto",
+    show_default=True,
+    help="As of `collectives run`; auto: those of peers random, as their launchers leave them.",
+)
 
 
 def names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

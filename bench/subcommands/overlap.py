@@ -8,21 +8,19 @@ from __future__ import annotations
 import sys
 from statistics import median
 from subprocess import SubprocessError
-from typing import Final
 
 import click
 from rich.text import Text
 
 from bench import sizes
 from bench.document import FORMAT, VERSION, write
+from bench.exits import FAILED, REFUTED
 from bench.namespaces import why_not
 from bench.overlap import BAR, WAYS, Overlap, Setting, measure
 from bench.peers.here import missing
 from bench.report import Progress
 from bench.subcommands.options import screen, size, writable
 from bench.wire import rate as rate_of
-
-FAILED: Final = 3
 
 
 @click.command("overlap")
@@ -67,7 +65,7 @@ def command(
     _print(found)
     if json is not None:
         write(json, {"format": f"{FORMAT} overlap", "version": VERSION, **found.to_json()})
-    sys.exit(1 if strict and not found.passed else 0)
+    sys.exit(REFUTED if strict and not found.passed else 0)
 
 
 def _print(found: Overlap) -> None:

@@ -17,10 +17,10 @@ import numpy as np
 from rich.text import Text
 
 from bench.document import FORMAT, VERSION, write
+from bench.exits import FAILED
 from bench.order import Order
 from bench.report import Progress
 from bench.simulator import fastest, measure
-from bench.start import FAILED
 from bench.subcommands.options import numbers, positive, screen, size, writable
 from collectives import tables
 from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit

@@ -21,14 +21,14 @@ from rich.text import Text
 from bench import sizes
 from bench.bars import BANDS, LINES, Line
 from bench.document import FORMAT, VERSION, write
+from bench.exits import FAILED, REFUTED
 from bench.hosts import busy
 from bench.peers.environment import CannotInstall, python_for
 from bench.plan import Plan
 from bench.report import ABSENT, Screen
 from bench.standing import FAIL, PASS, Cell, Session, cells
 from bench.start import start
-from bench.subcommands.options import names, positive, say, screen, writable
-from collectives.commands.addresses import ADDRESSES
+from bench.subcommands.options import addresses_option, names, positive, say, screen, writable
 from collectives.commands.supervise import StartError
 
 BUDGET: Final = 600.0
@@ -46,9 +46,7 @@ _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
     "--buffers", type=click.Choice(["plain", "shared"]), help="Only lines for ordinary arrays, or for comm.empty's."
 )
 @click.option("--renew", is_flag=True, help="Every rank writes its input before each call, outside the clock.")
-@click.option(
-    "--addresses", type=click.Choice(ADDRESSES), default="auto", show_default=True, help="As of `collectives bench`."
-)
+@addresses_option
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 also where a bar is missed.")
 def command(
@@ -111,7 +109,7 @@ def command(
         write(json, {**told, "cells": table, "runs": runs_told})
     missed = any(cell.verdict == FAIL for row in found for cell in row)
     failed = len(documents) < len({line.setting for line in lines})
-    sys.exit(3 if failed else 1 if runs.wrong or (strict and missed) else 0)
+    sys.exit(FAILED if failed else REFUTED if runs.wrong or (strict and missed) else 0)
 
 
 def _cores() -> int:

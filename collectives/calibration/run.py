@@ -268,9 +268,7 @@ class _Race:
 
     def _iterations(self, expected: Sequence[float], budget: float) -> list[int]:
         """As many for each as fit into `budget` seconds, `rounds` rounds in all; the same time for each."""
-        least, most = self.effort.iterations
-        share = budget / max(1, len(expected)) / self.effort.rounds
-        return [int(min(most, max(least, share / (seconds + self.watch.pause + 1e-6)))) for seconds in expected]
+        return self.watch.fitting(expected, budget, self.effort.rounds, self.effort.iterations)
 
     def _schedules(self, collective: str, name: str) -> list[Schedule]:
         size = self.comm.size

@@ -67,6 +67,15 @@ class Stopwatch:
         found: Times = np.maximum(np.array(medians), 1e-9)
         return found
 
+    def fitting(self, expected: Sequence[float], budget: float, rounds: int, bounds: tuple[int, int]) -> list[int]:
+        """Iterations of each call in a round with which `rounds` rounds take `budget` seconds, the same time for each.
+
+        `expected`: seconds a call. `bounds`: the fewest and the most.
+        """
+        fewest, most = bounds
+        share = budget / max(1, len(expected)) / rounds
+        return [int(min(most, max(fewest, share / (seconds + self.pause + 1e-6)))) for seconds in expected]
+
     def share(self, values: Sequence[float]) -> list[float]:
         """The largest of all ranks' values, one by one."""
         found: list[float] = self._agree(np.array(values, np.float64)).tolist()

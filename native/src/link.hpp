@@ -111,6 +111,8 @@ class Link {
     void count_sent(std::uint64_t n) {
         bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
     }
+    // Of what was counted, so much was not taken and goes once more.
+    void count_refused(std::uint64_t n) { count_sent(0 - n); }
 
   private:
     std::atomic<std::uint64_t> bytes_sent_{0};

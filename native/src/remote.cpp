@@ -20,6 +20,15 @@ constexpr std::size_t moved_at_once = 64 << 10;  // through memory in between: s
 constexpr int tries = 4;                         // the first one may find no pages yet
 constexpr double quick_rate = 10e9;              // bytes a second
 
+// `work` for each part of n bytes, until it fails: where the part begins, and how long it is.
+template <typename Work>
+bool in_parts(std::size_t n, Work work) {
+    for (std::size_t at = 0; at < n; at += moved_at_once) {
+        if (!work(at, std::min(n - at, moved_at_once))) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 bool Remote::read(std::byte* data, std::uint64_t address, std::size_t n) {
@@ -27,12 +36,11 @@ bool Remote::read(std::byte* data, std::uint64_t address, std::size_t n) {
         return move(::process_vm_readv, data, address, n);
     }
     std::byte* const between = this->between(address);
-    for (std::size_t at = 0; at < n; at += moved_at_once) {
-        const std::size_t part = std::min(n - at, moved_at_once);
+    return in_parts(n, [&](std::size_t at, std::size_t part) {
         if (!move(::process_vm_readv, between, address + at, part)) return false;
         copy_bytes(data + at, between, part);
-    }
-    return true;
+        return true;
+    });
 }
 
 bool Remote::write(const std::byte* data, std::uint64_t address, std::size_t n) {
@@ -40,12 +48,10 @@ bool Remote::write(const std::byte* data, std::uint64_t address, std::size_t n) 
         return move(::process_vm_writev, const_cast<std::byte*>(data), address, n);
     }
     std::byte* const between = this->between(address);
-    for (std::size_t at = 0; at < n; at += moved_at_once) {
-        const std::size_t part = std::min(n - at, moved_at_once);
+    return in_parts(n, [&](std::size_t at, std::size_t part) {
         copy_bytes(between, data + at, part);
-        if (!move(::process_vm_writev, between, address + at, part)) return false;
-    }
-    return true;
+        return move(::process_vm_writev, between, address + at, part);
+    });
 }
 
 std::byte* Remote::between(std::uint64_t address) {

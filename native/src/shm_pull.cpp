@@ -78,6 +78,7 @@ void ShmLink::stage_refused() {
     refused_ = true;
     restaged_ = written_;
     written_ = released_ = out_.refused_from.load(std::memory_order_relaxed);
+    count_refused(restaged_ - written_);
     direct_.clear();
 }
 

@@ -64,5 +64,5 @@ def test_from_the_command_line_to_the_file(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     env = environment(XDG_CACHE_HOME=str(tmp_path))
     assert "2 to 64 ranks" in bench("choice", "-n", "1", code=2, env=env).stderr
-    assert "larger than the largest" in bench("choice", "-b", "1M", "-e", "1K", code=2, env=env).stderr
+    assert "is below the smallest" in bench("choice", "-b", "1M", "-e", "1K", code=2, env=env).stderr
     assert "'pigeon'" in bench("choice", "--transport", "pigeon", code=2, env=env).stderr

@@ -122,7 +122,9 @@ def test_memory_that_cannot_be_read_or_written_is_staged(start: int, who: str) -
         ordinary = mine.copy()
         for _ in range(2):
             x[:] = mine
+            sent = comm._linked.group.bytes_sent()
             assert np.array_equal(comm.allgather(x), both)
+            assert comm._linked.group.bytes_sent() == sent + x.nbytes  # what was refused is not counted twice
             assert np.array_equal(comm.allreduce(x, algorithm="one_shot"), both.sum(0))
             assert np.array_equal(comm.broadcast(x, 0), both[0])
             assert np.array_equal(comm.allgather(ordinary), both)

@@ -1,0 +1,24 @@
+"""Exit codes of the benchmark's commands, and of the ranks that they start, beside those of the command line itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from native.errors import CollectiveError
+
+REFUTED: Final = 1  # a result was wrong, something has grown, or, with --strict, a bar was missed
+FAILED: Final = 3
+INTERRUPTED: Final = 130
+
+
+def guarded(name: str, work: Callable[[], int]) -> int:
+    """The exit code: that of `work`, or of what went wrong, which is said in a line that begins with `name`."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (CollectiveError, ValueError, OSError) as error:
+        sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
+        return FAILED
