@@ -266,11 +266,13 @@ class PyGroup {
     PyGroup& operator=(const PyGroup&) = delete;
     ~PyGroup() { close(); }
 
-    void listen(const std::string& scheme, int fd) { group_->listen(to_scheme(scheme), UniqueFd(fd)); }
-    std::string listen_inproc() { return group_->listen_inproc(); }
+    void listen(const std::string& scheme, int fd) {
+        group_->links().listen(to_scheme(scheme), UniqueFd(fd));
+    }
+    std::string listen_inproc() { return group_->links().listen_inproc(); }
 
     void route(int peer, const std::string& scheme, std::vector<std::string> addresses, std::string host) {
-        group_->route(peer, to_scheme(scheme), std::move(addresses), std::move(host));
+        group_->links().route(peer, to_scheme(scheme), std::move(addresses), std::move(host));
     }
 
     void connect(const std::vector<int>& peers, double timeout) {
@@ -295,7 +297,7 @@ class PyGroup {
     }
 
     nb::object empty(std::size_t bytes) {
-        const std::shared_ptr<Arena> arena = group_->arena();
+        const std::shared_ptr<Arena> arena = group_->links().arena();
         std::byte* data = arena ? arena->allocate(bytes) : nullptr;
         if (data == nullptr) return nb::none();
         struct Owner {
@@ -313,11 +315,11 @@ class PyGroup {
     }
 
     std::optional<std::string> link_kind(int peer) {
-        const char* scheme = group_->link_scheme(peer);
+        const char* scheme = group_->links().scheme(peer);
         return scheme == nullptr ? std::nullopt : std::optional<std::string>(scheme);
     }
 
-    std::uint64_t bytes_sent() { return group_->bytes_sent(); }
+    std::uint64_t bytes_sent() { return group_->links().bytes_sent(); }
 
     nb::object broken() {
         const std::optional<Error> error = group_->broken();

@@ -17,9 +17,7 @@ namespace {
 
 constexpr auto handshake_time = 2s;
 constexpr std::size_t most_pending = 64;
-constexpr auto longest_pause = 500ms;  // between two rounds over a peer's addresses
-constexpr auto refused_for = 1s;       // then a peer where nobody listens counts as gone
-constexpr auto breather = 100ms;       // when there are no descriptors left to accept with
+constexpr auto breather = 100ms;  // when there are no descriptors left to accept with
 constexpr std::uint64_t order_id = 0;
 
 template <typename T>
@@ -32,17 +30,6 @@ T from_bytes(const std::byte* data) {
 template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {
     return std::as_bytes(std::span(&value, 1));
-}
-
-ErrorKind kind_of(Verdict verdict) {
-    switch (verdict) {
-        case Verdict::wrong_proof:
-            return ErrorKind::auth;
-        case Verdict::other_epoch:
-            return ErrorKind::stale_epoch;
-        default:
-            return ErrorKind::config_mismatch;
-    }
 }
 
 }  // namespace
@@ -85,11 +72,7 @@ void Control::listen(Scheme scheme, UniqueFd socket) {
 void Control::dial(int peer, Scheme scheme, const std::vector<std::string>& addresses, int lanes) {
     const std::lock_guard lock(mutex_);
     for (int lane = 0; lane < lanes; ++lane) {
-        Dial dial;
-        dial.place = {peer, lane};
-        dial.scheme = scheme;
-        dial.addresses = addresses;
-        new_dials_.push_back(std::move(dial));
+        new_dials_.push_back({{peer, lane}, {scheme, Dial(peer, addresses)}});
     }
     order();
 }
@@ -144,19 +127,14 @@ void Control::take_orders() {
         listeners_.emplace(id, std::move(listener));
     }
     new_listeners_.clear();
-    for (Dial& dial : new_dials_) {
-        dial.first = dial.again = Clock::now();
-        dials_.emplace(dial.place, std::move(dial));
-    }
+    for (auto& [place, calling] : new_dials_) dials_.emplace(place, std::move(calling));
     new_dials_.clear();
 }
 
 int Control::next_timeout() {
     auto soonest = Clock::time_point::max();
     for (const auto& [id, connection] : connections_) soonest = std::min(soonest, connection.deadline);
-    for (const auto& [place, dial] : dials_) {
-        if (!dial.trying) soonest = std::min(soonest, dial.again);
-    }
+    for (const auto& [place, calling] : dials_) soonest = std::min(soonest, calling.dial.due());
     if (paused_) soonest = std::min(soonest, resume_at_);
     if (soonest == Clock::time_point::max()) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(soonest - Clock::now());
@@ -169,12 +147,12 @@ void Control::on_timers() {
     for (const auto& [id, connection] : connections_) {
         if (connection.deadline <= now) late.push_back(id);
     }
-    for (const Id id : late) drop(id, "no answer within two seconds");
+    for (const Id id : late) drop(id, {"no answer within two seconds"});
     std::vector<Place> due;
-    for (const auto& [place, dial] : dials_) {
-        if (!dial.trying && dial.again <= now) due.push_back(place);
+    for (const auto& [place, calling] : dials_) {
+        if (calling.dial.due() <= now) due.push_back(place);
     }
-    for (const Place& place : due) start_dial(dials_.at(place));
+    for (const Place& place : due) start_dial(place, dials_.at(place));
     if (paused_ && resume_at_ <= now) resume_listeners();
 }
 
@@ -198,7 +176,7 @@ void Control::accept_all(Id id) {
             if (error == ECONNABORTED || error == EINTR) continue;
             return;
         }
-        while (pending_.size() >= most_pending) drop(pending_.front(), "too many callers");
+        while (pending_.size() >= most_pending) drop(pending_.front(), {"too many callers"});
         prepare_stream(socket.get(), scheme == Scheme::tcp);
         const Id fresh = next_id_++;
         watch(socket.get(), EPOLLIN, fresh, EPOLL_CTL_ADD);
@@ -211,81 +189,44 @@ void Control::accept_all(Id id) {
     }
 }
 
-void Control::start_dial(Dial& dial) {
-    dial.trying = true;
-    const std::string& address = dial.addresses[dial.next];
+void Control::start_dial(const Place& place, Calling& calling) {
+    const std::string& address = calling.dial.next();
+    const bool over_tcp = calling.scheme == Scheme::tcp;
     int error = 0;
-    UniqueFd socket =
-        dial.scheme == Scheme::tcp ? connect_tcp(address, error) : connect_local(address, error);
-    if (error != 0) {
-        dial_failed(dial.place, errno_text(error), error == ECONNREFUSED, Verdict::welcome, 0);
-        return;
-    }
-    prepare_stream(socket.get(), dial.scheme == Scheme::tcp);
+    UniqueFd socket = over_tcp ? connect_tcp(address, error) : connect_local(address, error);
+    if (error != 0) return dial_failed(place, {errno_text(error), error == ECONNREFUSED});
+    prepare_stream(socket.get(), over_tcp);
     const Id id = next_id_++;
     watch(socket.get(), EPOLLOUT, id, EPOLL_CTL_ADD);
     Connection& connection = connections_[id];
-    connection.scheme = dial.scheme;
+    connection.scheme = calling.scheme;
     connection.socket = std::move(socket);
     connection.stage = Stage::connect;
-    connection.place = dial.place;
+    connection.place = place;
     connection.caller = true;
     connection.deadline = Clock::now() + handshake_time;
 }
 
-void Control::dial_failed(Place place, const std::string& problem, bool refused, Verdict verdict,
-                          std::uint32_t version) {
-    Dial& dial = dials_.at(place);
-    dial.trying = false;
-    dial.refused = dial.refused && refused;
-    dial.last_problem = dial.addresses[dial.next] + ": " + problem;
-    if (verdict != Verdict::welcome) {
-        dial.verdict = verdict;
-        dial.their_version = version;
-    }
-    dial.again = Clock::now();
-    if (++dial.next < dial.addresses.size()) return;
-    // A round over all addresses has failed.
-    if (dial.verdict != Verdict::welcome || (dial.refused && Clock::now() - dial.first > refused_for)) {
-        give_up(dial);
-        return;
-    }
-    dial.next = 0;
-    dial.refused = true;
-    dial.pause = std::clamp<std::chrono::milliseconds>(dial.pause * 2, 10ms, longest_pause);
-    dial.again += dial.pause;
-}
-
-void Control::give_up(Dial& dial) {
-    const Place place = dial.place;
+void Control::dial_failed(const Place& place, const Problem& problem) {
+    Dial& dial = dials_.at(place).dial;
+    if (dial.failed(problem)) return;
+    const Error error = dial.error();
     const int peer = place.first;
-    std::string message = "no connection to rank " + std::to_string(peer) + ": ";
-    ErrorKind kind = ErrorKind::peer_lost;
-    if (dial.verdict != Verdict::welcome) {
-        kind = kind_of(dial.verdict);
-        message += explain(dial.verdict);
-        if (dial.verdict == Verdict::other_version) {
-            message += " (this rank speaks version " + std::to_string(wire_version) + ", the other version " +
-                       std::to_string(dial.their_version) + ")";
-        }
-        message += "; ";
-    }
-    message += dial.last_problem;
     dials_.erase(place);
-    events_.failed(peer, Error(kind, message, {peer}));
+    events_.failed(peer, error);
 }
 
 void Control::on_ready(Id id) {
     Connection& connection = connections_.at(id);
     if (connection.stage == Stage::connect) {
         if (const int error = connect_result(connection.socket.get()); error != 0) {
-            drop(id, errno_text(error), error == ECONNREFUSED);
+            drop(id, {errno_text(error), error == ECONNREFUSED});
             return;
         }
         connection.hello = make_hello(identity_, connection.place.first, connection.place.second);
         connection.stage = Stage::reply;
         watch(connection.socket.get(), EPOLLIN, id, EPOLL_CTL_MOD);
-        if (!send_message(connection.socket.get(), bytes_of(connection.hello))) drop(id, "it hung up");
+        if (!send_message(connection.socket.get(), bytes_of(connection.hello))) drop(id, {"it hung up"});
         return;
     }
     // Several messages may have arrived; a handler may end the connection.
@@ -317,7 +258,7 @@ bool Control::receive(Id id, Connection& connection) {
         case Received::nothing:
             return false;
         case Received::end:
-            drop(id, "it hung up during the handshake");
+            drop(id, {"it hung up during the handshake"});
             return false;
         case Received::some:
             break;
@@ -326,7 +267,7 @@ bool Control::receive(Id id, Connection& connection) {
     // Strangers are told apart by their first bytes.
     if (connection.have >= sizeof(std::uint64_t) && connection.stage <= Stage::reply &&
         from_bytes<std::uint64_t>(connection.buffer.data()) != hello_magic) {
-        drop(id, "it does not speak this protocol");
+        drop(id, {"it does not speak this protocol"});
         return false;
     }
     if (connection.have < want) return true;
@@ -357,7 +298,7 @@ bool Control::on_hello(Id id, Connection& connection) {
     connection.reply = make_reply(identity_, connection.hello, verdict);
     const bool sent = send_message(connection.socket.get(), bytes_of(connection.reply));
     if (!sent || verdict != Verdict::welcome) {
-        drop(id, explain(verdict));
+        drop(id, {explain(verdict)});
         return false;
     }
     connection.place = place;
@@ -369,7 +310,7 @@ bool Control::on_reply(Id id, Connection& connection) {
     connection.reply = from_bytes<Reply>(connection.buffer.data());
     const Verdict verdict = judge(identity_, connection.hello, connection.reply);
     if (verdict != Verdict::welcome) {
-        drop(id, explain(verdict), false, verdict, connection.reply.hello.version);
+        drop(id, {explain(verdict), false, verdict, connection.reply.hello.version});
         return false;
     }
     Proof proof;
@@ -381,7 +322,7 @@ bool Control::on_reply(Id id, Connection& connection) {
     }
     connection.stage = Stage::closing;
     if (!send_message(connection.socket.get(), bytes_of(proof), descriptors)) {
-        drop(id, "it hung up during the handshake");
+        drop(id, {"it hung up during the handshake"});
         return false;
     }
     return true;
@@ -402,7 +343,7 @@ bool Control::on_proof(Id id, Connection& connection) {
     }
     const bool sent = send_message(connection.socket.get(), bytes_of(closing), descriptors);
     if (!sent || verdict != Verdict::welcome) {
-        drop(id, explain(verdict));
+        drop(id, {explain(verdict)});
         return false;
     }
     establish(id, connection, proof.offer);
@@ -413,20 +354,20 @@ bool Control::on_closing(Id id, Connection& connection) {
     const auto closing = from_bytes<Closing>(connection.buffer.data());
     const auto verdict = static_cast<Verdict>(closing.verdict);
     if (verdict != Verdict::welcome) {
-        drop(id, explain(verdict), false, verdict, wire_version);
+        drop(id, {explain(verdict), false, verdict, wire_version});
         return false;
     }
     establish(id, connection, closing.offer);
     return false;
 }
 
-void Control::drop(Id id, const std::string& problem, bool refused, Verdict verdict, std::uint32_t version) {
+void Control::drop(Id id, const Problem& problem) {
     const auto place = connections_.find(id);
     if (place == connections_.end()) return;
     const Connection connection = std::move(place->second);
     connections_.erase(place);
     std::erase(pending_, id);
-    if (connection.caller) dial_failed(connection.place, problem, refused, verdict, version);
+    if (connection.caller) dial_failed(connection.place, problem);
 }
 
 void Control::establish(Id id, Connection& connection, const Offer& offer) {
@@ -436,7 +377,7 @@ void Control::establish(Id id, Connection& connection, const Offer& offer) {
     connected.scheme = connection.scheme;
     if (connection.scheme == Scheme::shm) {
         if (connection.descriptors.size() != 2) {
-            drop(id, "it sent no shared memory");
+            drop(id, {"it sent no shared memory"});
             return;
         }
         try {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "dial.hpp"
 #include "error.hpp"
 #include "hello.hpp"
 #include "sockets.hpp"
@@ -65,19 +66,9 @@ class Control {
     // One connection of a link: the peer, and the lane.
     using Place = std::pair<int, int>;
 
-    struct Dial {
-        Place place{-1, 0};
+    struct Calling {
         Scheme scheme = Scheme::tcp;
-        std::vector<std::string> addresses;
-        std::size_t next = 0;  // the address to try
-        Clock::time_point first{};
-        Clock::time_point again{};
-        std::chrono::milliseconds pause{0};
-        bool refused = true;  // so far in this round, nobody listened
-        bool trying = false;
-        std::string last_problem;
-        Verdict verdict = Verdict::welcome;  // a definite no, if any
-        std::uint32_t their_version = 0;
+        Dial dial;
     };
 
     struct Connection {
@@ -111,10 +102,8 @@ class Control {
     void resume_listeners();
 
     void accept_all(Id id);
-    void start_dial(Dial& dial);
-    void dial_failed(Place place, const std::string& problem, bool refused, Verdict verdict,
-                     std::uint32_t version);
-    void give_up(Dial& dial);
+    void start_dial(const Place& place, Calling& calling);
+    void dial_failed(const Place& place, const Problem& problem);
 
     void on_ready(Id id);
     bool receive(Id id, Connection& connection);
@@ -123,8 +112,7 @@ class Control {
     bool on_reply(Id id, Connection& connection);
     bool on_proof(Id id, Connection& connection);
     bool on_closing(Id id, Connection& connection);
-    void drop(Id id, const std::string& problem, bool refused = false, Verdict verdict = Verdict::welcome,
-              std::uint32_t version = 0);
+    void drop(Id id, const Problem& problem);
     void establish(Id id, Connection& connection, const Offer& offer);
 
     Identity identity_;
@@ -135,7 +123,7 @@ class Control {
 
     std::mutex mutex_;
     std::vector<Listener> new_listeners_;
-    std::vector<Dial> new_dials_;
+    std::vector<std::pair<Place, Calling>> new_dials_;
     bool stop_ = false;
 
     // The thread's own.
@@ -143,7 +131,7 @@ class Control {
     std::map<Id, Listener> listeners_;
     std::map<Id, Connection> connections_;
     std::deque<Id> pending_;  // accepted and not yet proved, oldest first
-    std::map<Place, Dial> dials_;
+    std::map<Place, Calling> dials_;
     std::map<Id, std::pair<int, UniqueFd>> watched_;
     std::set<Place> linked_;
     bool paused_ = false;  // out of descriptors: not accepting for a moment

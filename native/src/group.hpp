@@ -1,4 +1,4 @@
-// The native side of one communicator: its links, its executor and its progress thread.
+// The native side of one communicator: its operations, in their order, and its progress thread.
 //
 // Invariant: one thread at a time drives operations: the caller's while nothing is under way, else the
 // progress thread. They are complete in the order in which they were started. The first error of an operation
@@ -10,8 +10,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,14 +17,12 @@
 #include <thread>
 #include <vector>
 
-#include "control.hpp"
 #include "error.hpp"
 #include "executor.hpp"
+#include "links.hpp"
 #include "program.hpp"
 
 namespace collectives {
-
-using Interrupted = std::function<bool()>;
 
 // One operation for the progress thread.
 struct Job {
@@ -53,9 +49,8 @@ class Group {
     Group& operator=(const Group&) = delete;
     ~Group() { close(); }
 
-    void listen(Scheme scheme, UniqueFd socket);
-    std::string listen_inproc();
-    void route(int peer, Scheme scheme, std::vector<std::string> addresses, std::string host);
+    // Listening, routes, and what there is of links.
+    Links& links() { return links_; }
 
     void connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     void run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out, double timeout,
@@ -66,34 +61,10 @@ class Group {
     // False if it is not done after `timeout`. Throws the operation's error.
     bool wait(const Job& job, double timeout, const Interrupted& interrupted);
 
-    // Memory that peers on this host can read, or nullptr. Kept alive by the arena it comes from.
-    std::shared_ptr<Arena> arena();
-
-    const char* link_scheme(int peer);
-    std::uint64_t bytes_sent();
     std::optional<Error> broken();
     void close();
 
   private:
-    struct Route {
-        Scheme scheme = Scheme::tcp;
-        std::vector<std::string> addresses;
-        std::string host;
-    };
-
-    Control& control();
-    void share(std::shared_ptr<Arena> arena);
-    bool has_links(const std::vector<int>& peers) const;
-    // Call the peers that are not linked yet and make links of the connections that are there; whether all
-    // are.
-    bool seek_links(const std::vector<int>& peers);
-    void open_links(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
-    void dial(int peer);
-    void add_link(int peer, std::unique_ptr<Link> link);
-    // The link over TCP once all its connections are there.
-    void add_lane(Connected connected);
-    Peer describe(int peer) const;
-
     void run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
                     const Interrupted& interrupted);
     Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
@@ -115,35 +86,16 @@ class Group {
     void finish(Jobs& under_way, std::optional<Error> error);
 
     Identity identity_;
-    Geometry geometry_;
-    Executor::Settings settings_;
     std::atomic<bool> closing_{false};
     Sleeper sleeper_;
-    std::shared_ptr<Arena> arena_;
-    std::string port_;  // our inproc address
-    std::map<int, Route> routes_;
 
     // The one who runs an operation holds this.
     std::mutex running_;
     Executor executor_;
-    std::vector<Run*> held_;    // under way, without all their links
-    std::mutex linking_;        // for the two below: only who runs operations changes them
-    std::vector<Link*> links_;  // by rank
-    std::vector<std::unique_ptr<Link>> owned_;
-    std::vector<bool> dialled_;
+    std::vector<Run*> held_;                      // under way, without all their links
     std::uint64_t sequence_ = 0;                  // collectives so far
     std::vector<std::uint64_t> sent_, received_;  // point-to-point messages, by peer
     bool closed_ = false;
-
-    // What the control thread has found out.
-    std::mutex news_;
-    std::condition_variable news_came_;
-    bool unread_ = false;
-    std::vector<Connected> arrived_;
-    std::map<int, std::vector<UniqueFd>> lanes_;  // of links over TCP that are not whole yet
-    std::map<int, Error> failed_;
-    std::map<int, ShmLink*> watched_;
-    std::vector<bool> gone_;  // whose connection was lost before we had made a link of it
 
     std::mutex state_;
     std::optional<Error> broken_;
@@ -156,7 +108,7 @@ class Group {
     bool stop_ = false;
     std::thread progress_;
 
-    std::unique_ptr<Control> control_;  // last: its thread calls back
+    Links links_;  // last: the control thread calls the two above
 };
 
 }  // namespace collectives

@@ -32,6 +32,9 @@ class Deadline {
 
 double seconds_since(Clock::time_point start);
 
+// How often a wait outside an operation looks whether a signal has come.
+inline constexpr std::chrono::milliseconds look_for_signals{50};
+
 // Sleep until *word differs from `expected`, somebody wakes it, or `timeout` passes. Works across processes.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::nanoseconds timeout);

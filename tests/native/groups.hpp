@@ -68,16 +68,16 @@ struct World {
             ranks.push_back(std::make_unique<Group>(options(rank, size, segment, "secret", crowded)));
             std::string& address = addresses[static_cast<std::size_t>(rank)];
             if (scheme == Scheme::inproc) {
-                address = ranks.back()->listen_inproc();
+                address = ranks.back()->links().listen_inproc();
             } else {
                 UniqueFd fd = scheme == Scheme::tcp ? listen_tcp(address) : listen_local(address);
-                ranks.back()->listen(scheme, std::move(fd));
+                ranks.back()->links().listen(scheme, std::move(fd));
             }
         }
         for (int rank = 0; rank < size; ++rank) {
             for (int peer = 0; peer < size; ++peer) {
                 if (peer == rank) continue;
-                ranks[static_cast<std::size_t>(rank)]->route(
+                ranks[static_cast<std::size_t>(rank)]->links().route(
                     peer, scheme, {addresses[static_cast<std::size_t>(peer)]}, "host" + std::to_string(peer));
             }
         }

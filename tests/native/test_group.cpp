@@ -73,8 +73,8 @@ TEST_CASE("memory of the arena is read where it lies") {
     World world(2, Scheme::shm);
     constexpr std::size_t n = 300'000;
     world.each([&](int rank, Group& group) {
-        auto* x = reinterpret_cast<float*>(group.arena()->allocate(n * sizeof(float)));
-        auto* y = reinterpret_cast<float*>(group.arena()->allocate(n * sizeof(float)));
+        auto* x = reinterpret_cast<float*>(group.links().arena()->allocate(n * sizeof(float)));
+        auto* y = reinterpret_cast<float*>(group.links().arena()->allocate(n * sizeof(float)));
         std::ranges::copy(values(rank, n), x);
         const auto operation = sum_of_floats(ring(rank, 2), n);
         for (int i = 0; i < 5; ++i) {
@@ -82,8 +82,8 @@ TEST_CASE("memory of the arena is read where it lies") {
         }
         const std::vector<float> expected = total(2, n);
         CHECK(std::equal(expected.begin(), expected.end(), y));
-        group.arena()->release(reinterpret_cast<std::byte*>(x), n * sizeof(float));
-        group.arena()->release(reinterpret_cast<std::byte*>(y), n * sizeof(float));
+        group.links().arena()->release(reinterpret_cast<std::byte*>(x), n * sizeof(float));
+        group.links().arena()->release(reinterpret_cast<std::byte*>(y), n * sizeof(float));
     });
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("results go straight to memory of the arena, where a peer has such") {
                 for (const std::size_t n : {std::size_t{40'000}, std::size_t{300'001}, large}) {
                     std::vector<float> own(2 * n);
                     const bool in_arena = everyone || rank == 1;
-                    auto* const memory = group.arena()->allocate(2 * n * sizeof(float));
+                    auto* const memory = group.links().arena()->allocate(2 * n * sizeof(float));
                     float* const x = in_arena ? reinterpret_cast<float*>(memory) : own.data();
                     float* const y = x + n;
                     std::ranges::copy(values(rank, n), x);
@@ -108,7 +108,7 @@ TEST_CASE("results go straight to memory of the arena, where a peer has such") {
                         REQUIRE(group.wait(*job, 30.0, {}));
                         CHECK(std::equal(expected.begin(), expected.end(), y));
                     }
-                    group.arena()->release(memory, 2 * n * sizeof(float));
+                    group.links().arena()->release(memory, 2 * n * sizeof(float));
                 }
             });
         }
@@ -119,7 +119,7 @@ TEST_CASE("two results on their way into the same memory come one after the othe
     World world(2, Scheme::shm);
     constexpr std::size_t n = 200'000;
     world.each([&](int rank, Group& group) {
-        auto* const x = reinterpret_cast<float*>(group.arena()->allocate(3 * n * sizeof(float)));
+        auto* const x = reinterpret_cast<float*>(group.links().arena()->allocate(3 * n * sizeof(float)));
         float* const y = x + n;
         float* const z = y + n;
         std::ranges::copy(values(rank, n), x);
@@ -136,7 +136,7 @@ TEST_CASE("two results on their way into the same memory come one after the othe
             CHECK(
                 std::equal(expected.begin(), expected.end(), z, [](float a, float b) { return b == 2 * a; }));
         }
-        group.arena()->release(raw_of(x), 3 * n * sizeof(float));
+        group.links().arena()->release(raw_of(x), 3 * n * sizeof(float));
     });
 }
 

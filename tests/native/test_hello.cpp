@@ -197,9 +197,9 @@ TEST_CASE("a rank with another secret is told so, and those who share one go on"
     std::string address;
     UniqueFd listener = listen_tcp(address);
     Group callee(options(1, 2, 0, "one"));
-    callee.listen(Scheme::tcp, std::move(listener));
+    callee.links().listen(Scheme::tcp, std::move(listener));
     Group caller(options(0, 2, 0, "two"));
-    caller.route(1, Scheme::tcp, {address}, "host1");
+    caller.links().route(1, Scheme::tcp, {address}, "host1");
     try {
         caller.connect({1}, 5.0, {});
         FAIL("connected with the wrong secret");
@@ -213,7 +213,7 @@ TEST_CASE("an address where nobody listens is given up soon") {
     std::string address;
     listen_tcp(address).reset();
     Group caller(options(0, 2));
-    caller.route(1, Scheme::tcp, {address}, "host1");
+    caller.links().route(1, Scheme::tcp, {address}, "host1");
     const auto began = Clock::now();
     try {
         caller.connect({1}, 30.0, {});

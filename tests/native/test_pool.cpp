@@ -15,7 +15,8 @@ namespace {
 // One rank's array: ordinary memory, or in its arena.
 class Array {
   public:
-    Array(Group& group, std::size_t n, bool in_heap) : arena_(group.arena()), own_(in_heap ? 0 : n), n_(n) {
+    Array(Group& group, std::size_t n, bool in_heap)
+        : arena_(group.links().arena()), own_(in_heap ? 0 : n), n_(n) {
         if (in_heap) heap_ = arena_->allocate(n * sizeof(float));
     }
     Array(const Array&) = delete;
