@@ -32,6 +32,13 @@ inline std::size_t elements_of(const PyArrayObject* array) {
     return n;
 }
 
+// The memory of a contiguous NumPy array of `bytes / unit` elements, or null for None; `name` is what errors
+// call it.
+std::byte* memory(nanobind::handle array, std::uint64_t bytes, std::size_t unit, const char* name);
+// That of an operation's input and output.
+std::byte* input(const Operation& operation, nanobind::handle array);
+std::byte* output(const Operation& operation, nanobind::handle array);
+
 struct PyOperation {
     std::shared_ptr<const Operation> operation;
 };
@@ -39,6 +46,10 @@ struct PyOperation {
 // The group of a native Group object, for calls that outlive this one.
 std::shared_ptr<Group> group_of(nanobind::handle group);
 
+// Adds Program and Operation.
+void add_programs(nanobind::module_& module);
+// Adds Ticket and Group.
+void add_groups(nanobind::module_& module);
 // Adds Latch and Repeater.
 void add_repeaters(nanobind::module_& module);
 // Adds Plan.

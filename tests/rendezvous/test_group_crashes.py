@@ -211,6 +211,8 @@ def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
     options = {"timeout": 40.0, "run_id": "r"}
     thread, outcome = background(lambda: Rank(0, 3, options=options).form(slow))
     others = [MemoryStore("stall") for _ in range(2)]
+    door = Scope("group", "r", 0, None).door
+    assert eventually(lambda: inner.get(door) is not None, 10)  # else another one would be the host
     if moment != "compare_set":
         assert stalled.wait(10)
     rest = [
@@ -218,7 +220,6 @@ def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
         for rank in (1, 2)
     ]
     assert stalled.wait(10)  # the commit needs all of them
-    door = Scope("group", "r", 0, None).door
     first = inner.get(door)
     assert eventually(lambda: inner.get(door) != first, 20)
     go_on.set()
