@@ -60,11 +60,11 @@ std::size_t rounded(std::size_t n) {
 }  // namespace
 
 std::size_t Geometry::outlet_stride() const {
-    return round_up(sizeof(Outlet), page_size) + round_up(slots_per_link * slot_bytes, page_size);
+    return round_up(sizeof(Outlet), page_size) + round_up(slots_per_link * staging_bytes, page_size);
 }
 
 std::size_t Geometry::board_offset() const {
-    return round_up(cast_offset() + cast_slots * cast_slot_bytes, page_size);
+    return round_up(cast_offset() + cast_slots * staging_bytes, page_size);
 }
 
 std::size_t Geometry::results_offset() const {
@@ -80,7 +80,7 @@ std::size_t Geometry::accumulators_offset() const {
 }
 
 std::size_t Geometry::flat_offset() const {
-    return round_up(accumulators_offset() + accumulators * cast_slot_bytes, page_size);
+    return round_up(accumulators_offset() + accumulators * staging_bytes, page_size);
 }
 
 std::size_t Geometry::flat_data_offset() const {
@@ -155,11 +155,11 @@ Outlet& Arena::outlet(int peer) {
 }
 
 std::byte* Arena::slot(int peer, std::size_t index) {
-    return outlet(peer).slots + index * geometry_.slot_bytes;
+    return outlet(peer).slots + index * geometry_.staging_bytes;
 }
 
 std::byte* Arena::cast_slot(std::size_t index) {
-    return base_ + geometry_.cast_offset() + index * geometry_.cast_slot_bytes;
+    return base_ + geometry_.cast_offset() + index * geometry_.staging_bytes;
 }
 
 void Arena::tell_call(const Call& call) {

@@ -85,7 +85,7 @@ struct Outlet {
     std::atomic<Reads> reads_memory;  // how this side reads the peer's process
     std::atomic<std::uint32_t>
         abandoned;  // this side failed; memory that it has announced may be in other use
-    alignas(page_size) std::byte slots[];  // slots_per_link * slot_bytes
+    alignas(page_size) std::byte slots[];  // slots_per_link * staging_bytes
 };
 
 // The words of a Call. `version` is odd while they change.
@@ -149,9 +149,9 @@ struct FlatBoard {
 enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };
 
 struct Geometry {
-    std::uint32_t size = 0;           // ranks in the group
-    std::size_t slot_bytes = 0;       // one staging slot of a link
-    std::size_t cast_slot_bytes = 0;  // one staging slot for several peers
+    std::uint32_t size = 0;      // ranks in the group
+    std::size_t slot_bytes = 0;  // a piece: of what ranks work on together, or stage where they share cores
+    std::size_t staging_bytes = 0;  // one staging slot, or one accumulator
     std::size_t heap_bytes = 0;
 
     std::size_t outlet_stride() const;
@@ -190,7 +190,7 @@ class Arena {
         return base_ + geometry_.results_offset() + index * geometry_.slot_bytes;
     }
     PoolBoard& pool_board() { return *reinterpret_cast<PoolBoard*>(base_ + geometry_.pool_offset()); }
-    // Room for `accumulators` times `cast_slot_bytes`.
+    // Room for `accumulators` times `staging_bytes`.
     std::byte* pool_memory() { return base_ + geometry_.accumulators_offset(); }
     FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
     // Room for `on_board` bytes beside each line.

@@ -32,6 +32,7 @@ std::chrono::microseconds work_of_others(const Operation& operation) {
 Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing)
     : settings_(settings), sleeper_(sleeper), closing_(closing), backoff_(settings.spins, settings.home) {
     workshop_.slice = settings.slice;
+    workshop_.copied = settings.copied;
     workshop_.crowded = settings.crowded;
 }
 

@@ -20,10 +20,11 @@ namespace collectives {
 class Executor {
   public:
     struct Settings {
-        std::size_t slice = 0;  // see Workshop
-        int spins = 0;          // looks before the first yield, where nobody waited for needs the core
-        bool crowded = false;   // ranks outnumber cores; the same on all ranks
-        int home = -1;          // the core to be on, which others share; -1 for any
+        std::size_t slice = 0;  // see Workshop, as the next one
+        std::size_t copied = 0;
+        int spins = 0;         // looks before the first yield, where nobody waited for needs the core
+        bool crowded = false;  // ranks outnumber cores; the same on all ranks
+        int home = -1;         // the core to be on, which others share; -1 for any
     };
 
     Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing);

@@ -8,8 +8,10 @@ namespace collectives {
 namespace {
 
 constexpr std::size_t default_slot = 128 << 10;
-constexpr std::size_t default_cast_slot = 256 << 10;
+constexpr std::size_t default_staging = 256 << 10;
 constexpr std::size_t default_slice = 128 << 10;
+// As much as is staged at a time: a message's source that is copied as well is still in the caches then.
+constexpr std::size_t copied_with_cores = default_staging;
 constexpr int spins_with_cores = 2000;
 // Where cores are shared: about as long as those on another core need, each of them once.
 constexpr int spins_with_mates = 400;
@@ -22,7 +24,7 @@ Geometry make_geometry(const Group::Options& options) {
     Geometry geometry;
     geometry.size = static_cast<std::uint32_t>(options.identity.size);
     geometry.slot_bytes = options.segment > 0 ? multiple_of(options.segment, cache_line) : default_slot;
-    geometry.cast_slot_bytes = options.segment > 0 ? geometry.slot_bytes : default_cast_slot;
+    geometry.staging_bytes = options.segment > 0 ? geometry.slot_bytes : default_staging;
     geometry.heap_bytes = heap_reserve(options.identity.size);
     return geometry;
 }
@@ -30,9 +32,13 @@ Geometry make_geometry(const Group::Options& options) {
 Executor::Settings make_settings(const Group::Options& options) {
     constexpr std::size_t largest_unit = 16;
     const int home = options.oversubscribed ? options.home : -1;
-    const int spins = !options.oversubscribed ? spins_with_cores : home >= 0 ? spins_with_mates : 0;
-    return {options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice, spins,
-            options.crowded, home};
+    Executor::Settings settings;
+    settings.slice = options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice;
+    settings.copied = options.segment > 0 || options.crowded ? settings.slice : copied_with_cores;
+    settings.spins = !options.oversubscribed ? spins_with_cores : home >= 0 ? spins_with_mates : 0;
+    settings.crowded = options.crowded;
+    settings.home = home;
+    return settings;
 }
 
 }  // namespace

@@ -115,18 +115,18 @@ bool check_caller(const Identity& self, const Hello& hello, const Reply& reply, 
 
 Offer make_offer(Arena& arena) {
     const Geometry& geometry = arena.geometry();
-    return {arena.header().cookie, geometry.slot_bytes, geometry.cast_slot_bytes, geometry.heap_bytes};
+    return {arena.header().cookie, geometry.slot_bytes, geometry.staging_bytes, geometry.heap_bytes};
 }
 
 Geometry geometry_of(const Offer& offer, int size) {
     constexpr std::uint64_t largest_slot = std::uint64_t{1} << 30;
     constexpr std::uint64_t largest_heap = std::uint64_t{1} << 46;
-    if (offer.slot_bytes == 0 || offer.slot_bytes > largest_slot || offer.cast_slot_bytes == 0 ||
-        offer.cast_slot_bytes > largest_slot || offer.heap_bytes > largest_heap) {
+    if (offer.slot_bytes == 0 || offer.slot_bytes > largest_slot || offer.staging_bytes == 0 ||
+        offer.staging_bytes > largest_slot || offer.heap_bytes > largest_heap) {
         throw Error(ErrorKind::transport_unavailable, "a peer offered shared memory of an impossible size");
     }
     return {static_cast<std::uint32_t>(size), static_cast<std::size_t>(offer.slot_bytes),
-            static_cast<std::size_t>(offer.cast_slot_bytes), static_cast<std::size_t>(offer.heap_bytes)};
+            static_cast<std::size_t>(offer.staging_bytes), static_cast<std::size_t>(offer.heap_bytes)};
 }
 
 }  // namespace collectives

@@ -63,7 +63,7 @@ static_assert(sizeof(Reply) == 112);
 struct Offer {
     std::array<std::uint64_t, 2> cookie{};
     std::uint64_t slot_bytes = 0;
-    std::uint64_t cast_slot_bytes = 0;
+    std::uint64_t staging_bytes = 0;
     std::uint64_t heap_bytes = 0;
 };
 

@@ -30,6 +30,9 @@ struct Context {
     std::uint64_t pulled_from = ~std::uint64_t{0};
     std::uint64_t pulled_slowly_from = ~std::uint64_t{0};  // where that takes longer than a copy
     std::uint64_t pulled_below = ~std::uint64_t{0};
+    // Messages of at least this size fill whole slots of staging memory; shorter ones come in pieces, so that
+    // who reads can begin.
+    std::uint64_t whole_slots_from = ~std::uint64_t{0};
     // This rank sends nothing in it, so those who send to it may well have time to help it reading.
     bool helped = false;
 

@@ -29,7 +29,7 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
       // Fewer and larger where ranks share a core: each turn begins with a switch.
       kept_(crowded ? accumulators / 2 : accumulators),
       arenas_(std::move(arenas)),
-      room_(accumulators * arenas_[0]->geometry().cast_slot_bytes / kept_) {
+      room_(accumulators * arenas_[0]->geometry().staging_bytes / kept_) {
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         parts_[half].arena = arenas_[first_of(half)].get();
         parts_[half].position = (rank_ + size_ - first_of(half)) % size_;

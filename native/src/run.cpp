@@ -54,6 +54,11 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     request_ = request;
     const Program& program = operation().program();
     context_ = Context(request.call);
+    if (workshop_.arena && !workshop_.crowded) {
+        // Two who send to each other both write before they read.
+        const std::uint64_t slot = workshop_.arena->geometry().staging_bytes;
+        context_.whole_slots_from = program.sources.empty() ? slot + 1 : 0;
+    }
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
     cast_context_.pulled_from = ~std::uint64_t{0};

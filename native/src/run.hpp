@@ -44,7 +44,8 @@ struct Request {
 
 // What the runs of one executor have in common.
 struct Workshop {
-    std::size_t slice = 0;           // the most that one reduction or copy does before others get their turn
+    std::size_t slice = 0;           // the most that one reduction does before others get their turn
+    std::size_t copied = 0;          // the most that one copy does
     std::shared_ptr<Arena> arena;    // memory shared with peers, or null
     std::unique_ptr<Caster> caster;  // stages what several of them read
     bool together = false;           // all ranks share memory: shared reductions are done together

@@ -248,7 +248,7 @@ void Run::copy(const Task& task, State& state) {
         state.done = limit(task);
         return;
     }
-    const std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
+    const std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.copied);
     if (n == 0) return;
     const auto move = stores(task) == Stores::streaming ? copy_streaming : copy_bytes;
     move(to + state.done, from + state.done, static_cast<std::size_t>(n));

@@ -110,7 +110,8 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     if (n == 0) return 0;
     if (stages(data, n)) {
         if (!has_finished(slot_line_[next_slot_]) || !has_line()) return 0;
-        n = std::min(n, own_->geometry().slot_bytes);
+        const Geometry& geometry = own_->geometry();
+        n = std::min(n, length_ >= sending_->whole_slots_from ? geometry.staging_bytes : geometry.slot_bytes);
         std::byte* slot = own_->slot(peer().rank, next_slot_);
         stage_(slot, data, n);
         slot_line_[next_slot_] = announce(own_->offset_of(slot), n);
@@ -376,7 +377,7 @@ std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data
     for (ShmLink* link : links) {
         if (!link->has_line()) return 0;
     }
-    n = std::min(n, own_->geometry().cast_slot_bytes);
+    n = std::min(n, own_->geometry().staging_bytes);
     std::byte* slot = own_->cast_slot(next_);
     stage_(slot, data, n);
     uses.clear();

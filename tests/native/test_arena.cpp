@@ -15,7 +15,7 @@ Geometry geometry() {
     Geometry geometry;
     geometry.size = 4;
     geometry.slot_bytes = 4096;
-    geometry.cast_slot_bytes = 8192;
+    geometry.staging_bytes = 8192;
     geometry.heap_bytes = 64 << 20;
     return geometry;
 }
