@@ -30,7 +30,10 @@ def explain(
     if size < 0:
         raise ValueError(f"nbytes is {size}")
     elements = size // dtype.itemsize
-    chosen, reason, row = prepare.choose(Shape(collective, dtype, elements, elements, elements), "auto")
+    shape = Shape(collective, dtype, elements, elements, elements)
+    chosen, reason, row = prepare.choose(shape, "auto")
+    most = prepare.at_a_time(shape)
+    section = [f"  at a time   {most} elements: what is reduced is sent while the caches hold it"]
     situation = prepare.situation
     peers = Counter(kind for kind in kinds if kind != "self")
     each = {"tcp": f" ({sockets} sockets each)"} if sockets > 1 else {}
@@ -41,6 +44,7 @@ def explain(
         f"{collective} of {size} bytes ({elements} {NAMES[dtype]}) among {situation.size} ranks",
         f"  algorithm   {chosen.name}: {reason}",
         *row_lines(row, 12),
+        *(section if 0 < most < elements else ()),
         f"  peers       {links}",
         f"  hosts       {_hosts(prepare.layout)}",
         f"  crowded     {'yes: ranks outnumber cores somewhere' if situation.crowded else 'no'}",

@@ -66,7 +66,9 @@ class Operation:
     `in_bounds`, `out_bounds`: the number of elements (divided evenly: block b of B covers
     [n*b//B, n*(b+1)//B)), or an int64 array of blocks + 1 ascending offsets, in elements.
     `identity` = (collective, op, dtype, count, root, algorithm) is what ranks compare: `count` is 0 where it
-    may differ between ranks, `algorithm` a 32-bit hash of name and parameters.
+    may differ between ranks, `algorithm` a 32-bit hash of name and parameters. `at_a_time`: elements that are
+    worked on before the next ones, 0 for all; only where each element is reduced apart from the others, and both
+    bounds are one number.
     """
 
     def __init__(
@@ -77,7 +79,10 @@ class Operation:
         in_bounds: int | npt.NDArray[np.int64],
         out_bounds: int | npt.NDArray[np.int64],
         identity: tuple[int, int, int, int, int, int],
+        at_a_time: int = 0,
     ) -> None: ...
+    @property
+    def sections(self) -> int: ...
     @property
     def in_bytes(self) -> int: ...
     @property

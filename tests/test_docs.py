@@ -136,7 +136,7 @@ def test_documents_are_linked_from_another() -> None:
         ("more than 96 KiB", "parts.hpp", "size = 96 << 10"),
         ("not more than 128 KiB wait", "tcp_link.cpp", "most_unsent = 128 << 10"),
         ("sockets hold 768 KiB", "tcp_link.cpp", "send_buffer_at_home = 768 << 10"),
-        ("on one machine, 512 KiB", "tcp_lane.cpp", "whole_message = 512 << 10"),
+        ("on one machine, 1 MiB", "tcp_lane.cpp", "largest_write = 1 << 20"),
         ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Hello) == 80"),
         ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Reply) == 112"),
         ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Proof) == 72"),

@@ -87,7 +87,8 @@ struct PyProgram {
 };
 
 PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
-                           nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity) {
+                           nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity,
+                           std::uint64_t at_a_time) {
     if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
     if (!supports(static_cast<DType>(dtype), static_cast<Op>(op))) {
         throw nb::type_error("this op has no meaning for this dtype");
@@ -100,6 +101,12 @@ PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op
     call.count = identity[3];
     call.root = static_cast<std::uint32_t>(identity[4]);
     call.algorithm = static_cast<std::uint32_t>(identity[5]);
+    if (at_a_time > 0) {
+        const auto n = nb::cast<std::uint64_t>(in_bounds);
+        if (nb::cast<std::uint64_t>(out_bounds) != n) throw nb::value_error("buffers of different sizes");
+        return {std::make_shared<const Operation>(Operation::in_sections(
+            program.program, static_cast<DType>(dtype), static_cast<Op>(op), n, at_a_time, call))};
+    }
     return {std::make_shared<const Operation>(program.program, static_cast<DType>(dtype), static_cast<Op>(op),
                                               to_bounds(in_bounds, plan.in_blocks),
                                               to_bounds(out_bounds, plan.out_blocks), call)};
@@ -122,10 +129,12 @@ void add_programs(nb::module_& module) {
         .def(
             "__init__",
             [](PyOperation* self, const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
-               nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity) {
-                new (self) PyOperation(make_operation(program, dtype, op, in_bounds, out_bounds, identity));
+               nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity, std::uint64_t at_a_time) {
+                new (self) PyOperation(
+                    make_operation(program, dtype, op, in_bounds, out_bounds, identity, at_a_time));
             },
-            "program"_a, "dtype"_a, "op"_a, "in_bounds"_a, "out_bounds"_a, "identity"_a)
+            "program"_a, "dtype"_a, "op"_a, "in_bounds"_a, "out_bounds"_a, "identity"_a, "at_a_time"_a = 0)
+        .def_prop_ro("sections", [](const PyOperation& self) { return self.operation->sections(); })
         .def_prop_ro("in_bytes", [](const PyOperation& self) { return self.operation->in_bytes(); })
         .def_prop_ro("out_bytes", [](const PyOperation& self) { return self.operation->out_bytes(); });
 }

@@ -53,7 +53,7 @@ void Executor::close() {
 Run& Executor::add(const Request& request) {
     if (runs_.empty()) {
         backoff_.reset();
-        backoff_.expect(work_of_others(*request.operation));
+        backoff_.expect(work_of_others(request.operation->section(0)));
         timed_ = false;
     }
     disarm();  // what it waits for may need another kind of sleep

@@ -41,6 +41,9 @@ std::vector<Queue> queues_of(const Step& step) {
     return queues;
 }
 
+// The next multiple of 64 elements.
+std::uint64_t whole_blocks(std::uint64_t n) { return (n + 63) / 64 * 64; }
+
 }  // namespace
 
 Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t out_blocks_,
@@ -290,6 +293,22 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
         const bool mutual = plan.size == 2 && sent != tasks_.end() && !plan.sources.empty();
         if (mutual && sent->length == flat_->part) flat_->given = sent->dst;
     }
+}
+
+Operation Operation::in_sections(const std::shared_ptr<const Program>& program, DType dtype, Op op,
+                                 std::uint64_t n, std::uint64_t at_a_time, const Call& call) {
+    const auto of = [&](std::uint64_t count) {
+        return Operation(program, dtype, op, Bounds(count, program->in_blocks),
+                         Bounds(count, program->out_blocks), call);
+    };
+    if (n <= at_a_time) return of(n);
+    const std::uint64_t each = std::min(at_a_time, whole_blocks((n - 1) / ((n - 1) / at_a_time + 1) + 1));
+    Operation whole = of(0);
+    whole.alike_ = (n - 1) / each;
+    whole.section_ = std::make_shared<const Operation>(of(each));
+    whole.last_ = std::make_shared<const Operation>(of(n - whole.alike_ * each));
+    whole.in_bytes_ = whole.out_bytes_ = n * whole.unit_;
+    return whole;
 }
 
 }  // namespace collectives

@@ -187,6 +187,11 @@ class Operation {
 
     Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in, const Bounds& out,
               const Call& call);
+    Operation(Operation&&) = default;  // tasks refer to its memory, which moves with it
+    // One on n elements of each buffer, that goes from section to section of at most `at_a_time`, a program's
+    // whole work on each before the next: for what happens to each element alone. `at_a_time`: at least 1.
+    static Operation in_sections(const std::shared_ptr<const Program>& program, DType dtype, Op op,
+                                 std::uint64_t n, std::uint64_t at_a_time, const Call& call);
 
     const Program& program() const { return *program_; }
     DType dtype() const { return dtype_; }
@@ -200,6 +205,12 @@ class Operation {
     // Where it may be done in a Flat: all ranks know alike.
     const std::optional<Flat>& flat() const { return flat_; }
     const Call& call() const { return call_; }
+
+    // How many sections it has: at least 1, itself. All but the last are alike.
+    std::uint64_t sections() const { return alike_ + 1; }
+    const Operation& section(std::uint64_t i) const {
+        return i < alike_ ? *section_ : last_ != nullptr ? *last_ : *this;
+    }
 
   private:
     std::shared_ptr<const Program> program_;
@@ -215,6 +226,10 @@ class Operation {
     std::vector<Task> tasks_;
     std::optional<Flat> flat_;
     Call call_;
+    // Of one in sections, which has no tasks of its own.
+    std::uint64_t alike_ = 0;
+    std::shared_ptr<const Operation> section_;
+    std::shared_ptr<const Operation> last_;
 };
 
 }  // namespace collectives

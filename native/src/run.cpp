@@ -52,6 +52,7 @@ std::byte* Run::scratch(std::uint64_t bytes) {
 
 void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> earlier) {
     request_ = request;
+    begin_section(0, request.in, request.out);
     const Program& program = operation().program();
     context_ = Context(request.call);
     if (workshop_.arena && !workshop_.crowded) {
@@ -69,13 +70,6 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         context_.pulled_slowly_from = std::max(context_.pulled_from, pulled_slowly_from);
     }
     context_.helped = !program.says;
-    buffers_.clear();
-    buffers_.push_back(request.in);
-    buffers_.push_back(request.out);
-    if (!operation().scratch_offsets().empty()) {
-        std::byte* base = scratch(operation().scratch_bytes());
-        for (const std::uint64_t offset : operation().scratch_offsets()) buffers_.push_back(base + offset);
-    }
     for (const Stores stores : {Stores::cached, Stores::streaming}) {
         kernels_[static_cast<std::size_t>(stores)] =
             reduce_kernel(operation().dtype(), operation().op(), stores);
@@ -98,19 +92,49 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         unfinished_ = 1;
         return;
     }
-    states_.assign(program.steps.size(), State{});
-    for (std::uint32_t i = 0; i < program.steps.size(); ++i) states_[i].before = program.predecessors[i];
     cast_taken_.resize(static_cast<std::size_t>(program.size));
-    unfinished_ = program.steps.size();
+    reset_tasks();
     take_turns(earlier);
     relay_.reset();
-    if (behind_ == nullptr && operation().out_bytes() >= smallest_posted) post_receptions();
-    for (std::uint32_t i = 0; i < program.steps.size(); ++i) {
+    if (behind_ == nullptr && !is_in_sections() && operation().out_bytes() >= smallest_posted) {
+        post_receptions();
+    }
+    find_active();
+}
+
+void Run::begin_section(std::uint64_t section, std::byte* in, std::byte* out) {
+    section_ = section;
+    operation_ = &request_.operation->section(section);
+    buffers_.clear();
+    buffers_.push_back(in);
+    buffers_.push_back(out);
+    if (operation().scratch_offsets().empty()) return;
+    std::byte* base = scratch(operation().scratch_bytes());
+    for (const std::uint64_t offset : operation().scratch_offsets()) buffers_.push_back(base + offset);
+}
+
+void Run::reset_tasks() {
+    const Program& program = operation().program();
+    states_.assign(program.steps.size(), State{});
+    for (std::uint32_t i = 0; i < program.steps.size(); ++i) states_[i].before = program.predecessors[i];
+    unfinished_ = program.steps.size();
+}
+
+void Run::find_active() {
+    for (std::uint32_t i = 0; i < states_.size(); ++i) {
         if (states_[i].before == 0) active_.push_back(i);
     }
 }
 
+void Run::go_to_next_section() {
+    begin_section(section_ + 1, buffers_[buffer_in] + operation().in_bytes(),
+                  buffers_[buffer_out] + operation().out_bytes());
+    reset_tasks();
+    find_active();
+}
+
 Run::Way Run::choose_way() const {
+    if (is_in_sections()) return Way::links;
     if (may_be_flat()) return Way::flat;
     if (may_exchange()) return Way::exchange;
     if (!may_be_pooled()) return Way::links;
@@ -136,7 +160,7 @@ void Run::take_turns(std::span<const std::unique_ptr<Run>> earlier) {
 }
 
 bool Run::through_with(std::uint32_t lane) const {
-    return states_[operation().program().use_of(lane)->last].complete;
+    return is_last_section() && states_[operation().program().use_of(lane)->last].complete;
 }
 
 bool Run::shares_memory_with(const Run& other) const {
@@ -212,6 +236,7 @@ bool Run::pass() {
             ++i;
         }
     }
+    if (unfinished_ == 0 && !is_last_section()) go_to_next_section();
     return moved;
 }
 

@@ -162,6 +162,13 @@ class Run {
     bool through_with(std::uint32_t lane) const;
     bool shares_memory_with(const Run& other) const;
     void release(std::uint32_t step);
+    // Take up a section of the operation, whose buffers begin here.
+    void begin_section(std::uint64_t section, std::byte* in, std::byte* out);
+    void go_to_next_section();
+    void reset_tasks();
+    void find_active();
+    bool is_in_sections() const { return request_.operation->sections() > 1; }
+    bool is_last_section() const { return section_ + 1 == request_.operation->sections(); }
 
     bool advance(const Task& task, State& state);
     void start(const Task& task);
@@ -178,6 +185,8 @@ class Run {
     void number_pieces();
     // Say where messages are wanted that may come at once.
     void post_receptions();
+    // Whether peers know where they want what the task reduces.
+    bool relays(const Task& task) const;
     // `operands_` to n bytes of the result, also where peers want them.
     void reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n);
     // Whether that peer gets what the task sends from the relay.
@@ -204,7 +213,7 @@ class Run {
     std::byte* at(const Operation::Place& place) const {
         return buffers_[static_cast<std::size_t>(place.buffer)] + place.offset;
     }
-    const Operation& operation() const { return *request_.operation; }
+    const Operation& operation() const { return *operation_; }
     // The link to that peer if it is there and goes through shared memory.
     ShmLink* shared_memory(int peer) const {
         Link* const to = request_.links[static_cast<std::size_t>(peer)];
@@ -221,9 +230,11 @@ class Run {
 
     Workshop& workshop_;
     Request request_;
-    Context context_;                    // links refer to it between operations
-    Context cast_context_;               // the same, of messages to several peers
-    std::array<ReduceFn, 2> kernels_{};  // by Stores
+    std::uint64_t section_ = 0;             // under way
+    const Operation* operation_ = nullptr;  // that of this section
+    Context context_;                       // links refer to it between operations
+    Context cast_context_;                  // the same, of messages to several peers
+    std::array<ReduceFn, 2> kernels_{};     // by Stores
     double scale_ = 1.0;
     std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
     bool held_ = false;

@@ -15,7 +15,7 @@ constexpr std::uint64_t reduced_alone = 2 << 10;
 }  // namespace
 
 bool Run::is_streamed(const Task& task) const {
-    return operation().out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
+    return request_.operation->out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
 }
 
 Stores Run::stores(const Task& task) const {
@@ -104,8 +104,7 @@ void Run::reduce(const Task& task, State& state) {
         }
     }
     n -= n % unit;
-    const auto& relay = operation().program().relay;
-    if (relay && relay->reduction == index_of(task)) {
+    if (relays(task)) {
         reduce_and_relay(task, state.done, static_cast<std::size_t>(n));
     } else {
         apply(task, at(task.dst) + state.done, static_cast<std::size_t>(n), stores(task));
@@ -129,6 +128,11 @@ void Run::post_receptions() {
         const std::uint64_t tag = post_tag(request_.call, reception.ordinal);
         if (shm != nullptr && shm->post(tag, at(task.dst), task.length)) posted_.push_back(shm);
     }
+}
+
+bool Run::relays(const Task& task) const {
+    const auto& relay = operation().program().relay;
+    return relay && relay->reduction == index_of(task) && !is_in_sections();
 }
 
 void Run::reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n) {
@@ -156,7 +160,7 @@ bool Run::is_relayed(const Task& task, int peer) const {
 
 // Links may not be there yet, so only what every rank knows alike decides.
 bool Run::is_done_together(const Task& task) const {
-    if (!task.shared || !workshop_.together) return false;
+    if (!task.shared || !workshop_.together || is_in_sections()) return false;
     // What is said lies there whole, so it is one piece, or it is not shared out.
     if (way_ == Way::flat) {
         return task.length > reduced_alone && task.length <= workshop_.arena->geometry().slot_bytes;

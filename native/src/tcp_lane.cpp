@@ -20,9 +20,10 @@ constexpr std::size_t smallest_inbox = 16 << 10;
 // One system call receives no more, so that reductions and other links get their turn.
 constexpr std::size_t most_per_receive = 1 << 20;
 // What is up to this size goes to the kernel at once. Of what is longer, some machines send pieces that make
-// one segment each (64 KiB with its headers) in half the time, and others need a third more for them
-// (docs/performance.md).
+// one segment each (64 KiB with its headers) in half the time, and others need a third more for them than for
+// the largest (docs/performance.md).
 constexpr std::size_t whole_message = 512 << 10;
+constexpr std::size_t largest_write = 1 << 20;
 constexpr std::size_t one_segment = 48 << 10;
 
 }  // namespace
@@ -46,7 +47,7 @@ void TcpLane::begin(const Frame& frame, std::uint64_t length) {
         way_ = ways_.next(length);
         began_ = Faster::Clock::now();
     }
-    most_per_send_ = is_long && (!timed_ || way_ == 0) ? one_segment : whole_message;
+    most_per_send_ = is_long && (!timed_ || way_ == 0) ? one_segment : largest_write;
 }
 
 std::size_t TcpLane::write(const std::byte* data, std::size_t n) {

@@ -77,7 +77,7 @@ class TcpLane {
     std::uint64_t offered_ = 0;  // by the last call, from the beginning
     std::size_t most_per_send_ = 0;
     bool blocked_ = false;
-    // Of long messages: 0 in segments, 1 in pieces as long as a message that goes at once.
+    // Of long messages: 0 in segments, 1 in the largest writes.
     Faster ways_;
     std::size_t way_ = 0;
     bool timed_ = false;
