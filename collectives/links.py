@@ -18,6 +18,7 @@ from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
 from transports import registry
+from transports.cache import cache_share
 from transports.host import HostIdentity, home_core, oversubscribed
 from transports.transport import Listener, Place, Scope
 
@@ -160,7 +161,8 @@ def link(
         home = home_core(rank, identities)
     here = oversubscribed(mine, identities)
     sockets = policy.sockets or 1
-    group = Group(rank, len(members), name, epoch, policy.secret, policy.segment, here, home, crowded, sockets)
+    cache = cache_share(mine, identities)
+    group = Group(rank, len(members), name, epoch, policy.secret, policy.segment, here, home, crowded, sockets, cache)
     try:
         doors.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):

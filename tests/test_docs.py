@@ -123,6 +123,7 @@ def test_documents_are_linked_from_another() -> None:
         ("between threads, 4 KiB or more", "shm_link.cpp", "direct_from_thread = 4 << 10"),
         ("in pieces of 1 MiB", "shm_link.cpp", "direct_piece = 1 << 20"),
         ("Results of 12 MiB and more", "run.hpp", "streaming_from = 12 << 20"),
+        ("three quarters of its last cache", "group.cpp", "options.cache / 4 * 3"),
         ("Up to 32 operations", "run.hpp", "most_at_a_time = 32"),
         ("4 of 256 KiB", "arena.hpp", "accumulators = 4"),
         ("of 4 KiB and more", "run_pool.cpp", "smallest_pooled = 4 << 10"),

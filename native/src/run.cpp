@@ -75,6 +75,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
             reduce_kernel(operation().dtype(), operation().op(), stores);
     }
     scale_ = 1.0 / program.size;
+    streams_ = !fits_caches();
     sockets_.reset();
     held_ = false;
     error_ = nullptr;
@@ -131,6 +132,12 @@ void Run::go_to_next_section() {
                   buffers_[buffer_out] + operation().out_bytes());
     reset_tasks();
     find_active();
+}
+
+bool Run::fits_caches() const {
+    const std::uint64_t in = request_.in == request_.out ? 0 : request_.operation->in_bytes();
+    const std::uint64_t out = request_.operation->out_bytes();
+    return out < streaming_from && in + out < workshop_.cached_below;
 }
 
 Run::Way Run::choose_way() const {

@@ -28,7 +28,7 @@ namespace collectives {
 
 // Operations that a group has under way; more wait.
 inline constexpr std::size_t most_at_a_time = 32;
-// Outputs from this size on are written around the caches: they would not stay there.
+// Outputs from this size on are written around the caches, however large those are: they would not stay.
 inline constexpr std::uint64_t streaming_from = 12 << 20;
 
 // What is to be run. The clock is read only once something has to be waited for.
@@ -44,8 +44,10 @@ struct Request {
 
 // What the runs of one executor have in common.
 struct Workshop {
-    std::size_t slice = 0;           // the most that one reduction does before others get their turn
-    std::size_t copied = 0;          // the most that one copy does
+    std::size_t slice = 0;   // the most that one reduction does before others get their turn
+    std::size_t copied = 0;  // the most that one copy does
+    // Arrays of an operation that are together smaller than this fit into the caches, beside those of others.
+    std::uint64_t cached_below = ~std::uint64_t{0};
     std::shared_ptr<Arena> arena;    // memory shared with peers, or null
     std::unique_ptr<Caster> caster;  // stages what several of them read
     bool together = false;           // all ranks share memory: shared reductions are done together
@@ -224,6 +226,7 @@ class Run {
     bool is_streamed(const Task& task) const;
     // Large results that no later step reads go around the caches.
     Stores stores(const Task& task) const;
+    bool fits_caches() const;
     // n bytes of `operands_` reduced to `dst`.
     void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;
     std::byte* scratch(std::uint64_t bytes);
@@ -237,6 +240,7 @@ class Run {
     std::array<ReduceFn, 2> kernels_{};     // by Stores
     double scale_ = 1.0;
     std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
+    bool streams_ = false;         // its results do not stay in the caches
     bool held_ = false;
     const Run* behind_ = nullptr;  // the last earlier run that works on the same memory
     Way way_ = Way::links;

@@ -14,9 +14,7 @@ constexpr std::uint64_t reduced_alone = 2 << 10;
 
 }  // namespace
 
-bool Run::is_streamed(const Task& task) const {
-    return request_.operation->out_bytes() >= streaming_from && task.dst.buffer == buffer_out;
-}
+bool Run::is_streamed(const Task& task) const { return streams_ && task.dst.buffer == buffer_out; }
 
 Stores Run::stores(const Task& task) const {
     return is_streamed(task) && !operation().program().needed[index_of(task)] ? Stores::streaming

@@ -1,0 +1,45 @@
+"""The last cache before memory, and how much of it each rank has.
+
+Invariant: what the kernel does not say is not made up: 0 then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from transports.host import HostIdentity
+
+_SHARED_LEVEL = 3  # from this level on a cache is large, and several cores share it
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str = "/sys/devices/system/cpu") -> int:
+    """Bytes of the last cache for each rank (one identity each) of my machine; 0 where there is none or nobody knows.
+
+    Ranks are taken to be spread evenly over the cores that they may use.
+    """
+    core = (mine.cpus & -mine.cpus).bit_length() - 1
+    nbytes, sharing = _last_cache(Path(root, f"cpu{core}", "cache"))
+    here = [identity for identity in everyone if identity.same_machine(mine)]
+    union = 0
+    for identity in here:
+        union |= identity.cpus
+    return nbytes // max(1, math.ceil(len(here) * (sharing & union).bit_count() / union.bit_count()))
+
+
+def _last_cache(folder: Path) -> tuple[int, int]:
+    """Its bytes, and the cores that share it as a mask."""
+    found = (0, 0, 0)
+    for index in folder.glob("index[0-9]*"):
+        try:
+            level = int((index / "level").read_text())
+            size = (index / "size").read_text().strip()
+            cores = int((index / "shared_cpu_map").read_text().replace(",", ""), 16)
+            nbytes = int(size[:-1]) * _UNITS[size[-1]] if size[-1:] in _UNITS else int(size)
+        except (OSError, ValueError):
+            continue
+        if level >= _SHARED_LEVEL:
+            found = max(found, (level, nbytes, cores))
+    return found[1:]
