@@ -150,6 +150,7 @@ def test_documents_are_linked_from_another() -> None:
         ("more than a millisecond", "wait.cpp", "slow_yield = 1ms"),
         ("For 2 ms after that", "wait.cpp", "crowded_first = 2ms"),
         ("to 0.2 s", "wait.cpp", "crowded_most = 200ms"),
+        ("every 32 yields", "wait.cpp", "seldom = 32"),
         ("within 50 ms", "executor.cpp", "longest_sleep = 50ms"),
     ],
 )

@@ -162,6 +162,21 @@ std::byte* Arena::cast_slot(std::size_t index) {
     return base_ + geometry_.cast_offset() + index * geometry_.staging_bytes;
 }
 
+void Arena::tell_where(Whereabouts where) {
+    const int told = where.core * 2 + (where.in_call ? 1 : 0);
+    std::atomic<std::int32_t>& last = header().whereabouts;
+    if (last.load(std::memory_order_relaxed) == told) return;
+    if (where.in_call && !this->where().in_call) {
+        header().entered.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    }
+    last.store(told, std::memory_order_relaxed);
+}
+
+Whereabouts Arena::where() const {
+    const std::int32_t told = header().whereabouts.load(std::memory_order_relaxed);
+    return {told >> 1, (told & 1) != 0};
+}
+
 void Arena::tell_call(const Call& call) {
     const bool message = call.collective == static_cast<std::uint8_t>(Collective::send);
     const auto index = static_cast<std::uint32_t>(message ? calls_told : call.sequence % calls_told);

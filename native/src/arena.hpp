@@ -31,6 +31,7 @@
 #include "frame.hpp"
 #include "joint.hpp"
 #include "unique_fd.hpp"
+#include "wait.hpp"
 
 namespace collectives {
 
@@ -102,8 +103,10 @@ struct Header {
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order
-    // Where the owner waits, as far as it knows: read by ranks that wait for it.
-    alignas(cache_line) std::atomic<std::int32_t> core;
+    // The owner's Whereabouts, as far as it knows them: twice the core, and 1 in a call. Read by ranks that
+    // wait for it.
+    alignas(cache_line) std::atomic<std::int32_t> whereabouts;
+    std::atomic<Clock::rep> entered;  // when the owner's last call began
     // What the owner is running; read only to find and explain a mismatch. The last collectives by their
     // sequence, and, at the end, the last message to or from one rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest;
@@ -111,6 +114,13 @@ struct Header {
 };
 
 static_assert(sizeof(Header) <= page_size);
+
+// The core that a rank is on, -1 for any, and whether it has anything under way here: its time is its own
+// otherwise.
+struct Whereabouts {
+    int core = -1;
+    bool in_call = false;
+};
 
 // See Together.
 struct Board {
@@ -208,6 +218,11 @@ class Arena {
 
     // What the owner has begun.
     void tell_call(const Call& call);
+    void tell_where(Whereabouts where);
+    Whereabouts where() const;
+    Clock::time_point entered() const {
+        return Clock::time_point(Clock::duration(header().entered.load(std::memory_order_relaxed)));
+    }
     // What it has begun last, and as its collective of that number, if it has and remembers. Another rank may
     // see it change.
     Call current_call() const;

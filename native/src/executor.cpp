@@ -27,6 +27,13 @@ std::chrono::microseconds work_of_others(const Operation& operation) {
     return std::chrono::microseconds(bytes * size / bytes_per_microsecond);
 }
 
+// What a peer tells in the memory that it shares; null where it shares none.
+Arena* arena_of(const Run& run, int peer) {
+    Link* const link = run.request().links[static_cast<std::size_t>(peer)];
+    ShmLink* const shm = link == nullptr ? nullptr : link->shared_memory();
+    return shm == nullptr ? nullptr : shm->arena_of_peer().get();
+}
+
 }  // namespace
 
 Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing)
@@ -39,7 +46,7 @@ Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>&
 
 void Executor::share(std::shared_ptr<Arena> arena) {
     workshop_.arena = std::move(arena);
-    workshop_.arena->header().core.store(settings_.home, std::memory_order_relaxed);
+    tell_core(settings_.home, false);
     workshop_.caster = std::make_unique<Caster>(workshop_.arena);
 }
 
@@ -53,6 +60,7 @@ void Executor::close() {
 
 Run& Executor::add(const Request& request) {
     if (runs_.empty()) {
+        if (settings_.home >= 0) tell_core(::sched_getcpu(), true);
         backoff_.reset();
         backoff_.expect(work_of_others(request.operation->section(0)));
         timed_ = false;
@@ -77,6 +85,7 @@ void Executor::retire() {
     run->end();
     idle_.push_back(std::move(run));
     timed_ = false;
+    if (runs_.empty() && settings_.home >= 0) tell_core(::sched_getcpu(), false);
 }
 
 void Executor::clear() {
@@ -143,9 +152,12 @@ void Executor::wait() {
     switch (backoff_.idle(*needed_)) {
         case Backoff::Next::look:
             break;
+        case Backoff::Next::look_late:
+            backoff_.tell_lost_slice(settings_.home >= 0 && had_own_work(backoff_.lost_since()));
+            [[fallthrough]];
         case Backoff::Next::look_anew:
             needed_.reset();
-            if (settings_.home >= 0) tell_core();
+            if (settings_.home >= 0) tell_core(::sched_getcpu(), true);
             break;
         case Backoff::Next::sleep:
             sleeper_.arm(
@@ -158,25 +170,41 @@ void Executor::wait() {
 
 bool Executor::keeps_from_running() {
     const int core = ::sched_getcpu();
-    const auto needs_it = [&](const Run& run, const Run::Awaited& awaited) {
-        Link* const link = run.request().links[static_cast<std::size_t>(awaited.peer)];
-        ShmLink* const shm = link == nullptr ? nullptr : link->shared_memory();
+    return any_awaited([&](const Run& run, int peer) {
+        const Arena* const arena = arena_of(run, peer);
         // Of others nothing is known, so they may.
-        return shm == nullptr || shm->arena_of_peer()->header().core.load(std::memory_order_relaxed) == core;
+        return arena == nullptr || arena->where().core == core;
+    });
+}
+
+bool Executor::had_own_work(Clock::time_point since) {
+    const int core = ::sched_getcpu();
+    const auto works = [&](const Run& run, int peer) {
+        const Arena* const arena = arena_of(run, peer);
+        return arena != nullptr && arena->where().core == core && !arena->where().in_call;
     };
+    const auto has_come = [&](const auto& run) {
+        const std::vector<int>& peers = run->request().operation->program().peers;
+        return std::any_of(peers.begin(), peers.end(), [&](int peer) {
+            const Arena* const arena = arena_of(*run, peer);
+            return arena != nullptr && arena->where().core == core && arena->entered() > since;
+        });
+    };
+    return any_awaited(works) || std::any_of(runs_.begin(), runs_.end(), has_come);
+}
+
+template <typename Predicate>
+bool Executor::any_awaited(Predicate predicate) {
     return std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
         awaited_.clear();
         run->awaited(awaited_);
         return std::any_of(awaited_.begin(), awaited_.end(),
-                           [&](const auto& awaited) { return needs_it(*run, awaited); });
+                           [&](const auto& awaited) { return predicate(*run, awaited.peer); });
     });
 }
 
-void Executor::tell_core() {
-    if (!workshop_.arena) return;
-    const int core = ::sched_getcpu();
-    std::atomic<std::int32_t>& told = workshop_.arena->header().core;
-    if (told.load(std::memory_order_relaxed) != core) told.store(core, std::memory_order_relaxed);
+void Executor::tell_core(int core, bool in_call) {
+    if (workshop_.arena) workshop_.arena->tell_where({core, in_call});
 }
 
 void Executor::disarm() {

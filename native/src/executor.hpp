@@ -67,8 +67,14 @@ class Executor {
     void wait();
     // Whether a rank that is waited for needs the core that this one is on.
     bool keeps_from_running();
-    // Others have had the core: say where we are now.
-    void tell_core();
+    // Whether one that is waited for, or was, has had work of its own since then, on the core that this one
+    // is on.
+    bool had_own_work(Clock::time_point since);
+    // Whether `predicate(run, peer)` of one that is waited for.
+    template <typename Predicate>
+    bool any_awaited(Predicate predicate);
+    // Say where this rank is, and whether anything is under way here.
+    void tell_core(int core, bool in_call);
     void sleep();
     void disarm();
     // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.

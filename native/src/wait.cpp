@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "cpu.hpp"
 
@@ -21,6 +22,7 @@ constexpr auto slow_yield = 1ms;      // a yield this long has given a time slic
 constexpr auto crowded_first = 2ms;   // how long to remember that the first time
 constexpr auto crowded_most = 200ms;  // and when it happens again each time that yielding is taken up
 constexpr auto again_within = 20ms;
+constexpr int seldom = 32;  // yields that are quick, for one that is slow; beside a busy program they are 2
 constexpr int fewest_spins = 32;
 // A rank that uses up its time slice by looking has to wait for the next one.
 constexpr int most_yields = 1000;
@@ -86,14 +88,22 @@ Backoff::Next Backoff::yield() {
     if (++yields_ > most_yields || before - yielding_since_ > most) return Next::sleep;
     ::sched_yield();
     looked_ = Clock::now();
-    const bool slow = looked_ - before > slow_yield + busy_;
-    home_.seek(looked_, slow);
-    if (slow) {
-        const bool again = looked_ - crowded_until_ < crowded_for_ + again_within;
-        crowded_for_ = again ? std::min<Clock::duration>(crowded_for_ * 2, crowded_most) : crowded_first;
-        crowded_until_ = looked_ + crowded_for_;
+    if (looked_ - before > slow_yield + busy_) {
+        lost_since_ = before;
+        return Next::look_late;
     }
+    if (quick_ < seldom) ++quick_;
+    home_.seek(looked_, false);
     return Next::look_anew;
+}
+
+void Backoff::tell_lost_slice(bool explained) {
+    const bool happens_often = std::exchange(quick_, 0) < seldom;
+    home_.seek(looked_, true);
+    if (explained && !happens_often) return;
+    const bool again = happens_often && looked_ - crowded_until_ < crowded_for_ + again_within;
+    crowded_for_ = again ? std::min<Clock::duration>(crowded_for_ * 2, crowded_most) : crowded_first;
+    crowded_until_ = looked_ + crowded_for_;
 }
 
 }  // namespace collectives

@@ -47,10 +47,12 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 // that outlast the spinning halve it, those that end in it double it. A yield that took long has handed a
 // whole time slice to some other process; for a while after that, yielding is skipped: a sleeper that is
 // woken gets its core back at once. It may have been chance, so the while is short at first, and doubles as
-// long as it happens again.
+// long as it happens again. A rank that is waited for and has work of its own takes the slice, too: that says
+// nothing of others, unless it happens all the time.
 class Backoff {
   public:
-    enum class Next : std::uint8_t { look, look_anew, sleep };  // anew: others have had the core
+    // Anew: others have had the core; late: for a long time, and `tell_lost_slice` comes first.
+    enum class Next : std::uint8_t { look, look_anew, look_late, sleep };
 
     // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which
     // to yield, -1 for any.
@@ -74,6 +76,10 @@ class Backoff {
     // this core.
     Next idle(bool here);
 
+    // Of the last yield, which took long: when it began, and whether ranks that are waited for explain it.
+    Clock::time_point lost_since() const { return lost_since_; }
+    void tell_lost_slice(bool explained);
+
   private:
     Next yield();
 
@@ -85,6 +91,8 @@ class Backoff {
     int yields_ = 0;
     Clock::time_point yielding_since_{};
     Clock::time_point looked_{};  // after the last yield; a look since then counts as part of the next one
+    Clock::time_point lost_since_{};
+    int quick_ = 0;  // yields since the last slow one
     Clock::duration busy_{};
     Clock::duration expected_{};
     bool network_ = false;

@@ -46,3 +46,33 @@ TEST_CASE("who yields in vain sleeps in the end") {
     while (backoff.idle(true) != Next::sleep && yields < 100'000) ++yields;
     CHECK(yields < 100'000);
 }
+
+TEST_CASE("a lost time slice is remembered, unless work of those waited for explains it, and it is seldom") {
+    const auto yield_quickly = [](Backoff& backoff, int times) {
+        while (times > 0) {
+            backoff.reset();
+            if (backoff.idle(true) == Next::look_anew) --times;
+        }
+    };
+    const auto sleeps_at_once = [](Backoff& backoff) {
+        backoff.reset();
+        return backoff.idle(true) == Next::sleep;
+    };
+    // It is remembered for two milliseconds at first, which may have passed.
+    const auto sleeps_soon = [&](Backoff& backoff, bool explained) {
+        bool sleeps = false;
+        for (int i = 0; i < 50 && !sleeps; ++i) {
+            backoff.tell_lost_slice(explained);
+            sleeps = sleeps_at_once(backoff);
+        }
+        return sleeps;
+    };
+    Backoff explained(0);
+    yield_quickly(explained, 32);
+    explained.tell_lost_slice(true);
+    CHECK(!sleeps_at_once(explained));
+    CHECK(sleeps_soon(explained, true));  // it happens all the time
+    Backoff unexplained(0);
+    yield_quickly(unexplained, 32);
+    CHECK(sleeps_soon(unexplained, false));
+}
