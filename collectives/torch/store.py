@@ -49,6 +49,7 @@ class TorchStore:
         name, data = check_key(key), _new(_checked(value))
         check_timeout(timeout)
         self._call(lambda: self._store.set(name, data))
+        self._read(name)  # TCPStore does not answer a set, so others might not see it yet
 
     def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
         check_timeout(timeout)

@@ -46,14 +46,14 @@ def test_a_killed_rank_is_named_by_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["env", "tcp"])
 def test_ways_of_torch_to_meet(way: str, tmp_path: Path) -> None:
     """file:// is what the killed ranks use, a launcher's what the others do."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
-    url = "env://" if way == "env" else f"tcp://127.0.0.1:{port}"
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"} if way == "env" else {}
+    with socket.socket() as first, socket.socket() as second:
+        for found in (first, second):
+            found.bind(("127.0.0.1", 0))
+        ports = [str(found.getsockname()[1]) for found in (first, second)]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"} if way == "env" else {}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "worker_meets.py"), url, str(rank)],
+            [sys.executable, str(HERE / "worker_meets.py"), way, str(rank), *ports],
             env={**_environment(), **meeting, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
