@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from transports.host import HostIdentity
+from transports.host import HostIdentity, on_machine
 
 _SHARED_LEVEL = 3  # from this level on a cache is large, and several cores share it
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -22,10 +22,7 @@ def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str 
     """
     core = (mine.cpus & -mine.cpus).bit_length() - 1
     nbytes, sharing = _last_cache(Path(root, f"cpu{core}", "cache"))
-    here = [identity for identity in everyone if identity.same_machine(mine)]
-    union = 0
-    for identity in here:
-        union |= identity.cpus
+    here, union = on_machine(mine, everyone)
     return nbytes // max(1, math.ceil(len(here) * (sharing & union).bit_count() / union.bit_count()))
 
 

@@ -7,7 +7,9 @@ people to read.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+import operator
 import os
 import platform
 import secrets
@@ -100,15 +102,18 @@ _process = _Process()
 os.register_at_fork(after_in_child=_process.renew)
 
 
+def on_machine(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> tuple[list[HostIdentity], int]:
+    """Those of my machine, and the cores that any of them may use, as a mask."""
+    here = [identity for identity in everyone if identity.same_machine(mine)]
+    return here, functools.reduce(operator.or_, (identity.cpus for identity in here), 0)
+
+
 def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
     """Whether ranks (one identity each) outnumber the cores that those of my machine may use.
 
     Ranks pinned to cores of their own have small masks that add up; ranks pinned to the same few have not.
     """
-    here = [identity for identity in everyone if identity.same_machine(mine)]
-    union = 0
-    for identity in here:
-        union |= identity.cpus
+    here, union = on_machine(mine, everyone)
     if len(here) > union.bit_count():
         return True
     if sum(identity.cpus == mine.cpus for identity in here) > mine.cpus.bit_count():
@@ -144,10 +149,7 @@ def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
 
 def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
     """How many cores the ranks (one identity each) of my machine may keep busy together; at least 1."""
-    here = [identity for identity in everyone if identity.same_machine(mine)]
-    union = 0
-    for identity in here:
-        union |= identity.cpus
+    here, union = on_machine(mine, everyone)
     quotas = [identity.quota for identity in here if identity.quota > 0]
     return max(1, min([union.bit_count(), *(math.floor(quota) for quota in quotas)]))
 

@@ -46,7 +46,7 @@ Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>&
 
 void Executor::share(std::shared_ptr<Arena> arena) {
     workshop_.arena = std::move(arena);
-    tell_core(settings_.home, false);
+    workshop_.arena->tell_where({settings_.home, false});
     workshop_.caster = std::make_unique<Caster>(workshop_.arena);
 }
 
@@ -60,7 +60,7 @@ void Executor::close() {
 
 Run& Executor::add(const Request& request) {
     if (runs_.empty()) {
-        if (settings_.home >= 0) tell_core(::sched_getcpu(), true);
+        tell_core(true);
         backoff_.reset();
         backoff_.expect(work_of_others(request.operation->section(0)));
         timed_ = false;
@@ -85,7 +85,7 @@ void Executor::retire() {
     run->end();
     idle_.push_back(std::move(run));
     timed_ = false;
-    if (runs_.empty() && settings_.home >= 0) tell_core(::sched_getcpu(), false);
+    if (runs_.empty()) tell_core(false);
 }
 
 void Executor::clear() {
@@ -157,7 +157,7 @@ void Executor::wait() {
             [[fallthrough]];
         case Backoff::Next::look_anew:
             needed_.reset();
-            if (settings_.home >= 0) tell_core(::sched_getcpu(), true);
+            tell_core(true);
             break;
         case Backoff::Next::sleep:
             sleeper_.arm(
@@ -181,7 +181,8 @@ bool Executor::had_own_work(Clock::time_point since) {
     const int core = ::sched_getcpu();
     const auto works = [&](const Run& run, int peer) {
         const Arena* const arena = arena_of(run, peer);
-        return arena != nullptr && arena->where().core == core && !arena->where().in_call;
+        const Whereabouts there = arena == nullptr ? Whereabouts{} : arena->where();
+        return there.core == core && !there.in_call;
     };
     const auto has_come = [&](const auto& run) {
         const std::vector<int>& peers = run->request().operation->program().peers;
@@ -203,8 +204,8 @@ bool Executor::any_awaited(Predicate predicate) {
     });
 }
 
-void Executor::tell_core(int core, bool in_call) {
-    if (workshop_.arena) workshop_.arena->tell_where({core, in_call});
+void Executor::tell_core(bool in_call) {
+    if (settings_.home >= 0 && workshop_.arena) workshop_.arena->tell_where({::sched_getcpu(), in_call});
 }
 
 void Executor::disarm() {

@@ -73,8 +73,8 @@ class Executor {
     // Whether `predicate(run, peer)` of one that is waited for.
     template <typename Predicate>
     bool any_awaited(Predicate predicate);
-    // Say where this rank is, and whether anything is under way here.
-    void tell_core(int core, bool in_call);
+    // Where ranks outnumber cores: say on which one this rank is, and whether anything is under way here.
+    void tell_core(bool in_call);
     void sleep();
     void disarm();
     // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.

@@ -41,8 +41,9 @@ std::vector<Queue> queues_of(const Step& step) {
     return queues;
 }
 
-// The next multiple of 64 elements.
-std::uint64_t whole_blocks(std::uint64_t n) { return (n + 63) / 64 * 64; }
+constexpr std::uint64_t alignment = 64;  // bytes of scratch slots, elements of sections
+
+std::uint64_t aligned(std::uint64_t n) { return (n + alignment - 1) / alignment * alignment; }
 
 }  // namespace
 
@@ -227,7 +228,6 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
     }
     // Per scratch slot: where each of its blocks begins, in bytes.
     std::vector<std::vector<std::uint64_t>> slots;
-    constexpr std::uint64_t alignment = 64;
     for (const auto& slot : plan.scratch) {
         std::vector<std::uint64_t> offsets{0};
         for (const Block& block : slot) {
@@ -235,7 +235,7 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
             offsets.push_back(offsets.back() + (like.at(block.index + 1) - like.at(block.index)) * unit_);
         }
         scratch_offsets_.push_back(scratch_bytes_);
-        scratch_bytes_ += (offsets.back() + alignment - 1) / alignment * alignment;
+        scratch_bytes_ += aligned(offsets.back());
         slots.push_back(std::move(offsets));
     }
     const auto offset = [&](int buffer, std::uint32_t block) {
@@ -302,7 +302,7 @@ Operation Operation::in_sections(const std::shared_ptr<const Program>& program, 
                          Bounds(count, program->out_blocks), call);
     };
     if (n <= at_a_time) return of(n);
-    const std::uint64_t each = std::min(at_a_time, whole_blocks((n - 1) / ((n - 1) / at_a_time + 1) + 1));
+    const std::uint64_t each = std::min(at_a_time, aligned((n - 1) / ((n - 1) / at_a_time + 1) + 1));
     Operation whole = of(0);
     whole.alike_ = (n - 1) / each;
     whole.section_ = std::make_shared<const Operation>(of(each));
