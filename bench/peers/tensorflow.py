@@ -46,7 +46,6 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 def join(folder: str, ranks: int, rank: int) -> Any:
     """TensorFlow, once this process's server is one of the cluster's."""
-    ports = _ports(Path(folder), ranks, rank)
     tf: Any = importlib.import_module("tensorflow")
     servers: Any = importlib.import_module("tensorflow.core.protobuf.tensorflow_server_pb2")
     current: Any = importlib.import_module("tensorflow.python.eager.context").context()
@@ -54,32 +53,45 @@ def join(folder: str, ranks: int, rank: int) -> Any:
     config = tf.compat.v1.ConfigProto()
     config.experimental.collective_group_leader = leader
     config.device_filters.append(mine)
-    cluster = tf.train.ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in ports]})
-    server = servers.ServerDef(
-        cluster=cluster.as_cluster_def(),
-        job_name="worker",
-        task_index=rank,
-        protocol="grpc",
-        default_session_config=config,
-        port=ports[rank],
-    )
-    current.configure_collective_ops(collective_leader=leader, device_filters=(mine,))
-    current.enable_collective_ops(server)
+    with closing(_own_port()) as held:
+        ports = _everyones(held.getsockname()[1], Path(folder), ranks, rank)
+        cluster = tf.train.ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in ports]})
+        server = servers.ServerDef(
+            cluster=cluster.as_cluster_def(),
+            job_name="worker",
+            task_index=rank,
+            protocol="grpc",
+            default_session_config=config,
+            port=ports[rank],
+        )
+        current.configure_collective_ops(collective_leader=leader, device_filters=(mine,))
+        current.enable_collective_ops(server)
+        current.ensure_initialized()  # the server listens from here on
     return tf
 
 
-def _ports(folder: Path, ranks: int, rank: int) -> list[int]:
-    """A free port of each rank, told through files."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        new = folder / f"port-{rank}.new"
-        new.write_text(str(probe.getsockname()[1]))
-        os.replace(new, folder / f"port-{rank}")
-        files = [folder / f"port-{other}" for other in range(ranks)]
-        end = time.monotonic() + _JOIN
-        while not all(file.exists() for file in files):
-            if time.monotonic() > end:
-                raise TimeoutError(f"not all of {ranks} ranks have come within {_JOIN:g} s")
-            time.sleep(0.05)
+def _own_port() -> socket.socket:
+    """A socket that keeps a port from all but this process's server.
+
+    Both may be bound to it as both ask to reuse the address and only one listens; gRPC's asks by itself.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
+
+
+def _everyones(port: int, folder: Path, ranks: int, rank: int) -> list[int]:
+    """The port of each rank, told through files."""
+    new = folder / f"port-{rank}.new"
+    new.write_text(str(port))
+    os.replace(new, folder / f"port-{rank}")
+    files = [folder / f"port-{other}" for other in range(ranks)]
+    end = time.monotonic() + _JOIN
+    while not all(file.exists() for file in files):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not all of {ranks} ranks have come within {_JOIN:g} s")
+        time.sleep(0.05)
     return [int(file.read_text()) for file in files]
 
 

@@ -53,7 +53,7 @@ def test_torch(tmp_path: Path) -> None:
     done = bench("hooks", *arguments, folder=tmp_path)
     lines = table(done.stdout)
     assert [line[0::3][:2] for line in lines] == [["mnist-cnn", way] for way in TORCH.ways] + [["ddp-digits", "step"]]
-    assert all(line[2] == "torch" and line[7:] == ["0", "0"] and float(line[6]) > 0 for line in lines)
+    assert all(line[2] == "torch" and line[7:] == ["0", "0"] and float(line[6]) > 0 for line in lines), done.stdout
     assert "torch mnist-cnn: " in done.stdout and "times as fast; bar 1: " in done.stdout
     told = json.loads((tmp_path / "hooks.json").read_text())
     assert told["format"] == "pycollectives bench hooks" and told["complete"] and told["ranks"] == 2
@@ -72,7 +72,7 @@ def test_tensorflow() -> None:
     done = bench("hooks", "--framework", "tensorflow", "--trace", "mnist-cnn", "--repeats", "1", "--iters", "1")
     lines = table(done.stdout)
     assert [line[3] for line in lines] == list(TENSORFLOW.ways)
-    assert all(line[7:] == ["0", "0"] and float(line[6]) > 0 for line in lines)
+    assert all(line[7:] == ["0", "0"] and float(line[6]) > 0 for line in lines), done.stdout
     assert "CollectiveReduce" in done.stdout and "bar" not in done.stdout.splitlines()[-2]
 
 

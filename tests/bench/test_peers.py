@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sys
 import time
 import venv
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -230,8 +232,17 @@ def test_memory_that_tensorflow_can_share(dtype: str) -> None:
 
 def test_ports_of_tensorflows_servers(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda rank: tensorflow._ports(tmp_path, 3, rank), range(3)))
-    assert found == [found[0]] * 3 and len(set(found[0])) == 3
+        found = list(pool.map(lambda rank: tensorflow._everyones(rank + 7000, tmp_path, 3, rank), range(3)))
+    assert found == [[7000, 7001, 7002]] * 3
+
+
+def test_nobody_takes_the_port_of_tensorflows_server() -> None:
+    with closing(tensorflow._own_port()) as held:
+        port = held.getsockname()[1]
+        with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with closing(socket.create_server(("", port))) as server:  # asks to reuse the address, as gRPC does
+            assert server.getsockname()[1] == port
 
 
 @pytest.mark.parametrize("name", NAMES)
