@@ -162,19 +162,18 @@ std::byte* Arena::cast_slot(std::size_t index) {
     return base_ + geometry_.cast_offset() + index * geometry_.staging_bytes;
 }
 
-void Arena::tell_where(Whereabouts where) {
-    const int told = where.core * 2 + (where.in_call ? 1 : 0);
-    std::atomic<std::int32_t>& last = header().whereabouts;
-    if (last.load(std::memory_order_relaxed) == told) return;
-    if (where.in_call && !this->where().in_call) {
-        header().entered.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-    }
-    last.store(told, std::memory_order_relaxed);
+void Arena::tell_core(int core) {
+    std::atomic<std::int32_t>& last = header().core;
+    if (last.load(std::memory_order_relaxed) != core) last.store(core, std::memory_order_relaxed);
 }
 
-Whereabouts Arena::where() const {
-    const std::int32_t told = header().whereabouts.load(std::memory_order_relaxed);
-    return {told >> 1, (told & 1) != 0};
+void Arena::tell_entered() {
+    header().entered.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+void Arena::tell_left() {
+    std::atomic<Clock::rep>& last = header().entered;
+    last.store(-std::abs(last.load(std::memory_order_relaxed)), std::memory_order_relaxed);
 }
 
 void Arena::tell_call(const Call& call) {

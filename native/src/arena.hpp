@@ -23,6 +23,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -102,11 +103,13 @@ struct Header {
     std::uint64_t address;                // of this header in its owner's process
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
-    std::atomic<std::uint32_t> closed;    // the owner has left in good order
-    // The owner's Whereabouts, as far as it knows them: twice the core, and 1 in a call. Read by ranks that
-    // wait for it.
-    alignas(cache_line) std::atomic<std::int32_t> whereabouts;
-    std::atomic<Clock::rep> entered;  // when the owner's last call began
+    std::atomic<std::uint32_t> closed;    // the owner has left in good order,
+    std::atomic<std::uint32_t> lost;      // and if for the loss of a rank, that rank + 1; stored before
+    // The core that the owner is on, as far as it knows; -1 for any. Ranks that wait for it look each time,
+    // so the line is not written unless it changes.
+    alignas(cache_line) std::atomic<std::int32_t> core;
+    // When the owner's last call began, and the same below zero once it has ended.
+    alignas(cache_line) std::atomic<Clock::rep> entered;
     // What the owner is running; read only to find and explain a mismatch. The last collectives by their
     // sequence, and, at the end, the last message to or from one rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest;
@@ -114,13 +117,6 @@ struct Header {
 };
 
 static_assert(sizeof(Header) <= page_size);
-
-// The core that a rank is on, -1 for any, and whether it has anything under way here: its time is its own
-// otherwise.
-struct Whereabouts {
-    int core = -1;
-    bool in_call = false;
-};
 
 // See Together.
 struct Board {
@@ -218,10 +214,14 @@ class Arena {
 
     // What the owner has begun.
     void tell_call(const Call& call);
-    void tell_where(Whereabouts where);
-    Whereabouts where() const;
+    // On which core it is, and whether it has anything under way: its time is its own otherwise.
+    void tell_core(int core);
+    void tell_entered();
+    void tell_left();
+    int core() const { return header().core.load(std::memory_order_relaxed); }
+    bool in_call() const { return header().entered.load(std::memory_order_relaxed) > 0; }
     Clock::time_point entered() const {
-        return Clock::time_point(Clock::duration(header().entered.load(std::memory_order_relaxed)));
+        return Clock::time_point(Clock::duration(std::abs(header().entered.load(std::memory_order_relaxed))));
     }
     // What it has begun last, and as its collective of that number, if it has and remembers. Another rank may
     // see it change.

@@ -27,13 +27,6 @@ std::chrono::microseconds work_of_others(const Operation& operation) {
     return std::chrono::microseconds(bytes * size / bytes_per_microsecond);
 }
 
-// What a peer tells in the memory that it shares; null where it shares none.
-Arena* arena_of(const Run& run, int peer) {
-    Link* const link = run.request().links[static_cast<std::size_t>(peer)];
-    ShmLink* const shm = link == nullptr ? nullptr : link->shared_memory();
-    return shm == nullptr ? nullptr : shm->arena_of_peer().get();
-}
-
 }  // namespace
 
 Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing)
@@ -46,7 +39,7 @@ Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>&
 
 void Executor::share(std::shared_ptr<Arena> arena) {
     workshop_.arena = std::move(arena);
-    workshop_.arena->tell_where({settings_.home, false});
+    workshop_.arena->tell_core(settings_.home);
     workshop_.caster = std::make_unique<Caster>(workshop_.arena);
 }
 
@@ -60,7 +53,10 @@ void Executor::close() {
 
 Run& Executor::add(const Request& request) {
     if (runs_.empty()) {
-        tell_core(true);
+        if (tells_where()) {
+            workshop_.arena->tell_core(::sched_getcpu());
+            workshop_.arena->tell_entered();
+        }
         backoff_.reset();
         backoff_.expect(work_of_others(request.operation->section(0)));
         timed_ = false;
@@ -85,7 +81,7 @@ void Executor::retire() {
     run->end();
     idle_.push_back(std::move(run));
     timed_ = false;
-    if (runs_.empty()) tell_core(false);
+    if (runs_.empty() && tells_where()) workshop_.arena->tell_left();
 }
 
 void Executor::clear() {
@@ -95,12 +91,7 @@ void Executor::clear() {
 
 void Executor::run(const Request& request) {
     add(request);
-    try {
-        while (!work()) {
-        }
-    } catch (...) {
-        clear();
-        throw;
+    while (!work()) {
     }
     retire();
 }
@@ -157,7 +148,7 @@ void Executor::wait() {
             [[fallthrough]];
         case Backoff::Next::look_anew:
             needed_.reset();
-            tell_core(true);
+            if (tells_where()) workshop_.arena->tell_core(::sched_getcpu());
             break;
         case Backoff::Next::sleep:
             sleeper_.arm(
@@ -170,42 +161,29 @@ void Executor::wait() {
 
 bool Executor::keeps_from_running() {
     const int core = ::sched_getcpu();
-    return any_awaited([&](const Run& run, int peer) {
-        const Arena* const arena = arena_of(run, peer);
-        // Of others nothing is known, so they may.
-        return arena == nullptr || arena->where().core == core;
+    return std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
+        const auto is_here = [&](int peer) {
+            const Arena* const arena = run->arena_of(peer);
+            return arena == nullptr || arena->core() == core;  // of others nothing is known, so they may be
+        };
+        return run->any_awaited(is_here, awaited_);
     });
 }
 
 bool Executor::had_own_work(Clock::time_point since) {
     const int core = ::sched_getcpu();
-    const auto works = [&](const Run& run, int peer) {
-        const Arena* const arena = arena_of(run, peer);
-        const Whereabouts there = arena == nullptr ? Whereabouts{} : arena->where();
-        return there.core == core && !there.in_call;
-    };
-    const auto has_come = [&](const auto& run) {
-        const std::vector<int>& peers = run->request().operation->program().peers;
-        return std::any_of(peers.begin(), peers.end(), [&](int peer) {
-            const Arena* const arena = arena_of(*run, peer);
-            return arena != nullptr && arena->where().core == core && arena->entered() > since;
-        });
-    };
-    return any_awaited(works) || std::any_of(runs_.begin(), runs_.end(), has_come);
-}
-
-template <typename Predicate>
-bool Executor::any_awaited(Predicate predicate) {
     return std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
-        awaited_.clear();
-        run->awaited(awaited_);
-        return std::any_of(awaited_.begin(), awaited_.end(),
-                           [&](const auto& awaited) { return predicate(*run, awaited.peer); });
+        const auto works = [&](int peer) {
+            const Arena* const arena = run->arena_of(peer);
+            return arena != nullptr && arena->core() == core && !arena->in_call();
+        };
+        const auto has_come = [&](int peer) {
+            const Arena* const arena = run->arena_of(peer);
+            return arena != nullptr && arena->core() == core && arena->entered() > since;
+        };
+        const std::vector<int>& peers = run->request().operation->program().peers;
+        return run->any_awaited(works, awaited_) || std::any_of(peers.begin(), peers.end(), has_come);
     });
-}
-
-void Executor::tell_core(bool in_call) {
-    if (settings_.home >= 0 && workshop_.arena) workshop_.arena->tell_where({::sched_getcpu(), in_call});
 }
 
 void Executor::disarm() {

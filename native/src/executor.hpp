@@ -42,7 +42,7 @@ class Executor {
     // One of the links leaves the machine.
     void use_network() { backoff_.expect_network(); }
 
-    // Run one operation to its end, with nothing else under way.
+    // Run one operation to its end, with nothing else under way. One that throws is under way until `clear`.
     void run(const Request& request);
 
     // Take up an operation, to be complete after those under way. The run is there until it is retired.
@@ -70,11 +70,8 @@ class Executor {
     // Whether one that is waited for, or was, has had work of its own since then, on the core that this one
     // is on.
     bool had_own_work(Clock::time_point since);
-    // Whether `predicate(run, peer)` of one that is waited for.
-    template <typename Predicate>
-    bool any_awaited(Predicate predicate);
-    // Where ranks outnumber cores: say on which one this rank is, and whether anything is under way here.
-    void tell_core(bool in_call);
+    // Whether ranks that wait want to know where this one is.
+    bool tells_where() const { return settings_.home >= 0 && workshop_.arena; }
     void sleep();
     void disarm();
     // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.

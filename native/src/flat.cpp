@@ -73,14 +73,7 @@ bool Flat::has_reached(std::uint64_t number, std::size_t rank) const {
     return static_cast<std::int32_t>(found - static_cast<std::uint32_t>(number)) >= 0;
 }
 
-bool Flat::has_said(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const {
-    const std::uint64_t tag = line(number, rank).tag.load(std::memory_order_seq_cst);
-    fingerprint = static_cast<std::uint32_t>(tag);
-    return tag >> 32 == (number & 0xffffffff);
-}
-
-std::byte* Flat::place(std::uint64_t number, std::size_t rank, std::size_t n) const {
-    if (n <= FlatLine::inline_bytes) return line(number, rank).data.data();
+std::byte* Flat::place_beside(std::uint64_t number, std::size_t rank, std::size_t n) const {
     // Two ranks change places each time.
     const std::size_t owner = size_ == 2 ? rank ^ (number / slots_of(n) & 1) : rank;
     if (n <= on_board) return arena_->flat_data() + index(number, owner) * on_board;

@@ -40,7 +40,16 @@ class Flat {
     void say_where(std::uint64_t number, std::uint32_t fingerprint, std::uint64_t offset,
                    const std::byte* data, std::size_t n);
     // Whether that rank has; its line's fingerprint then.
-    bool has_said(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const;
+    bool has_said(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const {
+        return has_said(number, line(number, rank), fingerprint);
+    }
+    static bool has_said(std::uint64_t number, const FlatLine& line, std::uint32_t& fingerprint) {
+        const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
+        fingerprint = static_cast<std::uint32_t>(tag);
+        return tag >> 32 == (number & 0xffffffff);
+    }
+    // All ranks' lines in that operation.
+    const FlatLine* lines(std::uint64_t number) const { return &line(number, 0); }
     // What it has said, n bytes.
     const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return place(number, rank, n);
@@ -65,7 +74,10 @@ class Flat {
     }
     void put(std::uint64_t number, const std::byte* data, std::size_t n);
     // Where n bytes are said: in the line, beside it, or where there is room for more.
-    std::byte* place(std::uint64_t number, std::size_t rank, std::size_t n) const;
+    std::byte* place(std::uint64_t number, std::size_t rank, std::size_t n) const {
+        return n <= FlatLine::inline_bytes ? line(number, rank).data.data() : place_beside(number, rank, n);
+    }
+    std::byte* place_beside(std::uint64_t number, std::size_t rank, std::size_t n) const;
 
     std::size_t rank_;
     std::size_t size_;

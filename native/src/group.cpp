@@ -54,8 +54,9 @@ Group::Group(Options options)
 
 void Group::throw_if_unusable() {
     if (closed_ || closing_) throw Error(ErrorKind::aborted, "this communicator is closed");
+    if (!is_broken_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(state_);
-    if (broken_) throw *broken_;
+    throw *broken_;
 }
 
 void Group::break_with(const Error& cause) {
@@ -68,8 +69,10 @@ void Group::break_with(const Error& cause) {
         } else {
             broken_.emplace(cause);
         }
+        is_broken_.store(true, std::memory_order_release);
     }
-    links_.shut_down();
+    const bool lost = cause.kind() == ErrorKind::peer_lost && cause.ranks().size() == 1;
+    links_.shut_down(lost ? std::optional(cause.ranks().front()) : std::nullopt);
 }
 
 void Group::connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted) {
@@ -117,19 +120,19 @@ void Group::run_locked(const Operation& operation, std::byte* in, std::byte* out
         wanted.interrupted = &interrupted;
         executor_.run(wanted);
     } catch (const Error& error) {
+        // Peers learn why before they can see that this rank has given up.
         if (error.kind() != ErrorKind::invalid) break_with(error);
+        executor_.clear();
+        throw;
+    } catch (...) {
+        executor_.clear();
         throw;
     }
 }
 
 void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,
                 double timeout, const Interrupted& interrupted) {
-    bool behind = false;
-    {
-        const std::lock_guard lock(queue_);
-        behind = serving_ || !jobs_.empty();
-    }
-    if (!behind) {
+    if (!busy_.load(std::memory_order_acquire)) {
         const std::lock_guard lock(running_);
         run_locked(*operation, in, out, timeout, interrupted);
         return;
@@ -148,6 +151,7 @@ std::shared_ptr<Job> Group::start(std::shared_ptr<const Operation> operation, st
     const std::lock_guard lock(queue_);
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
     jobs_.push_back(job);
+    busy_.store(true, std::memory_order_relaxed);
     if (!progress_.joinable()) progress_ = std::thread([this] { serve(); });
     if (serving_) {
         executor_.call_attention();
@@ -170,6 +174,7 @@ void Group::serve() {
         }
         lock.lock();
         serving_ = false;
+        busy_.store(!jobs_.empty(), std::memory_order_release);
     }
 }
 

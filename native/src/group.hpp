@@ -100,12 +100,14 @@ class Group {
 
     std::mutex state_;
     std::optional<Error> broken_;
+    std::atomic<bool> is_broken_{false};  // it is there
 
     std::mutex queue_;
     std::condition_variable queued_;
     std::condition_variable finished_;
-    Jobs jobs_;             // not yet taken up
-    bool serving_ = false;  // the progress thread has jobs in hand
+    Jobs jobs_;                      // not yet taken up
+    bool serving_ = false;           // the progress thread has jobs in hand
+    std::atomic<bool> busy_{false};  // it has, or there are some that are not yet taken up
     bool stop_ = false;
     std::thread progress_;
 

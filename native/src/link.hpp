@@ -100,7 +100,7 @@ class Link {
     // Bring closer what `peek` will look at first.
     virtual void prefetch() const {}
 
-    [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
+    [[noreturn]] virtual void throw_lost(const Call& during, const std::string& why) const;
 
     const Peer& peer() const { return peer_; }
     // From any thread.

@@ -91,7 +91,7 @@ Peer Links::describe(int peer) const {
     return {peer, place == routes_.end() ? std::string() : place->second.host};
 }
 
-bool Links::are_there(const std::vector<int>& peers) const {
+bool Links::have_come(const std::vector<int>& peers) const {
     return std::all_of(peers.begin(), peers.end(),
                        [&](int peer) { return links_[static_cast<std::size_t>(peer)] != nullptr; });
 }
@@ -185,8 +185,12 @@ void Links::open(const std::vector<int>& peers, double timeout, const Interrupte
     }
 }
 
-void Links::shut_down() {
-    if (arena_) arena_->header().closed.store(1, std::memory_order_release);
+void Links::shut_down(std::optional<int> lost) {
+    if (arena_) {
+        Header& header = arena_->header();
+        if (lost) header.lost.store(static_cast<std::uint32_t>(*lost) + 1, std::memory_order_relaxed);
+        header.closed.store(1, std::memory_order_release);
+    }
     for (const auto& link : owned_) link->shut_down();
 }
 

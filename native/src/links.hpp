@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,7 +46,8 @@ class Links {
     void open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     std::span<Link* const> by_rank() const { return links_; }
     // Let peers know that nothing more will come.
-    void shut_down();
+    // `lost`: the rank whose loss is the reason, which peers are told.
+    void shut_down(std::optional<int> lost = std::nullopt);
     // Let go of everything. Arrays from the heap keep the arena as long as they need it.
     void close();
 
@@ -64,7 +66,10 @@ class Links {
 
     Control& control();
     void share(std::shared_ptr<Arena> arena);
-    bool are_there(const std::vector<int>& peers) const;
+    bool are_there(const std::vector<int>& peers) const {
+        return owned_.size() + 1 == links_.size() || have_come(peers);
+    }
+    bool have_come(const std::vector<int>& peers) const;
     void dial(int peer);
     void take_up(Connected connected);
     void add(int peer, std::unique_ptr<Link> link);

@@ -219,6 +219,7 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
       dtype_(dtype),
       op_(op),
       unit_(size_of(dtype)),
+      kernels_{reduce_kernel(dtype, op, Stores::cached), reduce_kernel(dtype, op, Stores::streaming)},
       in_bytes_(in.total() * unit_),
       out_bytes_(out.total() * unit_),
       call_(call) {

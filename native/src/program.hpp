@@ -4,6 +4,7 @@
 // knows no sizes; an operation adds element type, reduction and sizes, but no addresses.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "frame.hpp"
 #include "link.hpp"
+#include "reduce.hpp"
 #include "types.hpp"
 
 namespace collectives {
@@ -197,6 +199,8 @@ class Operation {
     DType dtype() const { return dtype_; }
     Op op() const { return op_; }
     std::size_t unit() const { return unit_; }
+    // What reduces its elements; null where `op` has no meaning for them.
+    ReduceFn kernel(Stores stores) const { return kernels_[static_cast<std::size_t>(stores)]; }
     std::uint64_t in_bytes() const { return in_bytes_; }
     std::uint64_t out_bytes() const { return out_bytes_; }
     std::uint64_t scratch_bytes() const { return scratch_bytes_; }
@@ -217,6 +221,7 @@ class Operation {
     DType dtype_;
     Op op_;
     std::size_t unit_;
+    std::array<ReduceFn, 2> kernels_;  // by Stores
     std::uint64_t in_bytes_;
     std::uint64_t out_bytes_;
     std::uint64_t scratch_bytes_ = 0;

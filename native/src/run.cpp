@@ -70,10 +70,6 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         context_.pulled_slowly_from = std::max(context_.pulled_from, pulled_slowly_from);
     }
     context_.helped = !program.says;
-    for (const Stores stores : {Stores::cached, Stores::streaming}) {
-        kernels_[static_cast<std::size_t>(stores)] =
-            reduce_kernel(operation().dtype(), operation().op(), stores);
-    }
     scale_ = 1.0 / program.size;
     streams_ = !fits_caches();
     sockets_.reset();

@@ -7,6 +7,7 @@
 // in the order in which they were started; an operation on memory that an earlier one works on waits for it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <exception>
@@ -88,6 +89,27 @@ class Run {
     bool complete() const { return unfinished_ == 0; }
     // Those without whose doing nothing moves.
     void awaited(std::vector<Awaited>& result);
+    // Whether `predicate(peer)` of one of them. `kept` saves an allocation.
+    template <typename Predicate>
+    bool any_awaited(Predicate predicate, std::vector<Awaited>& kept) {
+        if (waits_for_lines()) {
+            const std::span<const int> sources = operation().program().sources;
+            return std::any_of(
+                sources.begin() + static_cast<std::ptrdiff_t>(said_), sources.end(), [&](int peer) {
+                    std::uint32_t fingerprint = 0;
+                    return predicate(peer) &&
+                           !board_->has_said(number_, static_cast<std::size_t>(peer), fingerprint);
+                });
+        }
+        kept.clear();
+        awaited(kept);
+        return std::any_of(kept.begin(), kept.end(), [&](const Awaited& one) { return predicate(one.peer); });
+    }
+    // What a peer tells in the memory that it shares; null where it shares none.
+    const Arena* arena_of(int peer) const {
+        const ShmLink* const shm = shared_memory(peer);
+        return shm == nullptr ? nullptr : shm->arena_of_peer().get();
+    }
     // `run` is over, as are all before it, and about to be forgotten.
     void forget(const Run* run);
     // Give back what is not worth keeping.
@@ -153,6 +175,11 @@ class Run {
     std::uint64_t shown_at() const;
     // Tell the peer whose memory was read; whether ours has been.
     bool has_exchanged();
+    // Whether it is lines of others that are missing there, and nothing else.
+    bool waits_for_lines() const {
+        return way_ != Way::links && has_come_ && !in_pool_ && behind_ == nullptr && !error_ && !held_ &&
+               said_ < operation().program().sources.size();
+    }
     // Whose doing is missing there.
     void late_on_board(std::vector<int>& ranks);
     void wake_sleepers();
@@ -237,7 +264,6 @@ class Run {
     const Operation* operation_ = nullptr;  // that of this section
     Context context_;                       // links refer to it between operations
     Context cast_context_;                  // the same, of messages to several peers
-    std::array<ReduceFn, 2> kernels_{};     // by Stores
     double scale_ = 1.0;
     std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
     bool streams_ = false;         // its results do not stay in the caches

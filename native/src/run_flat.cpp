@@ -119,17 +119,21 @@ bool Run::say() {
 }
 
 bool Run::has_everyone_said() {
-    const std::vector<int>& sources = operation().program().sources;
-    for (; said_ < sources.size(); ++said_) {
+    const std::span<const int> sources = operation().program().sources;
+    const std::uint64_t number = number_;
+    const FlatLine* const lines = board_->lines(number);
+    std::size_t i = said_;
+    for (; i < sources.size(); ++i) {
         std::uint32_t fingerprint = 0;
-        const int peer = sources[said_];
-        if (!board_->has_said(number_, static_cast<std::size_t>(peer), fingerprint)) return false;
-        if (fingerprint != context_.fingerprint) shared_memory(peer)->throw_other_call(request_.call);
-        if (way_ == Way::open && *board_->said(number_, static_cast<std::size_t>(peer), 1) != in_heap) {
-            go_to_pool();
+        const FlatLine& line = lines[sources[i]];
+        if (!Flat::has_said(number, line, fingerprint)) break;
+        if (fingerprint != context_.fingerprint) {
+            shared_memory(sources[i])->throw_other_call(request_.call);
         }
+        if (way_ == Way::open && line.data.front() != in_heap) go_to_pool();
     }
-    return true;
+    said_ = i;
+    return i == sources.size();
 }
 
 void Run::go_to_pool() {

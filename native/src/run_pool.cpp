@@ -36,8 +36,7 @@ bool Run::advance_pool() {
         if (!workshop_.pool) {
             workshop_.pool = std::make_unique<Pool>(operation().program().rank, arenas(), workshop_.crowded);
         }
-        const Pool::Kernel kernel{kernels_[static_cast<std::size_t>(Stores::cached)], scale_,
-                                  operation().unit()};
+        const Pool::Kernel kernel{operation().kernel(Stores::cached), scale_, operation().unit()};
         const std::uint64_t bytes = operation().out_bytes();
         // In place a result goes where the caches still hold what was added.
         const bool around = request_.in != request_.out &&

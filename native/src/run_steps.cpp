@@ -115,7 +115,7 @@ void Run::reduce(const Task& task, State& state) {
 }
 
 void Run::apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const {
-    const ReduceFn kernel = kernels_[static_cast<std::size_t>(stores)];
+    const ReduceFn kernel = operation().kernel(stores);
     kernel(dst, operands_.data(), operands_.size(), n / operation().unit(), task.final ? scale_ : 1.0);
 }
 
@@ -204,7 +204,7 @@ void Run::reduce_together(const Task& task, State& state) {
 }
 
 bool Run::work_together(const Task& task) {
-    if (together_->work(kernels_[static_cast<std::size_t>(stores(task))], task.final ? scale_ : 1.0)) {
+    if (together_->work(operation().kernel(stores(task)), task.final ? scale_ : 1.0)) {
         // Others may have gone to sleep for what we have done, or for the next piece's turn.
         wake(operation().program().peers);
     }

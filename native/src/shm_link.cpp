@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "copy.hpp"
+#include "error.hpp"
 #include "wait.hpp"
 
 namespace collectives {
@@ -364,6 +365,15 @@ const char* ShmLink::lost() {
     if (lost_.load(std::memory_order_acquire)) return "its process ended or closed the communicator";
     if (theirs_->header().closed.load(std::memory_order_acquire) != 0) return "it closed the communicator";
     return nullptr;
+}
+
+void ShmLink::throw_lost(const Call& during, const std::string& why) const {
+    const auto first = static_cast<int>(theirs_->header().lost.load(std::memory_order_acquire)) - 1;
+    if (first < 0 || first == rank_) Link::throw_lost(during, why);
+    throw Error(ErrorKind::peer_lost,
+                name_ranks({first}) + " is gone during " + during.describe() + ": " + peer().name() +
+                    " has noticed it, and has given up",
+                {first});
 }
 
 void ShmLink::shut_down() { wake_peer(); }

@@ -39,6 +39,8 @@ class ShmLink final : public Link {
     void prefetch() const override { __builtin_prefetch(&in_.lines[line_in_ % lines_per_link]); }
 
     const char* lost() override;
+    // Names another rank where the peer has left for the loss of that one.
+    [[noreturn]] void throw_lost(const Call& during, const std::string& why) const override;
     void shut_down() override;
     const char* scheme() const override { return same_process_ ? "inproc" : "shm"; }
 

@@ -170,6 +170,23 @@ def test_ranks_that_call_different_things_are_told(
     assert all(issubclass(k, collectives.DesyncError | collectives.PeerLost) for k in kinds), kinds
 
 
+@pytest.mark.parametrize("transport", ["inproc", "shm"])
+def test_the_rank_that_was_lost_first_is_named(transport: str) -> None:
+    """Also by rank 2, which waits for rank 0 alone: that has given up because it waited for rank 1."""
+
+    def body(comm: Communicator) -> collectives.PeerLost | None:
+        if comm.rank == 1:
+            return None
+        with pytest.raises(collectives.PeerLost) as caught:
+            comm.recv(np.empty(1), source=1 - comm.rank // 2)
+        return caught.value
+
+    first, _, last = ranks(3, body, transport=transport)
+    assert first is not None and list(first.ranks) == [1]
+    assert last is not None and list(last.ranks) == [1]
+    assert str(last).startswith("rank 1 is gone during operation 0: ") and "rank 0 " in str(last)
+
+
 @pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
 def test_a_rank_that_closes_is_lost_to_those_who_wait_for_it(transport: str) -> None:
     def body(comm: Communicator) -> None:
