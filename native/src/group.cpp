@@ -54,23 +54,18 @@ Group::Group(Options options)
 
 void Group::throw_if_unusable() {
     if (closed_ || closing_) throw Error(ErrorKind::aborted, "this communicator is closed");
-    if (!is_broken_.load(std::memory_order_acquire)) return;
-    const std::lock_guard lock(state_);
-    throw *broken_;
+    if (is_broken_.load(std::memory_order_acquire)) throw *broken_;
 }
 
 void Group::break_with(const Error& cause) {
-    {
-        const std::lock_guard lock(state_);
-        if (broken_) return;
-        if (cause.kind() == ErrorKind::interrupted) {
-            broken_.emplace(ErrorKind::aborted,
-                            std::string("this communicator can't be used any more: ") + cause.what());
-        } else {
-            broken_.emplace(cause);
-        }
-        is_broken_.store(true, std::memory_order_release);
+    if (broken_) return;
+    if (cause.kind() == ErrorKind::interrupted) {
+        broken_.emplace(ErrorKind::aborted,
+                        std::string("this communicator can't be used any more: ") + cause.what());
+    } else {
+        broken_.emplace(cause);
     }
+    is_broken_.store(true, std::memory_order_release);
     const bool lost = cause.kind() == ErrorKind::peer_lost && cause.ranks().size() == 1;
     links_.shut_down(lost ? std::optional(cause.ranks().front()) : std::nullopt);
 }
@@ -151,9 +146,8 @@ std::shared_ptr<Job> Group::start(std::shared_ptr<const Operation> operation, st
     const std::lock_guard lock(queue_);
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
     jobs_.push_back(job);
-    busy_.store(true, std::memory_order_relaxed);
     if (!progress_.joinable()) progress_ = std::thread([this] { serve(); });
-    if (serving_) {
+    if (busy_.exchange(true)) {
         executor_.call_attention();
     } else {
         queued_.notify_one();
@@ -166,14 +160,12 @@ void Group::serve() {
     while (true) {
         queued_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
         if (jobs_.empty()) return;
-        serving_ = true;
         lock.unlock();
         {
             const std::lock_guard running(running_);
             drive();
         }
         lock.lock();
-        serving_ = false;
         busy_.store(!jobs_.empty(), std::memory_order_release);
     }
 }
@@ -273,8 +265,7 @@ bool Group::wait(const Job& job, double timeout, const Interrupted& interrupted)
 }
 
 std::optional<Error> Group::broken() {
-    const std::lock_guard lock(state_);
-    return broken_;
+    return is_broken_.load(std::memory_order_acquire) ? broken_ : std::nullopt;
 }
 
 void Group::close() {

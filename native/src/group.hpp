@@ -97,17 +97,14 @@ class Group {
     std::uint64_t sequence_ = 0;                  // collectives so far
     std::vector<std::uint64_t> sent_, received_;  // point-to-point messages, by peer
     bool closed_ = false;
-
-    std::mutex state_;
-    std::optional<Error> broken_;
-    std::atomic<bool> is_broken_{false};  // it is there
+    std::optional<Error> broken_;  // the first cause, for good; others may read it once the flag is set
+    std::atomic<bool> is_broken_{false};
 
     std::mutex queue_;
     std::condition_variable queued_;
     std::condition_variable finished_;
     Jobs jobs_;                      // not yet taken up
-    bool serving_ = false;           // the progress thread has jobs in hand
-    std::atomic<bool> busy_{false};  // it has, or there are some that are not yet taken up
+    std::atomic<bool> busy_{false};  // there are some, or the progress thread has some in hand
     bool stop_ = false;
     std::thread progress_;
 
