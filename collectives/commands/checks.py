@@ -116,7 +116,8 @@ def limits(ranks: int, env: Environment) -> Section:
         sockets = number_asked("sockets", None, check_sockets, env)
     except ValueError as error:
         problems.append(Problem("broken", str(error), "correct the variable that is named"))
-    needed = _DESCRIPTORS[0] + max(_DESCRIPTORS[1], sockets) * (ranks - 1)
+    each = max(_DESCRIPTORS[1], sockets + 1)  # over TCP there is one more, which carries no data
+    needed = _DESCRIPTORS[0] + each * (ranks - 1)
     if soft != resource.RLIM_INFINITY and soft < needed:
         how = f"run: ulimit -n {needed}" if hard == resource.RLIM_INFINITY or hard >= needed else "ask for more"
         text = f"{soft} open files are too few for {ranks} ranks, whose links need about {needed} in each"

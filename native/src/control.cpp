@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto handshake_time = 2s;
-constexpr std::size_t most_pending = 64;
+constexpr std::size_t most_pending = 128;
 constexpr auto breather = 100ms;  // when there are no descriptors left to accept with
 constexpr std::uint64_t order_id = 0;
 
@@ -69,9 +69,9 @@ void Control::listen(Scheme scheme, UniqueFd socket) {
     order();
 }
 
-void Control::dial(int peer, Scheme scheme, const std::vector<std::string>& addresses, int lanes) {
+void Control::dial(int peer, Scheme scheme, const std::vector<std::string>& addresses, int connections) {
     const std::lock_guard lock(mutex_);
-    for (int lane = 0; lane < lanes; ++lane) {
+    for (int lane = 0; lane < connections; ++lane) {
         new_dials_.push_back({{peer, lane}, {scheme, Dial(peer, addresses)}});
     }
     order();

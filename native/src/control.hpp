@@ -56,8 +56,8 @@ class Control {
     void share(std::shared_ptr<Arena> arena);
     // From any thread.
     void listen(Scheme scheme, UniqueFd socket);
-    // One connection for each lane of the link.
-    void dial(int peer, Scheme scheme, const std::vector<std::string>& addresses, int lanes);
+    // So many connections of one link, numbered by lanes.
+    void dial(int peer, Scheme scheme, const std::vector<std::string>& addresses, int connections);
 
   private:
     // What a connection under way is waiting for.

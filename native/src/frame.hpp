@@ -10,7 +10,7 @@
 
 namespace collectives {
 
-inline constexpr std::uint32_t wire_version = 5;
+inline constexpr std::uint32_t wire_version = 6;
 
 // One call of a collective, as all ranks have to agree on it.
 struct Call {

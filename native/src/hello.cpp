@@ -81,7 +81,7 @@ Verdict judge(const Identity& self, const Hello& hello) {
     if (hello.to != self.rank || hello.from < 0 || hello.from >= self.size || hello.from == self.rank) {
         return Verdict::not_me;
     }
-    if (hello.lane >= self.lanes) return Verdict::wrong_lane;
+    if (hello.lane >= self.connections()) return Verdict::wrong_lane;
     return Verdict::welcome;
 }
 

@@ -80,7 +80,7 @@ struct Closing {
 };
 static_assert(sizeof(Closing) == 48);
 
-// Connections of one link over TCP, at most.
+// Connections with data of one link over TCP, at most.
 inline constexpr int most_lanes = 16;
 
 // One side's standing facts.
@@ -90,7 +90,10 @@ struct Identity {
     int rank = 0;
     int size = 0;
     std::string secret;
-    int lanes = 1;  // connections of each link over TCP
+    int lanes = 1;  // connections of each link over TCP that carry data
+
+    // Of each link over TCP: its lanes, and a last one for the farewell.
+    int connections() const { return lanes + 1; }
 };
 
 Hello make_hello(const Identity& self, int to, int lane = 0);

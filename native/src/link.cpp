@@ -14,6 +14,16 @@ std::string Peer::name() const {
 }
 
 void Link::throw_lost(const Call& during, const std::string& why) const {
+    if (const std::optional<int> first = blamed()) {
+        throw Error(ErrorKind::peer_lost,
+                    name_ranks({*first}) + " is gone during " + during.describe() + ": " + peer_.name() +
+                        " has noticed it, and has given up",
+                    {*first});
+    }
+    throw_refused(during, why);
+}
+
+void Link::throw_refused(const Call& during, const std::string& why) const {
     throw Error(ErrorKind::peer_lost, peer_.name() + " is gone during " + during.describe() + ": " + why,
                 {peer_.rank});
 }

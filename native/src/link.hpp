@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -91,8 +92,9 @@ class Link {
     // Why the peer can be counted as gone, or nullptr. Costs a system call a socket at most.
     virtual const char* lost() = 0;
 
-    // The peer may go on reading what was sent, and learns that nothing more will come.
-    virtual void shut_down() = 0;
+    // The peer may go on reading what was sent, and learns that nothing more will come, and whose loss is the
+    // reason, if it is.
+    virtual void shut_down(std::optional<int> lost) = 0;
     virtual const char* scheme() const = 0;
 
     // Itself, if it goes through shared memory.
@@ -100,13 +102,19 @@ class Link {
     // Bring closer what `peek` will look at first.
     virtual void prefetch() const {}
 
-    [[noreturn]] virtual void throw_lost(const Call& during, const std::string& why) const;
+    // The peer is gone, or has given up for the loss of another rank, which is named then.
+    [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
+    // What the peer sent can't be: it counts as gone.
+    [[noreturn]] void throw_refused(const Call& during, const std::string& why) const;
 
     const Peer& peer() const { return peer_; }
     // From any thread.
     std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
   protected:
+    // The rank whose loss made the peer give up, if it did and said so.
+    virtual std::optional<int> blamed() const = 0;
+
     // `remark` says what else is known of the peer's message.
     [[noreturn]] void throw_desync(const Call& mine, const Call& theirs,
                                    const std::string& remark = "") const;

@@ -110,8 +110,8 @@ void Links::dial(int peer) {
         }
         add(peer, std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_, std::move(theirs), true));
     } else if (identity_.rank < peer) {
-        const int lanes = route.scheme == Scheme::tcp ? identity_.lanes : 1;
-        control().dial(peer, route.scheme, route.addresses, lanes);
+        const int connections = route.scheme == Scheme::tcp ? identity_.connections() : 1;
+        control().dial(peer, route.scheme, route.addresses, connections);
     }
 }
 
@@ -122,20 +122,21 @@ void Links::add(int peer, std::unique_ptr<Link> link) {
     owned_.push_back(std::move(link));
 }
 
-void Links::add_lane(Connected connected) {
-    const auto lanes = static_cast<std::size_t>(identity_.lanes);
-    std::vector<UniqueFd>& sockets = lanes_[connected.peer];
-    sockets.resize(lanes);
+void Links::add_connection(Connected connected) {
+    std::vector<UniqueFd>& sockets = connections_[connected.peer];
+    sockets.resize(static_cast<std::size_t>(identity_.connections()));
     sockets[static_cast<std::size_t>(connected.lane)] = std::move(connected.socket);
     if (!std::all_of(sockets.begin(), sockets.end(), [](const UniqueFd& s) { return bool(s); })) return;
     const Peer peer = describe(connected.peer);
-    add(peer.rank, std::make_unique<TcpLink>(peer, std::move(sockets), slice_));
-    lanes_.erase(peer.rank);
+    UniqueFd farewell = std::move(sockets.back());
+    sockets.pop_back();
+    add(peer.rank, std::make_unique<TcpLink>(peer, std::move(sockets), std::move(farewell), slice_));
+    connections_.erase(peer.rank);
 }
 
 void Links::take_up(Connected connected) {
     const int peer = connected.peer;
-    if (connected.scheme == Scheme::tcp) return add_lane(std::move(connected));
+    if (connected.scheme == Scheme::tcp) return add_connection(std::move(connected));
     auto link = std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_, std::move(connected.arena),
                                           false, connected.pid);
     watched_[peer] = link.get();
@@ -191,7 +192,7 @@ void Links::shut_down(std::optional<int> lost) {
         if (lost) header.lost.store(static_cast<std::uint32_t>(*lost) + 1, std::memory_order_relaxed);
         header.closed.store(1, std::memory_order_release);
     }
-    for (const auto& link : owned_) link->shut_down();
+    for (const auto& link : owned_) link->shut_down(lost);
 }
 
 void Links::close() {
@@ -199,7 +200,7 @@ void Links::close() {
     if (!port_.empty()) ports::close(port_);
     shut_down();
     arrived_.clear();
-    lanes_.clear();
+    connections_.clear();
     const std::lock_guard lock(linking_);
     owned_.clear();
     std::fill(links_.begin(), links_.end(), nullptr);

@@ -74,7 +74,7 @@ class Links {
     void take_up(Connected connected);
     void add(int peer, std::unique_ptr<Link> link);
     // The link over TCP once all its connections are there.
-    void add_lane(Connected connected);
+    void add_connection(Connected connected);
     Peer describe(int peer) const;
 
     Identity identity_;
@@ -86,7 +86,7 @@ class Links {
     std::string port_;  // our inproc address
     std::map<int, Route> routes_;
     std::vector<bool> dialled_;
-    std::map<int, std::vector<UniqueFd>> lanes_;  // of links over TCP that are not whole yet
+    std::map<int, std::vector<UniqueFd>> connections_;  // of links over TCP that are not whole yet
 
     mutable std::mutex linking_;  // for the three below: only who runs operations changes them
     std::shared_ptr<Arena> arena_;

@@ -367,16 +367,13 @@ const char* ShmLink::lost() {
     return nullptr;
 }
 
-void ShmLink::throw_lost(const Call& during, const std::string& why) const {
+std::optional<int> ShmLink::blamed() const {
     const auto first = static_cast<int>(theirs_->header().lost.load(std::memory_order_acquire)) - 1;
-    if (first < 0 || first == rank_) Link::throw_lost(during, why);
-    throw Error(ErrorKind::peer_lost,
-                name_ranks({first}) + " is gone during " + during.describe() + ": " + peer().name() +
-                    " has noticed it, and has given up",
-                {first});
+    return first < 0 || first == rank_ ? std::nullopt : std::optional(first);
 }
 
-void ShmLink::shut_down() { wake_peer(); }
+// The header says the rest, to all peers at once.
+void ShmLink::shut_down(std::optional<int>) { wake_peer(); }
 
 std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n) {
     if (n == 0) return 0;

@@ -39,9 +39,7 @@ class ShmLink final : public Link {
     void prefetch() const override { __builtin_prefetch(&in_.lines[line_in_ % lines_per_link]); }
 
     const char* lost() override;
-    // Names another rank where the peer has left for the loss of that one.
-    [[noreturn]] void throw_lost(const Call& during, const std::string& why) const override;
-    void shut_down() override;
+    void shut_down(std::optional<int> lost) override;
     const char* scheme() const override { return same_process_ ? "inproc" : "shm"; }
 
     // Called by the control thread when the peer's socket breaks.
@@ -87,6 +85,7 @@ class ShmLink final : public Link {
     std::uint64_t written() const { return written_; }
 
   private:
+    std::optional<int> blamed() const override;
     // Between what was stored and the look at whether the peer sleeps there has to be a full fence.
     void wake_peer();
 

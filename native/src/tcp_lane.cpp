@@ -123,7 +123,7 @@ const Frame* TcpLane::frame(const Call& during, std::size_t eager) {
         if (held() < sizeof(Frame)) return nullptr;
     }
     std::memcpy(&frame_in_, inbox_.get() + begin_, sizeof(Frame));
-    if (frame_in_.magic != frame_magic) link_.throw_lost(during, "it sent something that is not ours");
+    if (frame_in_.magic != frame_magic) link_.throw_refused(during, "it sent something that is not ours");
     begin_ += sizeof(Frame);
     opened_ = true;
     return &frame_in_;

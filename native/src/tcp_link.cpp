@@ -22,8 +22,8 @@ constexpr int most_unsent = 128 << 10;
 
 }  // namespace
 
-TcpLink::TcpLink(Peer peer, std::vector<UniqueFd> sockets, std::size_t slice)
-    : Link(std::move(peer)), out_(sockets.size()), in_(sockets.size()) {
+TcpLink::TcpLink(Peer peer, std::vector<UniqueFd> sockets, UniqueFd farewell, std::size_t slice)
+    : Link(std::move(peer)), farewell_(std::move(farewell)), out_(sockets.size()), in_(sockets.size()) {
     leaves_machine_ = !stays_on_this_machine(sockets.at(0).get());
     lanes_.reserve(sockets.size());
     for (UniqueFd& socket : sockets) {
@@ -103,7 +103,7 @@ void TcpLink::check(const Frame& frame, bool part) const {
                          std::to_string(expected_length_));
     }
     if (frame.ordinal != ordinal_ || (frame.part > 0) != part) {
-        throw_lost(expected_->call, "it sent something that is not ours");
+        throw_refused(expected_->call, "it sent something that is not ours");
     }
 }
 
@@ -130,7 +130,7 @@ bool TcpLink::open_part(std::size_t lane) {
     if (frame == nullptr) return false;
     if (frame->ordinal != ordinal_) return false;  // of a later message: this one's parts came over others
     check(*frame, true);
-    if (!in_.take(lane, frame->part - 1)) throw_lost(expected_->call, "it sent a part of a message twice");
+    if (!in_.take(lane, frame->part - 1)) throw_refused(expected_->call, "it sent a part of a message twice");
     return true;
 }
 
@@ -231,7 +231,8 @@ const char* TcpLink::lost() {
     return closed ? closed_by_peer : nullptr;
 }
 
-void TcpLink::shut_down() {
+void TcpLink::shut_down(std::optional<int> lost) {
+    farewell_.say(lost == peer().rank ? std::nullopt : lost);
     for (TcpLane& lane : lanes_) lane.shut_down();
 }
 

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "farewell.hpp"
 #include "link.hpp"
 #include "parts.hpp"
 #include "tcp_lane.hpp"
@@ -18,7 +19,7 @@ namespace collectives {
 class TcpLink final : public Link {
   public:
     // `sockets`: the same ones, in the same order, as the peer has. `slice`: the size of an inbox.
-    TcpLink(Peer peer, std::vector<UniqueFd> sockets, std::size_t slice);
+    TcpLink(Peer peer, std::vector<UniqueFd> sockets, UniqueFd farewell, std::size_t slice);
 
     void begin(const Context& context, std::uint64_t length) override;
     std::size_t write(const std::byte* data, std::size_t n) override;
@@ -36,10 +37,11 @@ class TcpLink final : public Link {
     void poll_for(bool sending, std::vector<pollfd>& polled) const override;
     bool leaves_machine() const override { return leaves_machine_; }
     const char* lost() override;
-    void shut_down() override;
+    void shut_down(std::optional<int> lost) override;
     const char* scheme() const override { return "tcp"; }
 
   private:
+    std::optional<int> blamed() const override { return farewell_.hear(); }
     bool in_parts(std::uint64_t length) const { return lanes_.size() > 1 && length > Parts::size; }
     // Throws unless the frame is of the message expected.
     void check(const Frame& frame, bool part) const;
@@ -57,6 +59,7 @@ class TcpLink final : public Link {
     std::uint64_t left() const { return expected_length_ - taken_; }
 
     std::vector<TcpLane> lanes_;
+    Farewell farewell_;
     bool leaves_machine_ = true;
 
     // sending

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -170,7 +175,7 @@ def test_ranks_that_call_different_things_are_told(
     assert all(issubclass(k, collectives.DesyncError | collectives.PeerLost) for k in kinds), kinds
 
 
-@pytest.mark.parametrize("transport", ["inproc", "shm"])
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
 def test_the_rank_that_was_lost_first_is_named(transport: str) -> None:
     """Also by rank 2, which waits for rank 0 alone: that has given up because it waited for rank 1."""
 
@@ -185,6 +190,71 @@ def test_the_rank_that_was_lost_first_is_named(transport: str) -> None:
     assert first is not None and list(first.ranks) == [1]
     assert last is not None and list(last.ranks) == [1]
     assert str(last).startswith("rank 1 is gone during operation 0: ") and "rank 0 " in str(last)
+
+
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
+def test_the_rank_that_was_lost_first_is_named_by_who_gets_half_a_message(transport: str) -> None:
+    """Rank 0 sends more than the connection holds when it gives up for the loss of rank 1."""
+    given_up = threading.Event()
+
+    def body(comm: Communicator) -> collectives.PeerLost | None:
+        large = np.ones(8 << 20)
+        comm.barrier()
+        if comm.rank == 1:
+            time.sleep(0.2)
+            return None
+        if comm.rank == 0:
+            lost = comm.recv_async(np.empty(1), source=1)
+            comm.send_async(large, 2)
+        else:
+            assert given_up.wait(30)
+        with pytest.raises(collectives.PeerLost) as caught:
+            lost.wait() if comm.rank == 0 else comm.recv(large, source=0)
+        given_up.set()
+        return caught.value
+
+    first, _, last = ranks(3, body, transport=transport)
+    assert first is not None and list(first.ranks) == [1]
+    assert last is not None and list(last.ranks) == [1], last
+
+
+KILLED = """
+import sys
+import numpy as np
+import collectives
+
+store, rank, transport, algorithm = sys.argv[1:]
+with collectives.init(store, rank=int(rank), size=4, transport=transport) as comm:
+    x = np.ones(4_000_000, np.float32)
+    for i in range(1000):
+        if comm.rank == 1 and i == 3:
+            print("there", flush=True)
+        try:
+            comm.allreduce(x, out=x, algorithm=algorithm)
+        except collectives.PeerLost as error:
+            print(*error.ranks, flush=True)
+            break
+        x[:] = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("transport", "algorithm"),
+    [("shm", "two_shot"), ("shm", "ring"), ("tcp", "ring"), ("tcp", "recursive_doubling"), ("tcp", "tree")],
+)
+def test_a_rank_that_is_killed_on_the_way_is_named_by_all(transport: str, algorithm: str, tmp_path: Path) -> None:
+    """Whether they wait for it, or for one that does and ends at once."""
+    command = [sys.executable, "-c", KILLED, (tmp_path / "store").as_uri()]
+    started = [
+        subprocess.Popen([*command, str(rank), transport, algorithm], stdout=subprocess.PIPE, text=True)
+        for rank in range(4)
+    ]
+    killed = started[1]
+    assert killed.stdout is not None and killed.stdout.readline() == "there\n"
+    killed.send_signal(signal.SIGKILL)
+    said = [process.communicate(timeout=60)[0] for process in started]
+    assert said == ["1\n", "", "1\n", "1\n"]
+    assert [process.returncode for process in started] == [0, -signal.SIGKILL, 0, 0]
 
 
 @pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])

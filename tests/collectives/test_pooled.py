@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -137,36 +131,3 @@ def test_another_count_on_one_rank() -> None:
 
     told = ranks(3, body, transport="shm")
     assert "100000" in told[1] and "100001" in told[1]
-
-
-SCRIPT = """
-import sys
-import numpy as np
-import collectives
-
-comm = collectives.init(sys.argv[1], rank=int(sys.argv[2]), size=3, transport="shm")
-x = np.ones(4_000_000, np.float32)
-for i in range(1000):
-    if comm.rank == 1 and i == 3:
-        print("there", flush=True)
-    try:
-        comm.allreduce(x, out=x, algorithm="two_shot")
-    except collectives.PeerLost as error:
-        print(*error.ranks, flush=True)
-        sys.stdin.read()  # the others shall hear it from the dead, not from us
-        break
-    x[:] = 1
-"""
-
-
-def test_a_rank_that_is_killed_on_the_way_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, (tmp_path / "store").as_uri()]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    first, killed, last = (subprocess.Popen([*command, str(rank)], **pipes) for rank in range(3))
-    assert first.stdout and killed.stdout and last.stdout
-    assert killed.stdout.readline() == "there\n"
-    killed.send_signal(signal.SIGKILL)
-    assert [output.readline() for output in (first.stdout, last.stdout)] == ["1\n", "1\n"]
-    for end in (first, killed, last):
-        end.communicate(timeout=60)
-    assert [end.returncode for end in (first, killed, last)] == [0, -signal.SIGKILL, 0]

@@ -163,7 +163,7 @@ TEST_CASE("a hello that does not fit is answered with the reason") {
     CHECK(verdict_on([](Hello& h) { h.from = 3; }) == Verdict::not_me);
     CHECK(verdict_on([](Hello& h) { h.from = -1; }) == Verdict::not_me);
     CHECK(verdict_on([](Hello& h) { h.from = 1; }) == Verdict::not_me);
-    CHECK(verdict_on([](Hello& h) { h.lane = 1; }) == Verdict::wrong_lane);
+    CHECK(verdict_on([](Hello& h) { h.lane = 2; }) == Verdict::wrong_lane);
 }
 
 TEST_CASE("garbage of any length is dropped and the ranks still meet") {

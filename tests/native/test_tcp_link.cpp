@@ -33,7 +33,9 @@ struct Half {
             ours.push_back(std::move(mine));
             ends.push_back(std::move(theirs));
         }
-        link = std::make_unique<TcpLink>(Peer{1, "there"}, std::move(ours), slice);
+        auto [mine, theirs] = pair_of_sockets();
+        farewell.emplace(std::move(theirs));
+        link = std::make_unique<TcpLink>(Peer{1, "there"}, std::move(ours), std::move(mine), slice);
     }
 
     // Say part `part` (from 1 on, 0: all) of message `ordinal`, which has `data`; up to `most` bytes of it.
@@ -60,6 +62,7 @@ struct Half {
 
     std::vector<std::vector<std::byte>> said;  // by lane, not sent yet
     std::vector<UniqueFd> ends;
+    std::optional<Farewell> farewell;
     std::unique_ptr<TcpLink> link;
 };
 
@@ -142,13 +145,14 @@ TEST_CASE("messages of all lengths get through any number of lanes, both ways at
         CAPTURE(lanes);
         std::vector<UniqueFd> left;
         std::vector<UniqueFd> right;
+        auto [farewell_left, farewell_right] = pair_of_sockets();
         for (std::size_t i = 0; i < lanes; ++i) {
             auto [a, b] = pair_of_sockets();
             left.push_back(std::move(a));
             right.push_back(std::move(b));
         }
-        TcpLink one(Peer{1, "there"}, std::move(left), slice);
-        TcpLink other(Peer{0, "here"}, std::move(right), slice);
+        TcpLink one(Peer{1, "there"}, std::move(left), std::move(farewell_left), slice);
+        TcpLink other(Peer{0, "here"}, std::move(right), std::move(farewell_right), slice);
         std::mt19937 random(7);
         std::uint64_t number = 0;
         for (const std::size_t n :
@@ -258,7 +262,8 @@ TEST_CASE("nobody sleeps while a lane takes more") {
     const auto data = random_bytes(40 * Parts::size, 13);
     while (::send(ours[0].get(), data.data(), data.size(), MSG_DONTWAIT) > 0) {
     }
-    TcpLink link(Peer{1, "there"}, std::move(ours), slice);
+    auto [farewell, end] = pair_of_sockets();
+    TcpLink link(Peer{1, "there"}, std::move(ours), std::move(farewell), slice);
     link.begin(operation(0), data.size());
     std::vector<pollfd> polled;
     for (bool more = true; more;) {
@@ -291,11 +296,65 @@ TEST_CASE("what was sent before lanes were closed still counts") {
 TEST_CASE("a peer that ends within a part is lost") {
     for (const bool by_looks : {false, true}) {
         Half half(2);
+        half.farewell->say(std::nullopt);
         const auto data = random_bytes(2 * Parts::size, 9);
         half.say(1, operation(0), 1, 2, data, 1000);
         half.ends[1].reset();
         CHECK(kind_of([&] { take(half, operation(0), data.size(), by_looks); }) == ErrorKind::peer_lost);
     }
+}
+
+TEST_CASE("a peer that gives up says whose loss is the reason, also in the middle of a message") {
+    const auto data = random_bytes(2 * Parts::size, 9);
+    const auto blamed = [&](std::size_t sent, std::optional<int> lost) {
+        auto [here, there] = pair_of_sockets();
+        auto [farewell_here, farewell_there] = pair_of_sockets();
+        std::vector<UniqueFd> left;
+        std::vector<UniqueFd> right;
+        left.push_back(std::move(here));
+        right.push_back(std::move(there));
+        TcpLink one(Peer{1, "there"}, std::move(left), std::move(farewell_here), slice);
+        TcpLink other(Peer{0, "here"}, std::move(right), std::move(farewell_there), slice);
+        const Context context = operation(0);
+        if (sent > 0) {
+            one.begin(context, data.size());
+            one.write(data.data(), sent);
+        }
+        one.shut_down(lost);
+        std::vector<std::byte> got(data.size());
+        other.expect(context, data.size());
+        for (std::size_t have = 0, passes = 0; passes < 1000; ++passes) {
+            try {
+                have += other.read(got.data() + have, data.size() - have, Stores::cached);
+            } catch (const Error& error) {
+                CHECK(error.kind() == ErrorKind::peer_lost);
+                REQUIRE(error.ranks().size() == 1);
+                return error.ranks().front();
+            }
+        }
+        return -1;
+    };
+    for (const std::size_t sent : {std::size_t{0}, std::size_t{64 << 10}, std::size_t{Parts::size}}) {
+        CAPTURE(sent);
+        CHECK(blamed(sent, 2) == 2);
+        CHECK(blamed(sent, std::nullopt) == 0);
+        CHECK(blamed(sent, 1) == 0);  // that one knows better
+    }
+}
+
+TEST_CASE("what is said as a farewell and can't be is not believed") {
+    const auto heard = [](std::initializer_list<std::int32_t> said) {
+        auto [here, there] = pair_of_sockets();
+        REQUIRE(::send(there.get(), std::data(said), said.size() * 4, MSG_NOSIGNAL) ==
+                static_cast<ssize_t>(said.size() * 4));
+        there.reset();
+        return Farewell(std::move(here)).hear();
+    };
+    constexpr std::int32_t magic = 0x57465950;
+    CHECK(heard({magic, 3}) == 3);
+    CHECK(heard({magic, -3}) == std::nullopt);
+    CHECK(heard({3, 3}) == std::nullopt);
+    CHECK(heard({magic}) == std::nullopt);
 }
 
 TEST_CASE("another operation's message is told from a late one, on every lane") {
