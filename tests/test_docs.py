@@ -128,6 +128,7 @@ def test_documents_are_linked_from_another() -> None:
         ("4 of 256 KiB", "arena.hpp", "accumulators = 4"),
         ("of 4 KiB and more", "run_pool.cpp", "smallest_pooled = 4 << 10"),
         ("together of more than 4 MiB", "run_pool.cpp", "most_cached = 4 << 20"),
+        ("below 14 GB/s", "remote.cpp", "quick_rate = 14e9"),
         ("less than 32 MiB", "run.cpp", "pulled_below = 32 << 20"),
         ("a pulled line of 64 KiB or more", "shm_link.cpp", "joint_from = 64 << 10"),
         ("at most for a second", "shm_pull.cpp", "writes_for = 1.0"),
@@ -162,7 +163,7 @@ def test_figures_are_those_in_the_code(said: str, file: str, code: str) -> None:
 def test_figures_in_the_performance_log_are_those_in_the_code() -> None:
     words = " ".join(text("performance.md").split())
     staging, faster = ((ROOT / "native" / "src" / name).read_text() for name in ("staging.hpp", "faster.cpp"))
-    assert "every 128 copies" in words and "look_after = 128;" in faster
+    assert "every 512 copies" in words and "look_after = 512;" in faster
     assert "below 8 KiB" in words and "smallest_timed = 8 << 10;" in staging
     assert "12 MiB or more" in words
 

@@ -31,6 +31,8 @@
 
 #include "frame.hpp"
 #include "joint.hpp"
+#include "remote.hpp"
+#include "staging.hpp"
 #include "unique_fd.hpp"
 #include "wait.hpp"
 
@@ -52,6 +54,7 @@ struct alignas(cache_line) Line {
         struct {
             std::uint64_t offset;  // within the sender's arena, or an address of this process
             std::uint64_t length;
+            Staged staged;
         } slice;
     };
 };
@@ -70,9 +73,6 @@ struct alignas(cache_line) Post {
     std::uint64_t offset;            // within the receiver's arena
     std::uint64_t length;
 };
-
-// How a rank reads the memory of another one's process.
-enum class Reads : std::uint32_t { never, slowly, quickly };
 
 // One rank's side of its link to a peer.
 struct Outlet {
@@ -101,6 +101,7 @@ struct Header {
     std::uint64_t magic;
     std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
     std::uint64_t address;                // of this header in its owner's process
+    Reads reads;                          // how the owner reads other processes, where it may
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order,
@@ -110,6 +111,8 @@ struct Header {
     alignas(cache_line) std::atomic<std::int32_t> core;
     // When the owner's last call began, and the same below zero once it has ended.
     alignas(cache_line) std::atomic<Clock::rep> entered;
+    // What it costs the owner to read what others have staged.
+    ReadCosts read_costs;
     // What the owner is running; read only to find and explain a mismatch. The last collectives by their
     // sequence, and, at the end, the last message to or from one rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest;

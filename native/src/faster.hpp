@@ -24,18 +24,27 @@ class Faster {
     // How long n bytes took on that way.
     void took(std::size_t n, std::size_t way, Clock::duration taken);
 
+    // Sizes come in so many classes.
+    static constexpr std::size_t classes = 4;
+    static std::size_t class_of(std::size_t n, std::size_t smallest);
+    // What each way costs later on, in seconds a byte, for sizes of that class. As long as it is not known of
+    // both, 0, it does not count.
+    void add(std::size_t size_class, const std::array<double, 2>& later);
+
   private:
     struct Choice {
         std::array<double, 2> rate{};  // bytes per second
+        std::array<double, 2> later{};
         std::uint32_t uses = 0;
+        std::size_t tried = 0;  // now and then
 
-        std::size_t faster() const { return rate[1] > rate[0] ? 1 : 0; }
+        std::size_t faster() const { return 1 / rate[1] + later[1] < 1 / rate[0] + later[0] ? 1 : 0; }
     };
 
-    Choice& choice_for(std::size_t n);
+    Choice& choice_for(std::size_t n) { return choices_[class_of(n, smallest_)]; }
 
     std::size_t smallest_;
-    std::array<Choice, 4> choices_;  // by size
+    std::array<Choice, classes> choices_;
 };
 
 }  // namespace collectives

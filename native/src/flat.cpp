@@ -11,13 +11,18 @@ namespace {
 // In so many operations there is room for n bytes each.
 std::size_t slots_of(std::size_t n) { return n > on_board ? large_slots : flat_slots; }
 
+// Beside what lies elsewhere a line has room for the offset of `say_where`, and behind it for how that was
+// staged.
+constexpr std::size_t staged_at = sizeof(std::uint64_t);
+
 std::uint64_t tag_of(std::uint64_t number, std::uint32_t fingerprint) { return number << 32 | fingerprint; }
 
 }  // namespace
 
-void Flat::open(std::shared_ptr<Arena> arena) {
+void Flat::open(std::shared_ptr<Arena> arena, std::shared_ptr<Arena> reader) {
     board_ = &arena->flat_board();
     arena_ = std::move(arena);
+    reader_ = std::move(reader);
 }
 
 bool Flat::may_say(std::uint64_t number, std::size_t n, std::vector<int>* late) {
@@ -61,10 +66,17 @@ bool Flat::has_taken(std::uint64_t number, std::size_t rank) const {
 
 void Flat::put(std::uint64_t number, const std::byte* data, std::size_t n) {
     if (n > on_board) {
-        stage_(place(number, rank_, n), data, n);
+        const Staged staged = stage_(place(number, rank_, n), data, n, reader_->header().read_costs);
+        std::memcpy(line(number, rank_).data.data() + staged_at, &staged, sizeof(staged));
     } else {
         copy_bytes(place(number, rank_, n), data, n);
     }
+}
+
+Staged Flat::staged(std::uint64_t number, std::size_t rank, std::size_t n) const {
+    Staged staged = Staged::unsaid;
+    if (n > on_board) std::memcpy(&staged, line(number, rank).data.data() + staged_at, sizeof(staged));
+    return staged;
 }
 
 bool Flat::has_reached(std::uint64_t number, std::size_t rank) const {

@@ -26,8 +26,8 @@ namespace collectives {
 class Flat {
   public:
     Flat(std::size_t rank, std::size_t size) : rank_(rank), size_(size) {}
-    // Where it is, once its owner's memory is there.
-    void open(std::shared_ptr<Arena> arena);
+    // Where it is, once its owner's memory is there; and the memory of one of those who read what is said.
+    void open(std::shared_ptr<Arena> arena, std::shared_ptr<Arena> reader);
     bool is_open() const { return arena_ != nullptr; }
 
     // The next operation's number. From 1 on.
@@ -54,6 +54,8 @@ class Flat {
     const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return place(number, rank, n);
     }
+    // How these came to the board.
+    Staged staged(std::uint64_t number, std::size_t rank, std::size_t n) const;
     // Where what it has said so lies, or 0.
     std::uint64_t where(std::uint64_t number, std::size_t rank) const;
     // This rank has taken what lies there, and whether another one has.
@@ -82,6 +84,7 @@ class Flat {
     std::size_t rank_;
     std::size_t size_;
     std::shared_ptr<Arena> arena_;
+    std::shared_ptr<Arena> reader_;
     FlatBoard* board_ = nullptr;
     StagingCopy stage_;  // of what is large
     std::uint64_t count_ = 0;

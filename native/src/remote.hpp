@@ -12,6 +12,10 @@
 
 namespace collectives {
 
+// How a rank reads the memory of other processes: not at all, or so that it takes longer than a copy, for
+// looking up pages, or about as long.
+enum class Reads : std::uint32_t { never, slowly, quickly };
+
 class Remote {
   public:
     // `pid`: as this process sees it; 0 for none.
@@ -22,16 +26,12 @@ class Remote {
     // Whether all n bytes could be written there.
     bool write(const std::byte* data, std::uint64_t address, std::size_t n);
 
-    // Whether the kernel reads about as fast as one copies, or takes longer for looking up pages. Found by
-    // reading up to n bytes.
-    bool is_quick(std::uint64_t address, std::size_t n);
-
-    // COLLECTIVES_PULL: 0 says that no process shall read another one's memory, 1 that it shall also where it
-    // is not quick.
-    enum class Wanted : std::uint8_t { never, if_quick, always };
-    static Wanted wanted();
+    // How this process reads others, if the kernel lets it; found by reading itself, once. COLLECTIVES_PULL:
+    // 0 says that no process shall read another one's memory, 1 that it shall as if that were quick.
+    static Reads ours();
 
   private:
+    bool is_quick();
     template <typename Call>
     bool move(Call call, std::byte* data, std::uint64_t address, std::size_t n) const;
     // Memory from which, and to which, both copies are fast.

@@ -151,6 +151,8 @@ class Run {
     bool may_be_flat() const;
     // Whether two ranks say there what is long, each only what the other takes.
     bool may_exchange() const;
+    // Of two ranks, whether both read each other's memory as fast as their own.
+    bool reads_quickly() const;
     bool is_said() const { return way_ == Way::flat || way_ == Way::exchange; }
     bool is_on_board() const { return is_said() || way_ == Way::pool; }
     // The next number there. Operations have their turns in its order.
@@ -164,6 +166,7 @@ class Run {
     void go_to_pool();
     // Whether all of it is done.
     bool take_what_was_said();
+    void take_copy(const Task& task);
     bool reduce_what_was_said(const Task& task);
     // How many bytes it says.
     std::size_t length_said() const {

@@ -29,9 +29,16 @@ bool Run::may_exchange() const {
     if (program.size != 2 || !workshop_.pooling || workshop_.crowded || program.shared) return false;
     if (!operation().flat() || !operation().flat()->given) return false;
     std::uint64_t most = workshop_.arena->geometry().slot_bytes;
-    if (program.combines == 0) most = std::min(most, pulled_from - 1);
+    // What is not added up the kernel may copy faster.
+    if (program.combines == 0 && reads_quickly()) most = std::min(most, pulled_from - 1);
     const std::uint64_t part = operation().flat()->part;
     return part > FlatLine::inline_bytes && part <= most;  // where it lies is said in the line
+}
+
+bool Run::reads_quickly() const {
+    const ShmLink* const peer = shared_memory(1 - operation().program().rank);
+    const Reads theirs = peer->arena_of_peer()->header().reads;
+    return theirs == Reads::quickly && workshop_.arena->header().reads == Reads::quickly;
 }
 
 std::uint64_t Run::shown_at() const {
@@ -99,7 +106,10 @@ bool Run::say() {
     const Program& program = operation().program();
     if (!board_->is_open()) {
         const auto owner = static_cast<int>(request_.call.root);
-        board_->open(owner == program.rank ? workshop_.arena : shared_memory(owner)->arena_of_peer());
+        const int next = program.rank + 1 < program.size ? program.rank + 1 : 0;
+        const bool ours = owner == program.rank;
+        const std::shared_ptr<Arena>& reader = shared_memory(ours ? next : owner)->arena_of_peer();
+        board_->open(ours ? workshop_.arena : reader, reader);
     }
     if (!program.says) return true;
     if (!board_->may_say(number_, length_said())) return false;
@@ -175,7 +185,7 @@ bool Run::take_what_was_said() {
             case StepKind::send:
                 break;
             case StepKind::recv:
-                copy_bytes(at(task.dst), said_by(task.peers[0]), task.length);
+                take_copy(task);
                 break;
             case StepKind::reduce:
                 if (!reduce_what_was_said(task)) return false;
@@ -188,6 +198,22 @@ bool Run::take_what_was_said() {
         }
     }
     return true;
+}
+
+void Run::take_copy(const Task& task) {
+    const int peer = task.peers[0];
+    const auto rank = static_cast<std::size_t>(peer);
+    const Operation::Flat& flat = *operation().flat();
+    const bool shown = way_ == Way::exchange && board_->where(number_, rank) != 0;
+    const std::size_t said = way_ == Way::exchange ? flat.part : flat.length;
+    const Staged staged = shown ? Staged::unsaid : board_->staged(number_, rank, said);
+    if (!ReadCosts::are_noted(staged, task.length)) {
+        copy_bytes(at(task.dst), said_by(peer), task.length);
+        return;
+    }
+    const auto began = Clock::now();
+    copy_bytes(at(task.dst), said_by(peer), task.length);
+    workshop_.arena->header().read_costs.note(staged, said, task.length, Clock::now() - began);
 }
 
 bool Run::reduce_what_was_said(const Task& task) {

@@ -41,17 +41,14 @@ ShmLink::ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_pt
       out_(own_->outlet(this->peer().rank)),
       in_(theirs_->outlet(rank)),
       remote_(pid) {
-    const Remote::Wanted wanted = Remote::wanted();
-    if (same_process || wanted == Remote::Wanted::never) return;
+    const Reads how = own_->header().reads;
+    if (same_process || how == Reads::never) return;
     Header& header = theirs_->header();
     std::array<std::uint64_t, 2> cookie{};
     constexpr std::size_t at = offsetof(Header, cookie);
     const bool read =
         remote_.read(reinterpret_cast<std::byte*>(cookie.data()), header.address + at, sizeof(cookie));
     if (!read || cookie != header.cookie) return;
-    const bool quick =
-        wanted == Remote::Wanted::always || remote_.is_quick(header.address, theirs_->geometry().total());
-    const Reads how = quick ? Reads::quickly : Reads::slowly;
     out_.reads_memory.store(how, std::memory_order_release);
 }
 
@@ -114,8 +111,8 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
         const Geometry& geometry = own_->geometry();
         n = std::min(n, length_ >= sending_->whole_slots_from ? geometry.staging_bytes : geometry.slot_bytes);
         std::byte* slot = own_->slot(peer().rank, next_slot_);
-        stage_(slot, data, n);
-        slot_line_[next_slot_] = announce(own_->offset_of(slot), n);
+        const Staged staged = stage_(slot, data, n, theirs_->header().read_costs);
+        slot_line_[next_slot_] = announce(own_->offset_of(slot), n, staged);
         next_slot_ = (next_slot_ + 1) % slots_per_link;
         return n;
     }
@@ -158,11 +155,12 @@ std::size_t ShmLink::announce_placed(std::size_t n) {
     return n;
 }
 
-std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n) {
+std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n, Staged staged) {
     Line& line = out_.lines[++line_ % lines_per_link];
     // Between threads an address is an address; it is told relative to our arena like any other.
     line.slice.offset = offset;
     line.slice.length = n;
+    line.slice.staged = staged;
     publish(line);
     written_ += n;
     count_sent(n);
@@ -261,6 +259,7 @@ bool ShmLink::next_slice() {
         throw_desync(expected_->call, their_call(expected_->call), ", with a message of another length");
     }
     slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
+    staged_ = line.slice.staged;
     return true;
 }
 
@@ -283,7 +282,14 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
             if (remote_left_ == 0) finish_line();
         } else {
             part = std::min(n - done, slice_.size());
-            copy(data + done, slice_.data(), part);
+            if (ReadCosts::are_noted(staged_, part)) {
+                const Line& line = in_.lines[line_in_ % lines_per_link];
+                const auto began = Clock::now();
+                copy(data + done, slice_.data(), part);
+                own_->header().read_costs.note(staged_, line.slice.length, part, Clock::now() - began);
+            } else {
+                copy(data + done, slice_.data(), part);
+            }
             consume(part);
         }
         done += part;
@@ -386,9 +392,9 @@ std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data
     }
     n = std::min(n, own_->geometry().staging_bytes);
     std::byte* slot = own_->cast_slot(next_);
-    stage_(slot, data, n);
+    const Staged staged = stage_(slot, data, n, links.front()->arena_of_peer()->header().read_costs);
     uses.clear();
-    for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n)});
+    for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n, staged)});
     ShmLink::wake_peers(links);
     next_ = (next_ + 1) % cast_slots;
     return n;

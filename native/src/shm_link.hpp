@@ -81,7 +81,7 @@ class ShmLink final : public Link {
     bool has_finished(std::uint64_t line);
     // Announce n bytes at `offset` of our arena as the next bytes of the message; the line's number. They
     // count as released unless they are noted in `direct_`. Wakes nobody.
-    std::uint64_t announce(std::uint64_t offset, std::size_t n);
+    std::uint64_t announce(std::uint64_t offset, std::size_t n, Staged staged = Staged::unsaid);
     std::uint64_t written() const { return written_; }
 
   private:
@@ -147,6 +147,7 @@ class ShmLink final : public Link {
     std::uint64_t line_in_ = 1;  // the line to read next
     std::uint64_t told_ = 0;     // lines we have acknowledged
     std::span<const std::byte> slice_;
+    Staged staged_ = Staged::unsaid;  // how it came there
     Remote remote_;
     std::uint64_t address_ = 0;      // in the peer's process: what comes after `slice_`,
     std::uint64_t remote_left_ = 0;  // so many bytes

@@ -1,11 +1,47 @@
 #include "staging.hpp"
 
+#include <algorithm>
+#include <chrono>
+
 #include "copy.hpp"
 
 namespace collectives {
 
-void StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n) {
-    if (n < smallest_timed) return copy_bytes(dst, src, n);
+namespace {
+
+constexpr float weight = 0.25F;  // of a new sample
+constexpr float worst = 2.0F;    // times what is known: who reads may have been interrupted
+// So often are the reader's costs looked at: its core has just written them.
+constexpr std::uint32_t asked_after = 16;
+
+}  // namespace
+
+bool ReadCosts::are_noted(Staged how, std::size_t n) {
+    return (how == Staged::cached || how == Staged::streamed) && n >= smallest_noted;
+}
+
+void ReadCosts::note(Staged how, std::size_t staged, std::size_t n, Faster::Clock::duration taken) {
+    const std::size_t way = how == Staged::cached ? 0 : 1;
+    std::atomic<float>& cost = costs_[Faster::class_of(staged, StagingCopy::smallest_timed)][way];
+    const float known = cost.load(std::memory_order_relaxed);
+    const auto found = std::chrono::duration<float>(taken).count() / static_cast<float>(n);
+    const float kept = known > 0 ? known + weight * (std::min(found, known * worst) - known) : found;
+    cost.store(kept, std::memory_order_relaxed);
+}
+
+std::array<double, 2> ReadCosts::of(std::size_t size_class) const {
+    return {costs_[size_class][0].load(std::memory_order_relaxed),
+            costs_[size_class][1].load(std::memory_order_relaxed)};
+}
+
+Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader) {
+    if (n < smallest_timed) {
+        copy_bytes(dst, src, n);
+        return Staged::unsaid;
+    }
+    if (uses_++ % asked_after == 0) {
+        for (std::size_t c = 0; c < ReadCosts::classes; ++c) faster_.add(c, reader.of(c));
+    }
     const std::size_t way = faster_.next(n);
     const auto began = Faster::Clock::now();
     if (way == 0) {
@@ -14,6 +50,7 @@ void StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n
         copy_streaming(dst, src, n);
     }
     faster_.took(n, way, Faster::Clock::now() - began);
+    return way == 0 ? Staged::cached : Staged::streamed;
 }
 
 }  // namespace collectives

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <numeric>
 #include <vector>
 
 #include "remote.hpp"
 
+using collectives::Reads;
 using collectives::Remote;
 
 TEST_CASE("memory of another process is read and written as it is there, or not at all") {
@@ -69,11 +71,22 @@ TEST_CASE("memory of another process is read and written as it is there, or not 
         REQUIRE(remote.read(now.data(), address, n));
         CHECK(now == there);
     }
-    CHECK_FALSE(Remote(0).is_quick(address, n));
-    CHECK_FALSE(remote.is_quick(64, n));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     CHECK_FALSE(Remote(child).read(data, address, n));
     ::close(ends[0]);
     ::close(ends[1]);
+}
+
+TEST_CASE("how a process reads others is found once, unless the environment says it") {
+    ::unsetenv("COLLECTIVES_PULL");
+    const Reads found = Remote::ours();
+    CHECK(found != Reads::never);
+    CHECK(Remote::ours() == found);
+    ::setenv("COLLECTIVES_PULL", "0", 1);
+    CHECK(Remote::ours() == Reads::never);
+    ::setenv("COLLECTIVES_PULL", "1", 1);
+    CHECK(Remote::ours() == Reads::quickly);
+    ::unsetenv("COLLECTIVES_PULL");
+    CHECK(Remote::ours() == found);
 }
