@@ -91,8 +91,14 @@ std::size_t Geometry::flat_large_offset() const {
     return round_up(flat_data_offset() + flat_slots * size * on_board, page_size);
 }
 
+std::size_t Geometry::large_places() const {
+    if (size == 2) return large_slots;  // who writes has read there last, the sooner the better
+    constexpr std::size_t most = 4 * large_slots;
+    return std::bit_floor(std::clamp<std::size_t>(32 / std::max(size, 1U), large_slots, most));
+}
+
 std::size_t Geometry::heap_offset() const {
-    return round_up(flat_large_offset() + large_slots * size * slot_bytes, huge_page);
+    return round_up(flat_large_offset() + large_places() * size * slot_bytes, huge_page);
 }
 
 std::size_t heap_reserve(int size) {

@@ -148,7 +148,7 @@ static_assert(sizeof(FlatLine) == 2 * cache_line);
 
 inline constexpr std::size_t flat_slots = 8;
 inline constexpr std::uint64_t on_board = 4 << 10;  // bytes beside each line
-inline constexpr std::size_t large_slots = 2;       // for what is longer
+inline constexpr std::size_t large_slots = 2;       // for what is longer: as many may be there at once
 
 struct FlatBoard {
     std::atomic<std::uint32_t> sleepers;  // ranks that sleep until something is said
@@ -172,6 +172,9 @@ struct Geometry {
     std::size_t flat_offset() const;
     std::size_t flat_data_offset() const;
     std::size_t flat_large_offset() const;
+    // An even number of places that are used in turn, of which few enough ranks write more than their caches
+    // hold, until they write to the same one again.
+    std::size_t large_places() const;
     std::size_t heap_offset() const;
     std::size_t total() const { return heap_offset() + heap_bytes; }
 };
@@ -204,7 +207,7 @@ class Arena {
     FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
     // Room for `on_board` bytes beside each line.
     std::byte* flat_data() { return base_ + geometry_.flat_data_offset(); }
-    // Room for `slot_bytes` of each rank, [large_slots][size].
+    // Room for `slot_bytes` of each rank, [large_places][size].
     std::byte* flat_large() { return base_ + geometry_.flat_large_offset(); }
     // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.
     std::byte* at(std::uint64_t offset) {

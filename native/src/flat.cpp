@@ -89,7 +89,8 @@ std::byte* Flat::place_beside(std::uint64_t number, std::size_t rank, std::size_
     // Two ranks change places each time.
     const std::size_t owner = size_ == 2 ? rank ^ (number / slots_of(n) & 1) : rank;
     if (n <= on_board) return arena_->flat_data() + index(number, owner) * on_board;
-    return arena_->flat_large() + (number % large_slots * size_ + owner) * arena_->geometry().slot_bytes;
+    const Geometry& geometry = arena_->geometry();
+    return arena_->flat_large() + (number % geometry.large_places() * size_ + owner) * geometry.slot_bytes;
 }
 
 }  // namespace collectives

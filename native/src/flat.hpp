@@ -5,7 +5,8 @@
 // of each peer.
 //
 // Reading what another core has written takes it out of that core's caches. So two ranks change places each
-// time, for what does not fit into a line: each writes where it has read.
+// time, for what does not fit into a line: each writes where it has read. Several ranks all hold what they
+// have read, and writing there takes it from each: they use more places in turn than their caches hold.
 //
 // Invariant: operations on a board have numbers, the same on every rank, and are done in their order. What is
 // said in one stays until all have done it: whoever has a line in an operation has done all before it, so the

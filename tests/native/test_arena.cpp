@@ -60,3 +60,16 @@ TEST_CASE("a peer maps the same memory, and nothing else") {
     other.heap_bytes *= 2;
     CHECK_THROWS_AS(Arena::map(own->fd(), other, own->header().cookie, UniqueFd()), Error);
 }
+
+TEST_CASE("operations that follow each other have other places, however many ranks there are") {
+    for (std::uint32_t size = 1; size <= 300; ++size) {
+        Geometry shape = geometry();
+        shape.size = size;
+        const std::size_t places = shape.large_places();
+        CAPTURE(size);
+        CHECK(places >= large_slots);
+        CHECK(places % large_slots == 0);
+        CHECK(places * size <= std::max<std::size_t>(32, large_slots * size));
+        CHECK(shape.heap_offset() >= shape.flat_large_offset() + places * size * shape.slot_bytes);
+    }
+}
