@@ -129,6 +129,8 @@ def test_documents_are_linked_from_another() -> None:
         ("of 4 KiB and more", "run_pool.cpp", "smallest_pooled = 4 << 10"),
         ("together of more than 4 MiB", "run_pool.cpp", "most_cached = 4 << 20"),
         ("below 14 GB/s", "remote.cpp", "quick_rate = 14e9"),
+        ("messages of 256 KiB and more", "run.cpp", "helped_slowly_from = 256 << 10"),
+        ("of 512 KiB by ranks that share cores", "run.cpp", "pulled_slowly_from = 512 << 10"),
         ("less than 32 MiB", "run.cpp", "pulled_below = 32 << 20"),
         ("a pulled line of 64 KiB or more", "shm_link.cpp", "joint_from = 64 << 10"),
         ("at most for a second", "shm_pull.cpp", "writes_for = 1.0"),
