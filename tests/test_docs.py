@@ -111,10 +111,10 @@ def test_documents_are_linked_from_another() -> None:
     ("said", "file", "code"),
     [
         ("at most a slice (128 KiB)", "group.cpp", "default_slice = 128 << 10"),
-        ("2 staging slots of 256 KiB", "group.cpp", "default_staging = 256 << 10"),
+        ("pieces of up to 256 KiB", "group.cpp", "default_staging = 256 << 10"),
         ("pieces of 128 KiB", "group.cpp", "default_slot = 128 << 10"),
         ("copies 256 KiB at a time", "group.cpp", "copied_with_cores = default_staging"),
-        ("2 staging slots of 256 KiB", "arena.hpp", "slots_per_link = 2"),
+        ("1 MiB of staging", "arena.hpp", "slots_per_link = 4"),
         ("3 of 256 KiB", "group.cpp", "default_staging = 256 << 10"),
         ("3 of 256 KiB", "arena.hpp", "cast_slots = 3"),
         ("64 lines", "arena.hpp", "lines_per_link = 64"),
@@ -129,7 +129,7 @@ def test_documents_are_linked_from_another() -> None:
         ("of 4 KiB and more", "run_pool.cpp", "smallest_pooled = 4 << 10"),
         ("together of more than 4 MiB", "run_pool.cpp", "most_cached = 4 << 20"),
         ("below 14 GB/s", "remote.cpp", "quick_rate = 14e9"),
-        ("messages of 256 KiB and more", "run.cpp", "helped_slowly_from = 256 << 10"),
+        ("messages of 4 MiB and more", "run.cpp", "helped_slowly_from = 4 << 20"),
         ("of 512 KiB by ranks that share cores", "run.cpp", "pulled_slowly_from = 512 << 10"),
         ("less than 32 MiB", "run.cpp", "pulled_below = 32 << 20"),
         ("a pulled line of 64 KiB or more", "shm_link.cpp", "joint_from = 64 << 10"),
@@ -165,7 +165,8 @@ def test_figures_are_those_in_the_code(said: str, file: str, code: str) -> None:
 def test_figures_in_the_performance_log_are_those_in_the_code() -> None:
     words = " ".join(text("performance.md").split())
     staging, faster = ((ROOT / "native" / "src" / name).read_text() for name in ("staging.hpp", "faster.cpp"))
-    assert "every 512 copies" in words and "look_after = 512;" in faster
+    assert "3 MiB on end" in words and "looked_at = 3 << 20;" in faster
+    assert "after 256 times as many" in words and "look_after = 256;" in faster
     assert "below 8 KiB" in words and "smallest_timed = 8 << 10;" in staging
     assert "12 MiB or more" in words
 

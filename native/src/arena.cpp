@@ -60,7 +60,7 @@ std::size_t rounded(std::size_t n) {
 }  // namespace
 
 std::size_t Geometry::outlet_stride() const {
-    return round_up(sizeof(Outlet), page_size) + round_up(slots_per_link * staging_bytes, page_size);
+    return round_up(sizeof(Outlet), page_size) + round_up(link_staging(), page_size);
 }
 
 std::size_t Geometry::board_offset() const {
@@ -158,10 +158,6 @@ std::shared_ptr<Arena> Arena::map(int fd, const Geometry& geometry,
 Outlet& Arena::outlet(int peer) {
     return *reinterpret_cast<Outlet*>(base_ + page_size +
                                       static_cast<std::size_t>(peer) * geometry_.outlet_stride());
-}
-
-std::byte* Arena::slot(int peer, std::size_t index) {
-    return outlet(peer).slots + index * geometry_.staging_bytes;
 }
 
 std::byte* Arena::cast_slot(std::size_t index) {

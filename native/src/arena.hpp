@@ -8,7 +8,7 @@
 // Layout of a rank's arena in a group of `size` ranks:
 //
 //     Header                     one page: identity, doorbell, current operation
-//     Outlet[size]               per receiving peer: lines, acknowledgements, staging slots
+//     Outlet[size]               per receiving peer: lines, acknowledgements, staging
 //     cast slots                 staging that several peers read at once
 //     Board                      rank 0's only: who has taken what of the reductions that are done together
 //     results                    slices of these reductions that this rank has done
@@ -61,7 +61,7 @@ struct alignas(cache_line) Line {
 static_assert(sizeof(Line) == cache_line);
 
 inline constexpr std::size_t lines_per_link = 64;
-inline constexpr std::size_t slots_per_link = 2;
+inline constexpr std::size_t slots_per_link = 4;
 inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t most_slices = 64;
 inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
@@ -87,7 +87,7 @@ struct Outlet {
     std::atomic<Reads> reads_memory;  // how this side reads the peer's process
     std::atomic<std::uint32_t>
         abandoned;  // this side failed; memory that it has announced may be in other use
-    alignas(page_size) std::byte slots[];  // slots_per_link * staging_bytes
+    alignas(page_size) std::byte staging[];  // slots_per_link * staging_bytes
 };
 
 // The words of a Call. `version` is odd while they change.
@@ -160,9 +160,10 @@ enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };
 struct Geometry {
     std::uint32_t size = 0;      // ranks in the group
     std::size_t slot_bytes = 0;  // a piece: of what ranks work on together, or stage where they share cores
-    std::size_t staging_bytes = 0;  // one staging slot, or one accumulator
+    std::size_t staging_bytes = 0;  // a cast slot or an accumulator; the longest piece
     std::size_t heap_bytes = 0;
 
+    std::size_t link_staging() const { return slots_per_link * staging_bytes; }
     std::size_t outlet_stride() const;
     std::size_t cast_offset() const { return page_size + size * outlet_stride(); }
     std::size_t board_offset() const;
@@ -195,7 +196,8 @@ class Arena {
 
     Header& header() const { return *reinterpret_cast<Header*>(base_); }
     Outlet& outlet(int peer);
-    std::byte* slot(int peer, std::size_t index);
+    // Room for `link_staging` bytes.
+    std::byte* staging(int peer) { return outlet(peer).staging; }
     std::byte* cast_slot(std::size_t index);
     Board& board() { return *reinterpret_cast<Board*>(base_ + geometry_.board_offset()); }
     std::byte* results(std::size_t index) {

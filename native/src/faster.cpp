@@ -7,11 +7,12 @@ namespace collectives {
 
 namespace {
 
-// A way is tried several times on end, and the last time counts: what comes first finds caches as the other
-// way has left them.
-constexpr std::uint32_t looks = 4;
-constexpr std::uint32_t look_after = 512;  // uses until the slower way is tried again
-constexpr double weight = 0.25;            // of a new sample of the way in use
+// A way is tried with so many bytes on end, since at first it finds caches as the other way has left them;
+constexpr std::size_t looked_at = 3 << 20;
+constexpr std::size_t fewest_looks = 4;
+constexpr std::size_t most_looks = 96;
+constexpr std::uint32_t look_after = 256;  // and, if it was the slower one, again after so many times as many
+constexpr double weight = 0.25;            // of a new sample
 constexpr double worst = 0.5;              // of what is known: a slower one may have been interrupted
 
 }  // namespace
@@ -27,17 +28,22 @@ void Faster::add(std::size_t size_class, const std::array<double, 2>& later) {
 std::size_t Faster::next(std::size_t n) {
     Choice& choice = choice_for(n);
     const std::uint32_t use = choice.uses++;
-    if (use < 2 * looks) return use / looks;
-    if (use % look_after == 0) choice.tried = 1 - choice.faster();
-    return use % look_after < looks ? choice.tried : choice.faster();
+    if (use == choice.next_look) {
+        choice.tried = 1 - choice.faster();
+        choice.rate[choice.tried] = 0;
+        choice.looks = static_cast<std::uint32_t>(std::clamp(looked_at / n, fewest_looks, most_looks));
+        choice.look = use;
+        // At the beginning one way after the other.
+        choice.next_look += choice.looks * (use == 0 ? 1 : look_after);
+    }
+    return use - choice.look < choice.looks ? choice.tried : choice.faster();
 }
 
 void Faster::took(std::size_t n, std::size_t way, Clock::duration taken) {
     Choice& choice = choice_for(n);
     const double rate = static_cast<double>(n) / std::max(std::chrono::duration<double>(taken).count(), 1e-9);
-    const bool in_use = choice.uses > 2 * looks && way == choice.faster();
     double& known = choice.rate[way];
-    known = in_use ? known + weight * (std::max(rate, known * worst) - known) : rate;
+    known = known > 0 ? known + weight * (std::max(rate, known * worst) - known) : rate;
 }
 
 }  // namespace collectives

@@ -31,6 +31,9 @@ struct Context {
     std::uint64_t pulled_from = ~std::uint64_t{0};
     std::uint64_t pulled_slowly_from = ~std::uint64_t{0};  // where that takes longer than a copy
     std::uint64_t pulled_below = ~std::uint64_t{0};
+    // Staging memory that a link goes through, at most, before it writes where it has written before; two
+    // pieces at least.
+    std::uint64_t staged_in_turn = 0;
     // Messages of at least this size fill whole slots of staging memory; shorter ones come in pieces, so that
     // who reads can begin.
     std::uint64_t whole_slots_from = ~std::uint64_t{0};

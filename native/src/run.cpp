@@ -18,7 +18,7 @@ constexpr std::uint64_t several_combined_from = 512 << 10;
 constexpr std::uint64_t pulled_below = 32 << 20;
 // Where the kernel is slower than a copy, two copies are faster than one. From these sizes on that one is
 // faster all the same where both ends do half of it, or ranks share cores.
-constexpr std::uint64_t helped_slowly_from = 256 << 10;
+constexpr std::uint64_t helped_slowly_from = 4 << 20;
 constexpr std::uint64_t pulled_slowly_from = 512 << 10;
 constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in the caches
 // Results smaller than this are not worth saying where they are wanted.
@@ -60,6 +60,8 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         // Two who send to each other both write before they read.
         const std::uint64_t slot = workshop_.arena->geometry().staging_bytes;
         context_.whole_slots_from = program.sources.empty() ? slot + 1 : 0;
+        // What was written long ago has left the caches of those who have read it. Many links share them.
+        context_.staged_in_turn = workshop_.arena->geometry().link_staging() * 2 / std::max(program.size, 2);
     }
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;

@@ -98,7 +98,7 @@ std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
 std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     if (length_ <= Line::inline_bytes) {
         if (started_ || n < length_ || !has_line()) return 0;
-        Line& line = out_.lines[++line_ % lines_per_link];
+        Line& line = next_line();
         if (length_ > 0) std::memcpy(line.data.data(), data, length_);
         publish(line);
         written_ = released_ = length_;
@@ -107,13 +107,12 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     }
     if (n == 0) return 0;
     if (stages(data, n)) {
-        if (!has_finished(slot_line_[next_slot_]) || !has_line()) return 0;
         const Geometry& geometry = own_->geometry();
         n = std::min(n, length_ >= sending_->whole_slots_from ? geometry.staging_bytes : geometry.slot_bytes);
-        std::byte* slot = own_->slot(peer().rank, next_slot_);
-        const Staged staged = stage_(slot, data, n, theirs_->header().read_costs);
-        slot_line_[next_slot_] = announce(own_->offset_of(slot), n, staged);
-        next_slot_ = (next_slot_ + 1) % slots_per_link;
+        std::byte* const place = staging_for(n);
+        if (place == nullptr) return 0;
+        const Staged staged = stage_(place, data, n, theirs_->header().read_costs);
+        announce(own_->offset_of(place), n, staged);
         return n;
     }
     if (!has_line()) return 0;
@@ -156,7 +155,7 @@ std::size_t ShmLink::announce_placed(std::size_t n) {
 }
 
 std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n, Staged staged) {
-    Line& line = out_.lines[++line_ % lines_per_link];
+    Line& line = next_line();
     // Between threads an address is an address; it is told relative to our arena like any other.
     line.slice.offset = offset;
     line.slice.length = n;
@@ -166,6 +165,29 @@ std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n, Staged stag
     count_sent(n);
     if (direct_.empty()) released_ = written_;
     return line_;
+}
+
+Line& ShmLink::next_line() {
+    passed_by_[++line_ % lines_per_link] = passed_;
+    return out_.lines[line_ % lines_per_link];
+}
+
+std::byte* ShmLink::staging_for(std::size_t n) {
+    if (!has_line()) return nullptr;
+    const std::size_t room = own_->geometry().link_staging();
+    // Whole pages, since what begins with a page is copied fast to and from what does.
+    const std::size_t used = std::min((n + page_size - 1) / page_size * page_size, room);
+    const std::size_t in_turn = n < page_size ? 0 : sending_->staged_in_turn;
+    std::uint64_t begin = passed_;
+    const std::size_t at = begin % room;
+    if (at + used > room || at >= std::max(in_turn, 2 * used)) begin += (room - at) % room;
+    const std::uint64_t end = begin + used;
+    if (end - passed_by_[acknowledged_ % lines_per_link] > room &&
+        end - passed_by_[acknowledged() % lines_per_link] > room) {
+        return nullptr;
+    }
+    passed_ = end;
+    return own_->staging(peer().rank) + begin % room;
 }
 
 void ShmLink::publish(Line& line) {

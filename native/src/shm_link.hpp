@@ -111,6 +111,9 @@ class ShmLink final : public Link {
     void help();
     // The peer writes nothing of ours any more.
     void end_joint();
+    Line& next_line();
+    // Where to stage the next n bytes of the message; nullptr as long as the peer reads there.
+    std::byte* staging_for(std::size_t n);
     void publish(Line& line);
     std::uint64_t acknowledged();
 
@@ -135,8 +138,8 @@ class ShmLink final : public Link {
     std::uint64_t line_ = 0;          // lines written on this link so far
     std::uint64_t acknowledged_ = 0;  // as last seen
     StagingCopy stage_;
-    std::array<std::uint64_t, slots_per_link> slot_line_{};
-    std::size_t next_slot_ = 0;
+    std::uint64_t passed_ = 0;  // bytes of staging memory used, and passed over, so far
+    std::array<std::uint64_t, lines_per_link> passed_by_{};  // as of each line
     std::deque<Outstanding> direct_;
 
     // receiving

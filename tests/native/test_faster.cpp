@@ -11,7 +11,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::size_t smallest = 1 << 10;
+constexpr std::size_t smallest = 1 << 20;  // so that few copies are a look
+constexpr int looks = 4;
 
 // So many uses, of which way i takes `taken[i]`; how often the one was gone that is the faster.
 int uses_of_faster(Faster& faster, std::size_t n, int uses, std::array<std::chrono::microseconds, 2> taken) {
@@ -29,14 +30,14 @@ int uses_of_faster(Faster& faster, std::size_t n, int uses, std::array<std::chro
 
 TEST_CASE("both ways are tried, and the faster one is gone from then on") {
     Faster faster(smallest);
-    CHECK(uses_of_faster(faster, smallest, 8, {400us, 20us}) == 4);
+    CHECK(uses_of_faster(faster, smallest, 2 * looks, {400us, 20us}) == looks);
     CHECK(uses_of_faster(faster, smallest, 100, {400us, 20us}) >= 95);
 }
 
 TEST_CASE("a way that has become the faster one is found again") {
     Faster faster(smallest);
     uses_of_faster(faster, smallest, 100, {400us, 20us});
-    uses_of_faster(faster, smallest, 600, {20us, 400us});
+    uses_of_faster(faster, smallest, 1200, {20us, 400us});
     CHECK(uses_of_faster(faster, smallest, 100, {20us, 400us}) >= 95);
 }
 
