@@ -36,9 +36,10 @@ bool Run::may_exchange() const {
 }
 
 bool Run::reads_quickly() const {
+    // A communicator of two ranks begins with a barrier, so their link is there.
     const ShmLink* const peer = shared_memory(1 - operation().program().rank);
-    const Reads theirs = peer->arena_of_peer()->header().reads;
-    return theirs == Reads::quickly && workshop_.arena->header().reads == Reads::quickly;
+    return peer != nullptr && peer->arena_of_peer()->header().reads == Reads::quickly &&
+           workshop_.arena->header().reads == Reads::quickly;
 }
 
 std::uint64_t Run::shown_at() const {
