@@ -22,8 +22,6 @@ namespace {
 constexpr std::uint64_t arena_magic = 0x32616e6572614350;  // "PCarena2"
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
-
 std::byte* map_or_throw(std::size_t n, int flags, int fd) {
     void* base = ::mmap(nullptr, n, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
     if (base == MAP_FAILED) throw_system("mapping shared memory", errno);
@@ -129,6 +127,7 @@ std::shared_ptr<Arena> Arena::create_shared(const Geometry& geometry) {
     std::byte* base = map_or_throw(geometry.total(), MAP_SHARED, fd.get());
     std::shared_ptr<Arena> arena(new Arena(base, geometry, std::move(fd), make_eventfd()));
     initialise(*arena);
+    arena->header().reads = Remote::ours();
     return arena;
 }
 

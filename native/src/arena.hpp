@@ -40,6 +40,7 @@ namespace collectives {
 
 inline constexpr std::size_t cache_line = 64;
 inline constexpr std::size_t page_size = 4096;
+constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
 // What a sender tells a receiver about one slice of a message.
 //

@@ -28,13 +28,12 @@ void Faster::add(std::size_t size_class, const std::array<double, 2>& later) {
 std::size_t Faster::next(std::size_t n) {
     Choice& choice = choice_for(n);
     const std::uint32_t use = choice.uses++;
-    if (use == choice.next_look) {
+    // At the beginning one way after the other.
+    if (use == choice.look + choice.looks * (choice.look == 0 ? 1 : look_after)) {
         choice.tried = 1 - choice.faster();
         choice.rate[choice.tried] = 0;
         choice.looks = static_cast<std::uint32_t>(std::clamp(looked_at / n, fewest_looks, most_looks));
         choice.look = use;
-        // At the beginning one way after the other.
-        choice.next_look += choice.looks * (use == 0 ? 1 : look_after);
     }
     return use - choice.look < choice.looks ? choice.tried : choice.faster();
 }

@@ -38,8 +38,7 @@ class Faster {
         std::uint32_t uses = 0;
         std::size_t tried = 0;  // since the use `look`,
         std::uint32_t look = 0;
-        std::uint32_t looks = 0;      // so many times
-        std::uint32_t next_look = 0;  // the use at which the other way is tried
+        std::uint32_t looks = 0;  // so many times
 
         std::size_t faster() const { return 1 / rate[1] + later[1] < 1 / rate[0] + later[0] ? 1 : 0; }
     };

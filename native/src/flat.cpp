@@ -47,7 +47,11 @@ void Flat::say(std::uint64_t number, std::uint32_t fingerprint, const std::byte*
 
 void Flat::say_where(std::uint64_t number, std::uint32_t fingerprint, std::uint64_t offset,
                      const std::byte* data, std::size_t n) {
-    if (offset == 0) put(number, data, n);
+    if (offset == 0) {
+        put(number, data, n);
+    } else {
+        tell_staged(number, Staged::unsaid);
+    }
     std::memcpy(line(number, rank_).data.data(), &offset, sizeof(offset));
     line(number, rank_).tag.store(tag_of(number, fingerprint), std::memory_order_release);
 }
@@ -66,11 +70,14 @@ bool Flat::has_taken(std::uint64_t number, std::size_t rank) const {
 
 void Flat::put(std::uint64_t number, const std::byte* data, std::size_t n) {
     if (n > on_board) {
-        const Staged staged = stage_(place(number, rank_, n), data, n, reader_->header().read_costs);
-        std::memcpy(line(number, rank_).data.data() + staged_at, &staged, sizeof(staged));
+        tell_staged(number, stage_(place(number, rank_, n), data, n, reader_->header().read_costs));
     } else {
         copy_bytes(place(number, rank_, n), data, n);
     }
+}
+
+void Flat::tell_staged(std::uint64_t number, Staged staged) {
+    std::memcpy(line(number, rank_).data.data() + staged_at, &staged, sizeof(staged));
 }
 
 Staged Flat::staged(std::uint64_t number, std::size_t rank, std::size_t n) const {

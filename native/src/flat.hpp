@@ -76,6 +76,7 @@ class Flat {
         return board_->lines[index(number, rank)];
     }
     void put(std::uint64_t number, const std::byte* data, std::size_t n);
+    void tell_staged(std::uint64_t number, Staged staged);
     // Where n bytes are said: in the line, beside it, or where there is room for more.
     std::byte* place(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return n <= FlatLine::inline_bytes ? line(number, rank).data.data() : place_beside(number, rank, n);

@@ -16,9 +16,7 @@ constexpr int spins_with_cores = 2000;
 // Where cores are shared: about as long as those on another core need, each of them once.
 constexpr int spins_with_mates = 400;
 
-std::size_t multiple_of(std::size_t n, std::size_t unit) {
-    return std::max(unit, (n + unit - 1) / unit * unit);
-}
+std::size_t multiple_of(std::size_t n, std::size_t unit) { return std::max(unit, round_up(n, unit)); }
 
 Geometry make_geometry(const Group::Options& options) {
     Geometry geometry;

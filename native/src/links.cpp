@@ -59,10 +59,7 @@ Control& Links::control() {
 
 void Links::listen(Scheme scheme, UniqueFd socket) {
     if (scheme == Scheme::shm) {
-        if (!arena_) {
-            share(Arena::create_shared(geometry_));
-            arena_->header().reads = Remote::ours();
-        }
+        if (!arena_) share(Arena::create_shared(geometry_));
         if (arena_->fd() < 0) throw Error(ErrorKind::invalid, "listen for processes before threads");
         control().share(arena_);
     }

@@ -18,8 +18,6 @@ std::uint64_t added_by(std::uint64_t number, std::size_t rank) { return number <
 std::uint64_t number_of(std::uint64_t word) { return word >> rank_bits; }
 std::size_t rank_of(std::uint64_t word) { return word & ((std::uint64_t{1} << rank_bits) - 1); }
 
-std::size_t rounded(std::size_t n) { return (n + cache_line - 1) / cache_line * cache_line; }
-
 }  // namespace
 
 Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
@@ -44,9 +42,10 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
     kernel_ = kernels;
     stores_ = stores;
     bytes_ = n;
-    half_ = std::min(rounded((n + 1) / 2), n);
+    half_ = std::min(round_up((n + 1) / 2, cache_line), n);
     // Ranks with cores of their own work one behind the other, each on another piece.
-    piece_ = crowded_ ? half_ : std::clamp(rounded(half_ / size_), smallest_piece, largest_piece);
+    piece_ =
+        crowded_ ? half_ : std::clamp(round_up(half_ / size_, cache_line), smallest_piece, largest_piece);
     piece_ = std::min(piece_, room_);
     before_ += pieces_;  // those of the operation before
     pieces_ = (half_ + piece_ - 1) / piece_;

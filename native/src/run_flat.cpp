@@ -203,18 +203,10 @@ bool Run::take_what_was_said() {
 
 void Run::take_copy(const Task& task) {
     const int peer = task.peers[0];
-    const auto rank = static_cast<std::size_t>(peer);
-    const Operation::Flat& flat = *operation().flat();
-    const bool shown = way_ == Way::exchange && board_->where(number_, rank) != 0;
-    const std::size_t said = way_ == Way::exchange ? flat.part : flat.length;
-    const Staged staged = shown ? Staged::unsaid : board_->staged(number_, rank, said);
-    if (!ReadCosts::are_noted(staged, task.length)) {
-        copy_bytes(at(task.dst), said_by(peer), task.length);
-        return;
-    }
-    const auto began = Clock::now();
-    copy_bytes(at(task.dst), said_by(peer), task.length);
-    workshop_.arena->header().read_costs.note(staged, said, task.length, Clock::now() - began);
+    const std::size_t said = length_said();
+    const Staged staged = board_->staged(number_, static_cast<std::size_t>(peer), said);
+    workshop_.arena->header().read_costs.time(staged, said, task.length,
+                                              [&] { copy_bytes(at(task.dst), said_by(peer), task.length); });
 }
 
 bool Run::reduce_what_was_said(const Task& task) {

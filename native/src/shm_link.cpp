@@ -176,7 +176,7 @@ std::byte* ShmLink::staging_for(std::size_t n) {
     if (!has_line()) return nullptr;
     const std::size_t room = own_->geometry().link_staging();
     // Whole pages, since what begins with a page is copied fast to and from what does.
-    const std::size_t used = std::min((n + page_size - 1) / page_size * page_size, room);
+    const std::size_t used = std::min(round_up(n, page_size), room);
     const std::size_t in_turn = n < page_size ? 0 : sending_->staged_in_turn;
     std::uint64_t begin = passed_;
     const std::size_t at = begin % room;
@@ -261,6 +261,7 @@ bool ShmLink::next_slice() {
     }
     const std::uint64_t offset = line.slice.offset;
     const std::uint64_t n = line.slice.length;
+    staged_ = line.slice.staged;
     if (offset == where_posted && place_ != nullptr && n > 0 && n <= expected_length_ - taken_) {
         slice_ = {place_ + taken_, static_cast<std::size_t>(n)};
         return true;
@@ -281,7 +282,6 @@ bool ShmLink::next_slice() {
         throw_desync(expected_->call, their_call(expected_->call), ", with a message of another length");
     }
     slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
-    staged_ = line.slice.staged;
     return true;
 }
 
@@ -304,14 +304,9 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
             if (remote_left_ == 0) finish_line();
         } else {
             part = std::min(n - done, slice_.size());
-            if (ReadCosts::are_noted(staged_, part)) {
-                const Line& line = in_.lines[line_in_ % lines_per_link];
-                const auto began = Clock::now();
-                copy(data + done, slice_.data(), part);
-                own_->header().read_costs.note(staged_, line.slice.length, part, Clock::now() - began);
-            } else {
-                copy(data + done, slice_.data(), part);
-            }
+            const std::uint64_t whole = in_.lines[line_in_ % lines_per_link].slice.length;
+            own_->header().read_costs.time(staged_, whole, part,
+                                           [&] { copy(data + done, slice_.data(), part); });
             consume(part);
         }
         done += part;

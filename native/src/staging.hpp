@@ -29,6 +29,14 @@ class alignas(64) ReadCosts {
     static bool are_noted(Staged how, std::size_t n);
     // How long n bytes took to read, which were staged with what lies beside them: `staged` bytes.
     void note(Staged how, std::size_t staged, std::size_t n, Faster::Clock::duration taken);
+    // Call `read`, which reads so many bytes, and note what it took if that is worth it.
+    template <typename Read>
+    void time(Staged how, std::size_t staged, std::size_t n, Read read) {
+        if (!are_noted(how, n)) return read();
+        const auto began = Faster::Clock::now();
+        read();
+        note(how, staged, n, Faster::Clock::now() - began);
+    }
     // Seconds a byte for what is staged in sizes of that class, by the ways of StagingCopy; 0 where nothing
     // is known.
     std::array<double, 2> of(std::size_t size_class) const;

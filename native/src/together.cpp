@@ -44,7 +44,7 @@ void Together::open(std::uint32_t number, std::span<const std::byte* const> oper
     operands_.assign(operands.begin(), operands.end());
     const std::size_t share = std::clamp(n / arenas_.size(), smallest_slice, largest_slice);
     const std::size_t least = (n + most_slices - 1) / most_slices;
-    slice_ = (std::max(share, least) + cache_line - 1) / cache_line * cache_line;
+    slice_ = round_up(std::max(share, least), cache_line);
     got_.assign(slices(), false);
     missing_ = slices();
     looked_ = 0;
