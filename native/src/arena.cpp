@@ -78,7 +78,7 @@ std::size_t Geometry::accumulators_offset() const {
 }
 
 std::size_t Geometry::flat_offset() const {
-    return round_up(accumulators_offset() + accumulators * staging_bytes, page_size);
+    return round_up(accumulators_offset() + 2 * accumulators * staging_bytes, page_size);
 }
 
 std::size_t Geometry::flat_data_offset() const {
@@ -161,6 +161,11 @@ Outlet& Arena::outlet(int peer) {
 
 std::byte* Arena::cast_slot(std::size_t index) {
     return base_ + geometry_.cast_offset() + index * geometry_.staging_bytes;
+}
+
+void Arena::tell_home(int core) {
+    header().home = core;
+    tell_core(core);
 }
 
 void Arena::tell_core(int core) {

@@ -14,6 +14,7 @@
 //     results                    slices of these reductions that this rank has done
 //     PoolBoard                  who has added to the accumulators and got what they held
 //     accumulators               what all ranks add to, see Pool; of two ranks only
+//     copies                     of what they held, for ranks of one core; of two ranks only
 //     FlatBoard                  what ranks say in small operations, see Flat
 //     places                     what they say there that does not fit into a line
 //     heap                       arrays from Communicator.empty()
@@ -103,6 +104,7 @@ struct Header {
     std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
     std::uint64_t address;                // of this header in its owner's process
     Reads reads;                          // how the owner reads other processes, where it may
+    std::int32_t home;                    // the core that the owner shares with other ranks; -1 for none
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order,
@@ -205,8 +207,9 @@ class Arena {
         return base_ + geometry_.results_offset() + index * geometry_.slot_bytes;
     }
     PoolBoard& pool_board() { return *reinterpret_cast<PoolBoard*>(base_ + geometry_.pool_offset()); }
-    // Room for `accumulators` times `staging_bytes`.
+    // Room for `accumulators` times `staging_bytes` each.
     std::byte* pool_memory() { return base_ + geometry_.accumulators_offset(); }
+    std::byte* pool_copies() { return pool_memory() + accumulators * geometry_.staging_bytes; }
     FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
     // Room for `on_board` bytes beside each line.
     std::byte* flat_data() { return base_ + geometry_.flat_data_offset(); }
@@ -223,7 +226,9 @@ class Arena {
 
     // What the owner has begun.
     void tell_call(const Call& call);
-    // On which core it is, and whether it has anything under way: its time is its own otherwise.
+    // On which core it belongs, before others may look; on which it is; and whether it has anything under
+    // way: its time is its own otherwise.
+    void tell_home(int core);
     void tell_core(int core);
     void tell_entered();
     void tell_left();

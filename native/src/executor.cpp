@@ -39,7 +39,7 @@ Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>&
 
 void Executor::share(std::shared_ptr<Arena> arena) {
     workshop_.arena = std::move(arena);
-    workshop_.arena->tell_core(settings_.home);
+    workshop_.arena->tell_home(settings_.home);
     workshop_.caster = std::make_unique<Caster>(workshop_.arena);
 }
 

@@ -12,6 +12,11 @@ namespace {
 constexpr std::size_t smallest_piece = 16 << 10;
 constexpr std::size_t largest_piece = 32 << 10;
 
+// Where ranks share cores, and so few of them that one core has nothing to do while the other one adds up a
+// whole half: it is cut in two, down to this.
+constexpr std::size_t cut_up_to = 4;
+constexpr std::size_t smallest_cut = 64 << 10;
+
 // An accumulator's word: the piece's number, and the rank that has added to it last.
 constexpr unsigned rank_bits = 16;
 std::uint64_t added_by(std::uint64_t number, std::size_t rank) { return number << rank_bits | rank; }
@@ -27,13 +32,38 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
       // Fewer and larger where ranks share a core: each turn begins with a switch.
       kept_(crowded ? accumulators / 2 : accumulators),
       arenas_(std::move(arenas)),
+      middle_(find_middle()),
       room_(accumulators * arenas_[0]->geometry().staging_bytes / kept_) {
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         parts_[half].arena = arenas_[first_of(half)].get();
         parts_[half].position = (rank_ + size_ - first_of(half)) % size_;
+        parts_[half].copied = gets_copies(half);
     }
     const std::size_t mine = parts_[1].position < parts_[0].position ? 1 : 0;
     order_ = {mine, 1 - mine};
+}
+
+std::size_t Pool::find_middle() const {
+    const std::size_t half = size_ / 2;
+    for (std::size_t rank = std::max<std::size_t>(half, 1); rank < size_; ++rank) {
+        if (home(rank) != home(rank - 1)) return rank;
+    }
+    return half;
+}
+
+bool Pool::gets_copies(std::size_t half) const {
+    const std::int32_t first = home(first_of(half));
+    const std::int32_t last = home(last_of(half));
+    if (first < 0 || last < 0 || first == last || home(rank_) != last) return false;
+    std::size_t there = 0;
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+        if (home(rank) == last) {
+            ++there;
+        } else if (home(rank) != first) {
+            return false;
+        }
+    }
+    return there > 1;
 }
 
 void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel& kernels, Stores stores) {
@@ -43,10 +73,15 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
     stores_ = stores;
     bytes_ = n;
     half_ = std::min(round_up((n + 1) / 2, cache_line), n);
-    // Ranks with cores of their own work one behind the other, each on another piece.
-    piece_ =
-        crowded_ ? half_ : std::clamp(round_up(half_ / size_, cache_line), smallest_piece, largest_piece);
-    piece_ = std::min(piece_, room_);
+    if (!crowded_) {
+        // Ranks with cores of their own work one behind the other, each on another piece.
+        piece_ = std::clamp(round_up(half_ / size_, cache_line), smallest_piece, largest_piece);
+    } else if (size_ <= cut_up_to) {
+        piece_ = std::max(round_up((half_ + 1) / 2, cache_line), smallest_cut);
+    } else {
+        piece_ = half_;
+    }
+    piece_ = std::min({piece_, half_, room_});
     before_ += pieces_;  // those of the operation before
     pieces_ = (half_ + piece_ - 1) / piece_;
     for (Part& part : parts_) part.added = part.got = 0;
@@ -58,6 +93,10 @@ std::atomic<std::uint64_t>& Pool::word(std::size_t half, std::uint64_t piece) co
 
 std::byte* Pool::accumulator(std::size_t half, std::uint64_t piece) const {
     return parts_[half].arena->pool_memory() + number(piece) % kept_ * room_;
+}
+
+std::byte* Pool::copy_of(std::size_t half, std::uint64_t piece) const {
+    return arenas_[last_of(half)]->pool_copies() + number(piece) % kept_ * room_;
 }
 
 std::size_t Pool::offset_of(std::size_t half, std::uint64_t piece) const {
@@ -118,7 +157,12 @@ bool Pool::get(std::size_t half) {
 
 void Pool::copy_out(std::size_t half, std::uint64_t piece) {
     const auto copy = stores_ == Stores::streaming ? copy_streaming : copy_bytes;
-    copy(out_ + offset_of(half, piece), accumulator(half, piece), length_of(half, piece));
+    const Part& part = parts_[half];
+    const bool adds_last = part.position + 1 == size_;
+    const std::size_t n = length_of(half, piece);
+    std::byte* const sum = part.copied && !adds_last ? copy_of(half, piece) : accumulator(half, piece);
+    copy(out_ + offset_of(half, piece), sum, n);
+    if (part.copied && adds_last) copy_bytes(copy_of(half, piece), sum, n);
     parts_[half].arena->pool_board().got[rank_].store(number(piece), std::memory_order_release);
     ++parts_[half].got;
 }

@@ -8,6 +8,11 @@
 // has work at once and an accumulator moves from core to core once. Reading what another core has written
 // takes it out of that core's caches: so the rank that adds last copies the result out before anyone else.
 //
+// A processor gives a line that was written to the core that reads it next, which may write it then without
+// asking; once both have read it they share it, and to write it takes five to twenty times as long (Zen 4).
+// So where ranks share two cores, an accumulator is for the core on which it began, to read and to write
+// again: the rank that adds last leaves a copy for the others on its own.
+//
 // Invariant: pieces are numbered over all operations of the group in their order, the same on every rank. An
 // accumulator is written to only by the rank that its word names as the next one, and holds the next piece
 // only when every rank has got the one before. Input is read before output is written, so they may be one.
@@ -49,17 +54,23 @@ class Pool {
     struct Part {
         Arena* arena = nullptr;    // its accumulators
         std::size_t position = 0;  // how many ranks come before this one
+        bool copied = false;       // for ranks of this one's core, by the last of them
         std::uint64_t added = 0;   // pieces
         std::uint64_t got = 0;
     };
 
-    std::size_t first_of(std::size_t half) const { return half * (size_ / 2); }
+    std::int32_t home(std::size_t rank) const { return arenas_[rank]->header().home; }
+    std::size_t find_middle() const;
+    std::size_t first_of(std::size_t half) const { return half * middle_; }
     std::size_t after(std::size_t rank) const { return rank + 1 == size_ ? 0 : rank + 1; }
     std::size_t last_of(std::size_t half) const { return (first_of(half) + size_ - 1) % size_; }
+    // Whether the ranks on the last one's core get their results from a copy, and this one is there.
+    bool gets_copies(std::size_t half) const;
     // The number of a half's piece.
     std::uint64_t number(std::uint64_t piece) const { return before_ + piece + 1; }
     std::atomic<std::uint64_t>& word(std::size_t half, std::uint64_t piece) const;
     std::byte* accumulator(std::size_t half, std::uint64_t piece) const;
+    std::byte* copy_of(std::size_t half, std::uint64_t piece) const;
     std::size_t offset_of(std::size_t half, std::uint64_t piece) const;
     std::size_t length_of(std::size_t half, std::uint64_t piece) const;
     bool is_free(std::size_t half, std::uint64_t piece) const;
@@ -74,6 +85,7 @@ class Pool {
     bool crowded_;
     std::uint64_t kept_;  // accumulators of a half that are used
     std::vector<std::shared_ptr<Arena>> arenas_;
+    std::size_t middle_;
     std::size_t room_;  // bytes of an accumulator
     std::array<Part, 2> parts_;
     std::array<std::size_t, 2> order_;  // this rank's half first

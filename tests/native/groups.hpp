@@ -62,10 +62,14 @@ inline Group::Options options(int rank, int size, std::size_t segment = 0,
 inline const std::vector<Scheme> all_schemes{Scheme::inproc, Scheme::shm, Scheme::tcp};
 
 struct World {
-    explicit World(int size, Scheme scheme, std::size_t segment = 0, bool crowded = true) {
+    // `homes`: the core of each rank, none known if it is empty.
+    explicit World(int size, Scheme scheme, std::size_t segment = 0, bool crowded = true,
+                   const std::vector<int>& homes = {}) {
         std::vector<std::string> addresses(static_cast<std::size_t>(size));
         for (int rank = 0; rank < size; ++rank) {
-            ranks.push_back(std::make_unique<Group>(options(rank, size, segment, "secret", crowded)));
+            Group::Options own = options(rank, size, segment, "secret", crowded);
+            if (!homes.empty()) own.home = homes[static_cast<std::size_t>(rank)];
+            ranks.push_back(std::make_unique<Group>(own));
             std::string& address = addresses[static_cast<std::size_t>(rank)];
             if (scheme == Scheme::inproc) {
                 address = ranks.back()->links().listen_inproc();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <optional>
 
 #include "groups.hpp"
@@ -69,6 +70,42 @@ TEST_CASE("sums in one place, with pieces of all sizes, also where output is inp
                     }
                 });
             }
+        }
+    }
+}
+
+TEST_CASE("sums in one place, of ranks that share two cores, side by side or not, or more") {
+    for (const std::vector<int>& homes : {std::vector{0, 0, 1},
+                                          {0, 1, 0},
+                                          {0, 1, 1},
+                                          {0, 0, 1, 1},
+                                          {0, 1, 0, 1},
+                                          {1, 0, 0, 0},
+                                          {0, 1, 2, 2},
+                                          {0, 0, 0, 1, 1},
+                                          {0, -1, 0, 1}}) {
+        const auto size = static_cast<int>(homes.size());
+        for (const std::size_t segment : {std::size_t{64}, std::size_t{0}}) {
+            World world(size, Scheme::shm, segment, true, homes);
+            world.each([&](int rank, Group& group) {
+                for (const std::size_t n : {1025U, 5003U, 70'001U}) {
+                    const auto operation = sum_of_floats(pooled(rank, size), n);
+                    Array x(group, n, false);
+                    Array y(group, n, false);
+                    for (int round = 0; round < 4; ++round) {
+                        x.fill(values(rank + round, n));
+                        std::vector<float> sum(n, 0.0F);
+                        for (int other = 0; other < size; ++other) {
+                            const std::vector<float> theirs = values(other + round, n);
+                            std::ranges::transform(sum, theirs, sum.begin(), std::plus<>());
+                        }
+                        run(group, operation, x, y);
+                        CHECK(y.holds(sum));
+                        run(group, operation, x, x);
+                        CHECK(x.holds(sum));
+                    }
+                }
+            });
         }
     }
 }
