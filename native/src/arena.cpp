@@ -58,7 +58,8 @@ std::size_t rounded(std::size_t n) {
 }  // namespace
 
 std::size_t Geometry::outlet_stride() const {
-    return round_up(sizeof(Outlet), page_size) + round_up(link_staging(), page_size);
+    return round_up(sizeof(Outlet), page_size) + places_offset() +
+           round_up(places_per_link * staging_bytes, page_size);
 }
 
 std::size_t Geometry::board_offset() const {

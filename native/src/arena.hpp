@@ -8,7 +8,7 @@
 // Layout of a rank's arena in a group of `size` ranks:
 //
 //     Header                     one page: identity, doorbell, current operation
-//     Outlet[size]               per receiving peer: lines, acknowledgements, staging
+//     Outlet[size]               per receiving peer: lines, acknowledgements, staging, places
 //     cast slots                 staging that several peers read at once
 //     Board                      rank 0's only: who has taken what of the reductions that are done together
 //     results                    slices of these reductions that this rank has done
@@ -57,6 +57,7 @@ struct alignas(cache_line) Line {
             std::uint64_t offset;  // within the sender's arena, or an address of this process
             std::uint64_t length;
             Staged staged;
+            std::uint32_t place;  // 1 + that of the link's places in which it lies; 0: none
         } slice;
     };
 };
@@ -64,6 +65,7 @@ static_assert(sizeof(Line) == cache_line);
 
 inline constexpr std::size_t lines_per_link = 64;
 inline constexpr std::size_t slots_per_link = 4;
+inline constexpr std::size_t places_per_link = 4;  // on each side, see ShmLink
 inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t most_slices = 64;
 inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
@@ -89,7 +91,7 @@ struct Outlet {
     std::atomic<Reads> reads_memory;  // how this side reads the peer's process
     std::atomic<std::uint32_t>
         abandoned;  // this side failed; memory that it has announced may be in other use
-    alignas(page_size) std::byte staging[];  // slots_per_link * staging_bytes
+    alignas(page_size) std::byte staging[];  // slots_per_link * staging_bytes, and as much for each place
 };
 
 // The words of a Call. `version` is odd while they change.
@@ -167,6 +169,7 @@ struct Geometry {
     std::size_t heap_bytes = 0;
 
     std::size_t link_staging() const { return slots_per_link * staging_bytes; }
+    std::size_t places_offset() const { return round_up(link_staging(), page_size); }
     std::size_t outlet_stride() const;
     std::size_t cast_offset() const { return page_size + size * outlet_stride(); }
     std::size_t board_offset() const;
@@ -201,6 +204,10 @@ class Arena {
     Outlet& outlet(int peer);
     // Room for `link_staging` bytes.
     std::byte* staging(int peer) { return outlet(peer).staging; }
+    // Room for `staging_bytes`.
+    std::byte* place(int peer, std::size_t index) {
+        return staging(peer) + geometry_.places_offset() + index * geometry_.staging_bytes;
+    }
     std::byte* cast_slot(std::size_t index);
     Board& board() { return *reinterpret_cast<Board*>(base_ + geometry_.board_offset()); }
     std::byte* results(std::size_t index) {

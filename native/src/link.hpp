@@ -37,6 +37,8 @@ struct Context {
     // Messages of at least this size fill whole slots of staging memory; shorter ones come in pieces, so that
     // who reads can begin.
     std::uint64_t whole_slots_from = ~std::uint64_t{0};
+    // Messages of up to this size may lie in places of their link that change hands.
+    std::uint64_t placed_up_to = 0;
     // This rank sends nothing in it, so those who send to it may well have time to help it reading.
     bool helped = false;
 

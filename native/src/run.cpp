@@ -21,6 +21,11 @@ constexpr std::uint64_t pulled_below = 32 << 20;
 constexpr std::uint64_t helped_slowly_from = 4 << 20;
 constexpr std::uint64_t pulled_slowly_from = 512 << 10;
 constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in the caches
+// Longer messages to those who send some back do not go by places: twice as much as these hold, less where
+// ranks share caches. One to several peers, among few ranks, goes to each by itself up to that size.
+constexpr std::uint64_t placed_with_cores = 2 << 20;
+constexpr std::uint64_t placed_crowded = 512 << 10;
+constexpr std::uint64_t placed_apart = 256 << 10;
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
@@ -63,8 +68,12 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         // What was written long ago has left the caches of those who have read it. Many links share them.
         context_.staged_in_turn = workshop_.arena->geometry().link_staging() * 2 / std::max(program.size, 2);
     }
+    if (!program.sources.empty())
+        context_.placed_up_to = workshop_.crowded ? placed_crowded : placed_with_cores;
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
+    cast_context_.placed_up_to =
+        program.size <= static_cast<int>(most_apart) ? std::min(context_.placed_up_to, placed_apart) : 0;
     cast_context_.pulled_from = ~std::uint64_t{0};
     context_.pulled_from = pulled_from_of(program, request.in == request.out);
     const bool helps = !workshop_.crowded && program.sources.empty();

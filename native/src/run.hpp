@@ -17,12 +17,12 @@
 #include <span>
 #include <vector>
 
+#include "caster.hpp"
 #include "flat.hpp"
 #include "pool.hpp"
 #include "program.hpp"
 #include "reduce.hpp"
 #include "relay.hpp"
-#include "shm_link.hpp"
 #include "together.hpp"
 
 namespace collectives {
@@ -69,6 +69,8 @@ class Run {
 
     // The shortest message that the receiver copies out of the sender's process.
     static constexpr std::uint64_t pulled_from = 32 << 10;
+    // Up to so many ranks write to each peer by itself what all are to have.
+    static constexpr std::uint32_t most_apart = 4;
 
     explicit Run(Workshop& workshop) : workshop_(workshop) {}
 

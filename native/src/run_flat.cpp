@@ -16,10 +16,14 @@ constexpr std::byte in_heap{1};
 
 bool Run::may_be_flat() const {
     // All that it depends on is the same on every rank.
-    const auto size = static_cast<std::uint32_t>(operation().program().size);
+    const Program& program = operation().program();
+    const auto size = static_cast<std::uint32_t>(program.size);
     if (!operation().flat() || !workshop_.together || size == 1 || request_.call.root >= size) return false;
-    // Of ranks that have a core each, most had better read large data where it lies.
-    const std::uint64_t most = workshop_.crowded ? workshop_.arena->geometry().slot_bytes : 0;
+    // Of ranks that have a core each, most had better read large data where it lies, and a few that share
+    // cores and all send to each other let it change places.
+    std::uint64_t most = workshop_.crowded ? workshop_.arena->geometry().slot_bytes : 0;
+    const bool mutual = program.says && program.sources.size() + 1 == size && !program.shared;
+    if (mutual && size <= most_apart) most = std::min<std::uint64_t>(most, size * page_size - 1);
     return std::max(operation().in_bytes(), operation().out_bytes()) <= std::max(most, on_board);
 }
 

@@ -48,7 +48,7 @@ void Run::cast(const Task& task, State& state) {
             const std::uint64_t n = ready - taken;
             if (shm != nullptr) {
                 const std::size_t put = is_relayed(task, peer)
-                                            ? shm->announce_placed(static_cast<std::size_t>(n))
+                                            ? shm->announce_posted(static_cast<std::size_t>(n))
                                             : shm->put(data + taken, static_cast<std::size_t>(n));
                 taken += put;
                 if (put > 0 || task.length == 0) woken_.push_back(shm);
@@ -70,7 +70,7 @@ void Run::stage_cast(const Task& task, const std::byte* data, std::uint64_t read
     for (const int peer : task.peers) {
         ShmLink* const shm = link(peer).shared_memory();
         if (shm != nullptr && shm->stages(data, static_cast<std::size_t>(task.length)) &&
-            !is_relayed(task, peer)) {
+            !shm->changes_places() && !is_relayed(task, peer)) {
             cast_links_.push_back(shm);
         }
     }

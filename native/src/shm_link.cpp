@@ -40,6 +40,7 @@ ShmLink::ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_pt
       theirs_(std::move(theirs)),
       out_(own_->outlet(this->peer().rank)),
       in_(theirs_->outlet(rank)),
+      places_(*own_, rank, *theirs_, this->peer().rank),
       remote_(pid) {
     const Reads how = own_->header().reads;
     if (same_process || how == Reads::never) return;
@@ -59,6 +60,13 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     released_ = 0;
     started_ = false;
     restaged_ = 0;
+    changes_places_ =
+        !same_process_ && length >= page_size && length <= context.placed_up_to && places_.has_some();
+}
+
+std::size_t ShmLink::longest_piece() const {
+    const Geometry& geometry = own_->geometry();
+    return length_ >= sending_->whole_slots_from ? geometry.staging_bytes : geometry.slot_bytes;
 }
 
 std::uint64_t ShmLink::acknowledged() {
@@ -107,12 +115,18 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     }
     if (n == 0) return 0;
     if (stages(data, n)) {
-        const Geometry& geometry = own_->geometry();
-        n = std::min(n, length_ >= sending_->whole_slots_from ? geometry.staging_bytes : geometry.slot_bytes);
-        std::byte* const place = staging_for(n);
-        if (place == nullptr) return 0;
-        const Staged staged = stage_(place, data, n, theirs_->header().read_costs);
-        announce(own_->offset_of(place), n, staged);
+        n = std::min(n, longest_piece());
+        if (changes_places_ && places_.has_some()) {
+            if (!has_line()) return 0;
+            const std::uint32_t number = places_.give();
+            copy_bytes(places_.at(number), data, n);
+            announce(0, n, Staged::unsaid, number + 1);
+            return n;
+        }
+        std::byte* const slot = staging_for(n);
+        if (slot == nullptr) return 0;
+        const Staged staged = stage_(slot, data, n, theirs_->header().read_costs);
+        announce(own_->offset_of(slot), n, staged);
         return n;
     }
     if (!has_line()) return 0;
@@ -127,10 +141,10 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
 }
 
 bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length) {
-    if (same_process_ || place_ != nullptr || length < direct_from_shm || !own_->in_heap(place, length)) {
+    if (same_process_ || wanted_ != nullptr || length < direct_from_shm || !own_->in_heap(place, length)) {
         return false;
     }
-    place_ = place;
+    wanted_ = place;
     out_.post.offset = own_->offset_of(place);
     out_.post.length = length;
     out_.post.tag.store(tag, std::memory_order_release);
@@ -138,7 +152,7 @@ bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length) {
 }
 
 void ShmLink::withdraw() {
-    place_ = nullptr;
+    wanted_ = nullptr;
     out_.post.tag.store(0, std::memory_order_release);
 }
 
@@ -148,18 +162,19 @@ std::byte* ShmLink::posted(std::uint64_t tag, std::uint64_t length) const {
     return theirs_->in_heap(place, length) ? place : nullptr;
 }
 
-std::size_t ShmLink::announce_placed(std::size_t n) {
+std::size_t ShmLink::announce_posted(std::size_t n) {
     if (n == 0 || !has_line()) return 0;
     announce(where_posted, n);
     return n;
 }
 
-std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n, Staged staged) {
+std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n, Staged staged, std::uint32_t place) {
     Line& line = next_line();
     // Between threads an address is an address; it is told relative to our arena like any other.
     line.slice.offset = offset;
     line.slice.length = n;
     line.slice.staged = staged;
+    line.slice.place = place;
     publish(line);
     written_ += n;
     count_sent(n);
@@ -262,8 +277,16 @@ bool ShmLink::next_slice() {
     const std::uint64_t offset = line.slice.offset;
     const std::uint64_t n = line.slice.length;
     staged_ = line.slice.staged;
-    if (offset == where_posted && place_ != nullptr && n > 0 && n <= expected_length_ - taken_) {
-        slice_ = {place_ + taken_, static_cast<std::size_t>(n)};
+    given_ = line.slice.place;
+    if (given_ > 0) {
+        const bool sound = !same_process_ && places_.may_come(given_ - 1) && n > 0 &&
+                           n <= std::min(own_->geometry().staging_bytes, expected_length_ - taken_);
+        if (!sound) throw_other_length();
+        slice_ = {places_.at(given_ - 1), static_cast<std::size_t>(n)};
+        return true;
+    }
+    if (offset == where_posted && wanted_ != nullptr && n > 0 && n <= expected_length_ - taken_) {
+        slice_ = {wanted_ + taken_, static_cast<std::size_t>(n)};
         return true;
     }
     if (!same_process_ && offset != where_posted && (offset & is_address) != 0 && n > 0 &&
@@ -278,9 +301,7 @@ bool ShmLink::next_slice() {
     }
     const std::size_t total = theirs_->geometry().total();
     const bool inside = same_process_ || (n <= total && offset <= total - n);
-    if (!inside || n == 0 || n > expected_length_ - taken_) {
-        throw_desync(expected_->call, their_call(expected_->call), ", with a message of another length");
-    }
+    if (!inside || n == 0 || n > expected_length_ - taken_) throw_other_length();
     slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
     return true;
 }
@@ -349,6 +370,8 @@ void ShmLink::finish_line() {
     in_line_ = false;
     const bool quiet = expected_length_ <= Line::inline_bytes;
     if (!quiet) ensure_valid(expected_->call);
+    if (given_ > 0) places_.take(given_ - 1);
+    given_ = 0;
     const std::uint64_t finished = line_in_++;
     if (quiet && finished - told_ < quiet_lines) return;
     told_ = finished;
@@ -359,6 +382,10 @@ void ShmLink::finish_line() {
 bool ShmLink::received() {
     if (!opened_) next_slice();
     return opened_ && taken_ == expected_length_;
+}
+
+void ShmLink::throw_other_length() const {
+    throw_desync(expected_->call, their_call(expected_->call), ", with a message of another length");
 }
 
 void ShmLink::throw_other_pieces() const {
@@ -397,24 +424,5 @@ std::optional<int> ShmLink::blamed() const {
 
 // The header says the rest, to all peers at once.
 void ShmLink::shut_down(std::optional<int>) { wake_peer(); }
-
-std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n) {
-    if (n == 0) return 0;
-    std::vector<Use>& uses = uses_[next_];
-    for (const Use& use : uses) {
-        if (!use.link->has_finished(use.line)) return 0;
-    }
-    for (ShmLink* link : links) {
-        if (!link->has_line()) return 0;
-    }
-    n = std::min(n, own_->geometry().staging_bytes);
-    std::byte* slot = own_->cast_slot(next_);
-    const Staged staged = stage_(slot, data, n, links.front()->arena_of_peer()->header().read_costs);
-    uses.clear();
-    for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n, staged)});
-    ShmLink::wake_peers(links);
-    next_ = (next_ + 1) % cast_slots;
-    return n;
-}
 
 }  // namespace collectives

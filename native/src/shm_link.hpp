@@ -1,16 +1,17 @@
 // Links between ranks that share memory: processes of one host, or threads of one process.
 //
-// Invariant: each rank writes its own outlets' lines and slots and reads its peers'; the only thing it writes
-// into a peer's arena is the count of lines it has finished with, and the peer's doorbell. A line's tag is
-// stored last and read first. Offsets from another process are checked against its arena before use.
+// Invariant: each rank writes its own outlets' lines and slots and reads its peers'; all that it writes into
+// a peer's arena is the count of lines it has finished with, the peer's doorbell, and places that have become
+// its own. A line's tag is stored last and read first. Offsets from another process are checked against its
+// arena before use.
 #pragma once
 
 #include <deque>
 #include <memory>
-#include <vector>
 
 #include "arena.hpp"
 #include "link.hpp"
+#include "places.hpp"
 #include "remote.hpp"
 #include "staging.hpp"
 
@@ -69,7 +70,7 @@ class ShmLink final : public Link {
     std::byte* posted(std::uint64_t tag, std::uint64_t length) const;
     // The next n bytes of the message lie where the peer wants them. How many of them are announced; wakes
     // nobody.
-    std::size_t announce_placed(std::size_t n);
+    std::size_t announce_posted(std::size_t n);
 
     // --- for casts, to several peers at once
     // As `write`, except that a sleeping peer is not woken: call `wake_peers`. So the peers' cache lines are
@@ -77,11 +78,14 @@ class ShmLink final : public Link {
     std::size_t put(const std::byte* data, std::size_t n);
     // Whether a message like this one goes by staging slots at all.
     bool stages(const std::byte* data, std::size_t n);
+    // Whether it goes by places that change hands.
+    bool changes_places() const { return changes_places_; }
     bool has_line();
     bool has_finished(std::uint64_t line);
     // Announce n bytes at `offset` of our arena as the next bytes of the message; the line's number. They
     // count as released unless they are noted in `direct_`. Wakes nobody.
-    std::uint64_t announce(std::uint64_t offset, std::size_t n, Staged staged = Staged::unsaid);
+    std::uint64_t announce(std::uint64_t offset, std::size_t n, Staged staged = Staged::unsaid,
+                           std::uint32_t place = 0);
     std::uint64_t written() const { return written_; }
 
   private:
@@ -94,6 +98,7 @@ class ShmLink final : public Link {
         std::uint64_t end;  // bytes of the message that are free once the line is finished
     };
 
+    [[noreturn]] void throw_other_length() const;
     // What the peer is in instead of `mine`, to say so.
     Call their_call(const Call& mine) const;
     bool next_slice();
@@ -112,6 +117,8 @@ class ShmLink final : public Link {
     // The peer writes nothing of ours any more.
     void end_joint();
     Line& next_line();
+    // The longest piece of this message.
+    std::size_t longest_piece() const;
     // Where to stage the next n bytes of the message; nullptr as long as the peer reads there.
     std::byte* staging_for(std::size_t n);
     void publish(Line& line);
@@ -123,6 +130,7 @@ class ShmLink final : public Link {
     std::shared_ptr<Arena> theirs_;
     Outlet& out_;  // ours to them
     Outlet& in_;   // theirs to us
+    Places places_;
     std::atomic<bool> lost_{false};
 
     // sending
@@ -137,6 +145,7 @@ class ShmLink final : public Link {
     std::uint64_t restaged_ = 0;      // up to here the message is staged by the link itself
     std::uint64_t line_ = 0;          // lines written on this link so far
     std::uint64_t acknowledged_ = 0;  // as last seen
+    bool changes_places_ = false;     // the message lies in `places_` as long as some are ours
     StagingCopy stage_;
     std::uint64_t passed_ = 0;  // bytes of staging memory used, and passed over, so far
     std::array<std::uint64_t, lines_per_link> passed_by_{};  // as of each line
@@ -157,28 +166,9 @@ class ShmLink final : public Link {
     bool refusing_ = false;          // of this message nothing is read there any more
     bool joint_ = false;             // the line is being read together with the peer
     std::unique_ptr<std::byte[]> pulled_slice_;
-    bool in_line_ = false;        // the slice lies in a line we have not finished
-    std::byte* place_ = nullptr;  // where the posted message is wanted
-};
-
-// Staging that several peers read at once: the copy is made once, each link announces it.
-class Caster {
-  public:
-    explicit Caster(std::shared_ptr<Arena> own) : own_(std::move(own)) {}
-
-    // Take up to n bytes as the next bytes of the message that was begun on all of `links`.
-    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n);
-
-  private:
-    struct Use {
-        ShmLink* link;
-        std::uint64_t line;
-    };
-
-    std::shared_ptr<Arena> own_;
-    std::array<std::vector<Use>, cast_slots> uses_;
-    std::size_t next_ = 0;
-    StagingCopy stage_;
+    bool in_line_ = false;         // the slice lies in a line we have not finished
+    std::uint32_t given_ = 0;      // 1 + the place in which it lies; 0: none
+    std::byte* wanted_ = nullptr;  // where the posted message is to lie
 };
 
 }  // namespace collectives
