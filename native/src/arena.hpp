@@ -64,7 +64,7 @@ struct alignas(cache_line) Line {
 static_assert(sizeof(Line) == cache_line);
 
 inline constexpr std::size_t lines_per_link = 64;
-inline constexpr std::size_t slots_per_link = 4;
+inline constexpr std::size_t slots_per_link = 16;
 inline constexpr std::size_t places_per_link = 4;  // on each side, see ShmLink
 inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t most_slices = 64;

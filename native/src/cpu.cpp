@@ -1,5 +1,7 @@
 #include "cpu.hpp"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <stdexcept>
 
@@ -121,5 +123,11 @@ std::vector<std::string> cpu_features() {
 }
 
 bool has_fast_string_copy() { return features().fast_string_copy; }
+
+std::size_t second_cache() {
+    constexpr std::size_t usual = 1 << 20;
+    static const long told = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return told > 0 ? static_cast<std::size_t>(told) : usual;
+}
 
 }  // namespace collectives

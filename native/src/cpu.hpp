@@ -3,6 +3,7 @@
 // Invariant: a set is reported only if both the processor and the operating system support it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -29,6 +30,9 @@ std::vector<std::string> cpu_features();
 
 // Whether `rep movsb` copies whole cache lines at once (ERMS or FSRM).
 bool has_fast_string_copy();
+
+// Bytes of a core's second cache, as the processor says, or a usual one's where it does not.
+std::size_t second_cache();
 
 // Tells the core that it is in a spin loop. On arm64 `isb` waits about as long as x86's `pause`; `yield` is
 // a no-op on most cores.

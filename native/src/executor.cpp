@@ -144,7 +144,7 @@ void Executor::wait() {
         case Backoff::Next::look:
             break;
         case Backoff::Next::look_late:
-            backoff_.tell_lost_slice(settings_.home >= 0 && had_own_work(backoff_.lost_since()));
+            backoff_.tell_lost_slice(find_lost_slice(backoff_.lost_since()));
             [[fallthrough]];
         case Backoff::Next::look_anew:
             needed_.reset();
@@ -159,31 +159,33 @@ void Executor::wait() {
     }
 }
 
-bool Executor::keeps_from_running() {
-    const int core = ::sched_getcpu();
+template <typename Predicate>
+bool Executor::any_awaited(Predicate predicate) {
     return std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
-        const auto is_here = [&](int peer) {
-            const Arena* const arena = run->arena_of(peer);
-            return arena == nullptr || arena->core() == core;  // of others nothing is known, so they may be
-        };
-        return run->any_awaited(is_here, awaited_);
+        return run->any_awaited([&](int peer) { return predicate(run->arena_of(peer)); }, awaited_);
     });
 }
 
-bool Executor::had_own_work(Clock::time_point since) {
+bool Executor::keeps_from_running() {
     const int core = ::sched_getcpu();
-    return std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
-        const auto works = [&](int peer) {
-            const Arena* const arena = run->arena_of(peer);
-            return arena != nullptr && arena->core() == core && !arena->in_call();
-        };
-        const auto has_come = [&](int peer) {
+    // Of ranks that share no memory nothing is known, so they may be here.
+    return any_awaited([&](const Arena* arena) { return arena == nullptr || arena->core() == core; });
+}
+
+LostSlice Executor::find_lost_slice(Clock::time_point since) {
+    if (settings_.home < 0) return LostSlice::to_others;
+    const int core = ::sched_getcpu();
+    const auto is_away = [](const Arena* arena) { return arena != nullptr && !arena->in_call(); };
+    const bool has_come = std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
+        const std::vector<int>& peers = run->request().operation->program().peers;
+        return std::any_of(peers.begin(), peers.end(), [&](int peer) {
             const Arena* const arena = run->arena_of(peer);
             return arena != nullptr && arena->core() == core && arena->entered() > since;
-        };
-        const std::vector<int>& peers = run->request().operation->program().peers;
-        return run->any_awaited(works, awaited_) || std::any_of(peers.begin(), peers.end(), has_come);
+        });
     });
+    if (has_come || any_awaited([&](const Arena* arena) { return is_away(arena) && arena->core() == core; }))
+        return LostSlice::to_own_work;
+    return any_awaited(is_away) ? LostSlice::to_others_while_away : LostSlice::to_others;
 }
 
 void Executor::disarm() {

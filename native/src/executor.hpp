@@ -67,9 +67,11 @@ class Executor {
     void wait();
     // Whether a rank that is waited for needs the core that this one is on.
     bool keeps_from_running();
-    // Whether one that is waited for, or was, has had work of its own since then, on the core that this one
-    // is on.
-    bool had_own_work(Clock::time_point since);
+    // Who has had the core that this rank is on since then.
+    LostSlice find_lost_slice(Clock::time_point since);
+    // Whether `predicate` holds for the arena of a rank that is waited for.
+    template <typename Predicate>
+    bool any_awaited(Predicate predicate);
     // Whether ranks that wait want to know where this one is.
     bool tells_where() const { return settings_.home >= 0 && workshop_.arena; }
     void sleep();

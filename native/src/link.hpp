@@ -34,9 +34,10 @@ struct Context {
     // Staging memory that a link goes through, at most, before it writes where it has written before; two
     // pieces at least.
     std::uint64_t staged_in_turn = 0;
-    // Messages of at least this size fill whole slots of staging memory; shorter ones come in pieces, so that
-    // who reads can begin.
-    std::uint64_t whole_slots_from = ~std::uint64_t{0};
+    // How messages are cut where they are staged: into so many pieces, so that who reads can begin, if these
+    // are not too short for it, none longer than this.
+    std::uint32_t pieces = 1;
+    std::uint64_t longest_piece = ~std::uint64_t{0};
     // Messages of up to this size may lie in places of their link that change hands.
     std::uint64_t placed_up_to = 0;
     // This rank sends nothing in it, so those who send to it may well have time to help it reading.

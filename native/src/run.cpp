@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu.hpp"
+
 namespace collectives {
 
 namespace {
@@ -26,6 +28,11 @@ constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in 
 constexpr std::uint64_t placed_with_cores = 2 << 20;
 constexpr std::uint64_t placed_crowded = 512 << 10;
 constexpr std::uint64_t placed_apart = 256 << 10;
+// A message that only goes one way is written and read at the same time, piece by piece.
+constexpr std::uint32_t pieces_one_way = 8;
+// So many times a core's second cache is staged before the same memory is written again: then it lies in
+// neither core's.
+constexpr std::size_t second_caches = 2;
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
@@ -61,12 +68,16 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     begin_section(0, request.in, request.out);
     const Program& program = operation().program();
     context_ = Context(request.call);
+    if (workshop_.arena && workshop_.crowded) context_.longest_piece = workshop_.arena->geometry().slot_bytes;
     if (workshop_.arena && !workshop_.crowded) {
+        const Geometry& geometry = workshop_.arena->geometry();
         // Two who send to each other both write before they read.
-        const std::uint64_t slot = workshop_.arena->geometry().staging_bytes;
-        context_.whole_slots_from = program.sources.empty() ? slot + 1 : 0;
+        const bool only_sends = program.sources.empty();
+        context_.longest_piece = only_sends ? geometry.slot_bytes : geometry.staging_bytes;
+        if (only_sends) context_.pieces = pieces_one_way;
         // What was written long ago has left the caches of those who have read it. Many links share them.
-        context_.staged_in_turn = workshop_.arena->geometry().link_staging() * 2 / std::max(program.size, 2);
+        const auto others = static_cast<std::size_t>(std::max(program.size - 1, 1));
+        context_.staged_in_turn = std::min(geometry.link_staging(), second_caches * second_cache()) / others;
     }
     if (!program.sources.empty())
         context_.placed_up_to = workshop_.crowded ? placed_crowded : placed_with_cores;

@@ -26,6 +26,8 @@ constexpr std::size_t joint_from = 64 << 10;
 // So much at a time of what is read out of another process to be looked at: several peers' stays in the
 // caches.
 constexpr std::size_t pulled_slice = 64 << 10;
+// Shorter pieces cost more than who waits for them gains.
+constexpr std::uint64_t smallest_piece = 16 << 10;
 // With this bit an offset is an address in the sender's process.
 constexpr std::uint64_t is_address = std::uint64_t{1} << 63;
 
@@ -65,8 +67,10 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
 }
 
 std::size_t ShmLink::longest_piece() const {
-    const Geometry& geometry = own_->geometry();
-    return length_ >= sending_->whole_slots_from ? geometry.staging_bytes : geometry.slot_bytes;
+    const std::uint64_t piece = round_up(length_ / sending_->pieces, page_size);
+    const std::uint64_t most =
+        std::min<std::uint64_t>(sending_->longest_piece, own_->geometry().staging_bytes);
+    return std::min(std::max(piece, smallest_piece), most);
 }
 
 std::uint64_t ShmLink::acknowledged() {

@@ -97,10 +97,10 @@ Backoff::Next Backoff::yield() {
     return Next::look_anew;
 }
 
-void Backoff::tell_lost_slice(bool explained) {
+void Backoff::tell_lost_slice(LostSlice how) {
     const bool happens_often = std::exchange(quick_, 0) < seldom;
-    home_.seek(looked_, true);
-    if (explained && !happens_often) return;
+    if (how == LostSlice::to_others) home_.seek(looked_, true);
+    if (how == LostSlice::to_own_work && !happens_often) return;
     const bool again = happens_often && looked_ - crowded_until_ < crowded_for_ + again_within;
     crowded_for_ = again ? std::min<Clock::duration>(crowded_for_ * 2, crowded_most) : crowded_first;
     crowded_until_ = looked_ + crowded_for_;

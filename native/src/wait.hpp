@@ -40,6 +40,10 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::nanoseconds timeout);
 void futex_wake(const std::atomic<std::uint32_t>& word);
 
+// What a yield that took long says: somebody else had this core; so it was, but a rank that is waited for was
+// not there anyway; that rank had it for work of its own.
+enum class LostSlice : std::uint8_t { to_others, to_others_while_away, to_own_work };
+
 // The ladder of one idle period: what to do after the n-th look that found nothing.
 //
 // Spin while nobody that is waited for needs this core, then yield, then sleep. Spinning pays only if what is
@@ -48,7 +52,8 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 // whole time slice to some other process; for a while after that, yielding is skipped: a sleeper that is
 // woken gets its core back at once. It may have been chance, so the while is short at first, and doubles as
 // long as it happens again. A rank that is waited for and has work of its own takes the slice, too: that says
-// nothing of others, unless it happens all the time.
+// nothing of others, unless it happens all the time. While it works elsewhere a lost slice costs nothing:
+// that is no reason to stay away from this core.
 class Backoff {
   public:
     // Anew: others have had the core; late: for a long time, and `tell_lost_slice` comes first.
@@ -76,9 +81,9 @@ class Backoff {
     // this core.
     Next idle(bool here);
 
-    // Of the last yield, which took long: when it began, and whether ranks that are waited for explain it.
+    // Of the last yield, which took long: when it began, and what it was lost to.
     Clock::time_point lost_since() const { return lost_since_; }
-    void tell_lost_slice(bool explained);
+    void tell_lost_slice(LostSlice how);
 
   private:
     Next yield();

@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "home.hpp"
+#include "wait.hpp"
 
+using collectives::Backoff;
 using collectives::Home;
+using collectives::LostSlice;
 using namespace std::chrono_literals;
 
 namespace {
@@ -66,6 +69,27 @@ TEST_CASE("a home where time slices are lost is left alone for a while, and for 
     core_after_seeking(home, cores[1], now, true);
     CHECK(core_after_seeking(home, cores[0], now + 90ms) == cores[0]);
     CHECK(core_after_seeking(home, cores[0], now + 110ms) == cores[1]);
+}
+
+TEST_CASE("a slice that is lost while who is waited for has work elsewhere is no reason to leave home") {
+    const std::vector<int> cores = allowed_cores();
+    if (cores.size() < 2) return;
+    Backoff backoff(0, cores[1]);
+    std::thread([&] {
+        cpu_set_t all;
+        REQUIRE(::sched_getaffinity(0, sizeof(all), &all) == 0);
+        const auto be_on = [&](int core) {
+            bind_to(core);
+            REQUIRE(::sched_setaffinity(0, sizeof(all), &all) == 0);
+        };
+        be_on(cores[1]);
+        backoff.idle(true);
+        backoff.tell_lost_slice(LostSlice::to_others_while_away);
+        be_on(cores[0]);
+        // Yielding is skipped for some milliseconds.
+        while (backoff.idle(true) == Backoff::Next::sleep) backoff.reset();
+        CHECK(::sched_getcpu() == cores[1]);
+    }).join();
 }
 
 TEST_CASE("without a home nobody is moved, nor to a core that is not allowed") {

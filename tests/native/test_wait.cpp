@@ -59,20 +59,23 @@ TEST_CASE("a lost time slice is remembered, unless work of those waited for expl
         return backoff.idle(true) == Next::sleep;
     };
     // It is remembered for two milliseconds at first, which may have passed.
-    const auto sleeps_soon = [&](Backoff& backoff, bool explained) {
+    const auto sleeps_soon = [&](Backoff& backoff, LostSlice how) {
         bool sleeps = false;
         for (int i = 0; i < 50 && !sleeps; ++i) {
-            backoff.tell_lost_slice(explained);
+            backoff.tell_lost_slice(how);
             sleeps = sleeps_at_once(backoff);
         }
         return sleeps;
     };
     Backoff explained(0);
     yield_quickly(explained, 32);
-    explained.tell_lost_slice(true);
+    explained.tell_lost_slice(LostSlice::to_own_work);
     CHECK(!sleeps_at_once(explained));
-    CHECK(sleeps_soon(explained, true));  // it happens all the time
+    CHECK(sleeps_soon(explained, LostSlice::to_own_work));  // it happens all the time
     Backoff unexplained(0);
     yield_quickly(unexplained, 32);
-    CHECK(sleeps_soon(unexplained, false));
+    CHECK(sleeps_soon(unexplained, LostSlice::to_others));
+    Backoff away(0);
+    yield_quickly(away, 32);
+    CHECK(sleeps_soon(away, LostSlice::to_others_while_away));
 }
