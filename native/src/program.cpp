@@ -220,6 +220,7 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
       op_(op),
       unit_(size_of(dtype)),
       kernels_{reduce_kernel(dtype, op, Stores::cached), reduce_kernel(dtype, op, Stores::streaming)},
+      spread_(spread_kernel(dtype, op)),
       in_bytes_(in.total() * unit_),
       out_bytes_(out.total() * unit_),
       call_(call) {

@@ -201,6 +201,8 @@ class Operation {
     std::size_t unit() const { return unit_; }
     // What reduces its elements; null where `op` has no meaning for them.
     ReduceFn kernel(Stores stores) const { return kernels_[static_cast<std::size_t>(stores)]; }
+    // The same to several places, or null.
+    SpreadFn spread() const { return spread_; }
     std::uint64_t in_bytes() const { return in_bytes_; }
     std::uint64_t out_bytes() const { return out_bytes_; }
     std::uint64_t scratch_bytes() const { return scratch_bytes_; }
@@ -222,6 +224,7 @@ class Operation {
     Op op_;
     std::size_t unit_;
     std::array<ReduceFn, 2> kernels_;  // by Stores
+    SpreadFn spread_;
     std::uint64_t in_bytes_;
     std::uint64_t out_bytes_;
     std::uint64_t scratch_bytes_ = 0;

@@ -21,4 +21,19 @@ ReduceFn reduce_kernel(DType dtype, Op op, Stores stores, Isa isa) {
     }
 }
 
+SpreadFn spread_kernel(DType dtype, Op op) { return spread_kernel(dtype, op, selected_isa()); }
+
+SpreadFn spread_kernel(DType dtype, Op op, Isa isa) {
+    switch (isa) {
+#if defined(__x86_64__)
+        case Isa::avx512:
+            return spread_kernel_avx512(dtype, op);
+        case Isa::avx2:
+            return spread_kernel_avx2(dtype, op);
+#endif
+        default:
+            return spread_kernel_baseline(dtype, op);
+    }
+}
+
 }  // namespace collectives

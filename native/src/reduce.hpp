@@ -32,6 +32,16 @@ using ReduceFn = void (*)(std::byte* dst, const std::byte* const* sources, std::
 // such stores, or `dst` is not aligned to its elements, it means `cached`.
 enum class Stores : std::uint8_t { cached, streaming };
 
+// The same to several places at once, around the caches, so that reading and writing go on side by side: sums
+// and averages of floats and complex numbers, of two sources at least. All places lie equally far behind a
+// cache line (64 bytes). The first may be exactly one of the sources; the others overlap none.
+using SpreadFn = void (*)(std::byte* const* dsts, std::size_t n_dsts, const std::byte* const* sources,
+                          std::size_t n_sources, std::size_t count, double scale);
+
+// Null for what there is none for.
+SpreadFn spread_kernel(DType dtype, Op op);
+SpreadFn spread_kernel(DType dtype, Op op, Isa isa);
+
 // The kernel in the selected instruction set; null if the operation has no meaning for the element type.
 // Looks up a table: callers keep the result.
 ReduceFn reduce_kernel(DType dtype, Op op, Stores stores = Stores::cached);

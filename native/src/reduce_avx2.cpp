@@ -5,4 +5,6 @@ namespace collectives {
 
 ReduceFn reduce_kernel_avx2(DType dtype, Op op, Stores stores) { return find_kernel(dtype, op, stores); }
 
+SpreadFn spread_kernel_avx2(DType dtype, Op op) { return find_spread_kernel(dtype, op); }
+
 }  // namespace collectives

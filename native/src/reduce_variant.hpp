@@ -153,6 +153,30 @@ constexpr std::size_t step = vectors<F> * width;
 template <class F>
 using Vectors = typename CountLanes<vectors<F>>::type;
 
+// Where results go: to one place, or to several.
+struct One {
+    static constexpr bool is_several = false;
+    std::byte* place;
+
+    std::byte* first() const { return place; }
+    template <class Put>
+    COLLECTIVES_INLINE void each(Put put) const {
+        put(place);
+    }
+};
+
+struct Several {
+    static constexpr bool is_several = true;
+    std::byte* const* places;
+    std::size_t n;
+
+    std::byte* first() const { return places[0]; }
+    template <class Put>
+    COLLECTIVES_INLINE void each(Put put) const {
+        for (std::size_t i = 0; i < n; ++i) put(places[i]);
+    }
+};
+
 template <Stores S>
 COLLECTIVES_INLINE void put(std::byte* dst, Raw<width> raw) {
     if constexpr (S == Stores::streaming)
@@ -163,25 +187,27 @@ COLLECTIVES_INLINE void put(std::byte* dst, Raw<width> raw) {
 
 // One step at byte `at`. `V`: its vectors, each written out, since where a compiler leaves a loop over them,
 // they live in memory.
-template <class K, Stores S, std::size_t... V>
-COLLECTIVES_INLINE void block(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t at,
+template <class K, Stores S, class To, std::size_t... V>
+COLLECTIVES_INLINE void block(const To& dst, const std::byte* const* sources, std::size_t n, std::size_t at,
                               const ScalerOf<K>& scaler, Lanes<V...>) {
     using F = typename K::Format;
-    decltype(read<F, width>(dst)) acc[] = {read<F, width>(sources[0] + at + V * width)...};
+    decltype(read<F, width>(sources[0])) acc[] = {read<F, width>(sources[0] + at + V * width)...};
     for (std::size_t s = 1; s < n; ++s)
         ((acc[V] = combine<typename K::Operation>(acc[V], read<F, width>(sources[s] + at + V * width))), ...);
     if constexpr (K::scaled) ((acc[V] = scale_by<width>(scaler, acc[V])), ...);
     if constexpr (F::has_nan)
         if (any_nan(acc)) [[unlikely]]
             ((acc[V] = quiet(acc[V])), ...);
-    (put<S>(dst + at + V * width, F::template pack<width>(acc[V])), ...);
+    dst.each(
+        [&](std::byte* place) { (put<S>(place + at + V * width, F::template pack<width>(acc[V])), ...); });
 }
 
 // Bytes [begin, end), for the ends of arrays and for arrays shorter than a step.
 template <class K>
-[[gnu::noinline]] void edge(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t begin,
+[[gnu::noinline]] void edge(const One& to, const std::byte* const* sources, std::size_t n, std::size_t begin,
                             std::size_t end, const ScalerOf<K>& scaler) {
     using F = typename K::Format;
+    std::byte* const dst = to.place;
     const auto reduced = [&](auto read) {
         auto acc = F::template unpack<16>(read(sources[0]));
         for (std::size_t s = 1; s < n; ++s)
@@ -197,9 +223,17 @@ template <class K>
                    reduced([&](const std::byte* p) { return load_part(p + begin, end - begin); }));
 }
 
+template <class K>
+void edge(const Several& dst, const std::byte* const* sources, std::size_t n, std::size_t begin,
+          std::size_t end, const ScalerOf<K>& scaler) {
+    edge<K>(One{dst.first()}, sources, n, begin, end, scaler);
+    for (std::size_t i = 1; i < dst.n; ++i)
+        __builtin_memcpy(dst.places[i] + begin, dst.first() + begin, end - begin);
+}
+
 // N sources, or if N is 0 as many as `n` says.
-template <class K, Stores S, std::size_t N>
-COLLECTIVES_INLINE std::size_t blocks(std::byte* dst, const std::byte* const* sources, std::size_t n,
+template <class K, Stores S, std::size_t N, class To>
+COLLECTIVES_INLINE std::size_t blocks(const To& dst, const std::byte* const* sources, std::size_t n,
                                       std::size_t at, std::size_t bytes, const ScalerOf<K>& scaler) {
     using F = typename K::Format;
     if constexpr (N == 0) {
@@ -217,19 +251,19 @@ COLLECTIVES_INLINE std::size_t blocks(std::byte* dst, const std::byte* const* so
 constexpr std::size_t worth_aligning = 1024;
 constexpr std::size_t line = 64;
 
-template <class K, Stores S, bool Unrolled>
-[[gnu::noinline]] void run(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t bytes,
+template <class K, Stores S, bool Unrolled, class To>
+[[gnu::noinline]] void run(const To& dst, const std::byte* const* sources, std::size_t n, std::size_t bytes,
                            const ScalerOf<K>& scaler) {
     std::size_t at = 0;
     if (bytes >= worth_aligning) {
-        const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
+        const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst.first()) % line;
         if (head % K::unit == 0) {
             if (head != 0) edge<K>(dst, sources, n, 0, head, scaler);
             at = head;
         } else if constexpr (S == Stores::streaming) {
             return run<K, Stores::cached, Unrolled>(dst, sources, n, bytes, scaler);
         }
-        if (Unrolled && S == Stores::cached && n == 2)
+        if (Unrolled && (S == Stores::cached || To::is_several) && n == 2)
             at = blocks<K, S, 2>(dst, sources, n, at, bytes, scaler);
         else
             at = blocks<K, S, 0>(dst, sources, n, at, bytes, scaler);
@@ -250,7 +284,15 @@ void entry(std::byte* dst, const std::byte* const* sources, std::size_t n, std::
     }
     ScalerOf<K> scaler;
     if constexpr (K::scaled) scaler = ScalerOf<K>::from(scale);
-    run<K, S, Unrolled>(dst, sources, n, bytes, scaler);
+    run<K, S, Unrolled>(One{dst}, sources, n, bytes, scaler);
+}
+
+template <class K, std::size_t ElementBytes>
+void entry_several(std::byte* const* dsts, std::size_t n_dsts, const std::byte* const* sources, std::size_t n,
+                   std::size_t count, double scale) {
+    ScalerOf<K> scaler;
+    if constexpr (K::scaled) scaler = ScalerOf<K>::from(scale);
+    run<K, Stores::streaming, true>(Several{dsts, n_dsts}, sources, n, count * ElementBytes, scaler);
 }
 
 // Sums and averages can stream, and they and the extremes of floats have a loop for two sources; the rest has
@@ -387,6 +429,37 @@ ReduceFn find(DType dtype, Op op) {
             return find_complex<double, S>(op);
     }
     return nullptr;
+}
+
+template <class F, std::size_t ElementBytes = F::unit>
+SpreadFn find_spread(Op op) {
+    switch (op) {
+        case Op::sum:
+            return entry_several<Kernel<F, Sum, false>, ElementBytes>;
+        case Op::avg:
+            return entry_several<Kernel<F, Sum, true>, ElementBytes>;
+        default:
+            return nullptr;
+    }
+}
+
+SpreadFn find_spread_kernel(DType dtype, Op op) {
+    switch (dtype) {
+        case DType::float16:
+            return find_spread<Float16>(op);
+        case DType::bfloat16:
+            return find_spread<Bfloat16>(op);
+        case DType::float32:
+            return find_spread<Plain<float>>(op);
+        case DType::float64:
+            return find_spread<Plain<double>>(op);
+        case DType::complex64:
+            return find_spread<Plain<float>, 2 * sizeof(float)>(op);
+        case DType::complex128:
+            return find_spread<Plain<double>, 2 * sizeof(double)>(op);
+        default:
+            return nullptr;
+    }
 }
 
 ReduceFn find_kernel(DType dtype, Op op, Stores stores) {

@@ -22,6 +22,13 @@ void Relay::begin(const Program::Relay& relay, const Call& call, std::span<Link*
     }
 }
 
+void Relay::find_places(std::uint64_t at, std::vector<std::byte*>& places) const {
+    for (const Target& target : targets_) {
+        std::byte* const place = target.link->posted(target.tag, length_);
+        if (place != nullptr) places.push_back(place + at);
+    }
+}
+
 void Relay::push(const std::byte* data, std::uint64_t at, std::size_t n, Stores stores) {
     const auto copy = stores == Stores::streaming ? copy_streaming : copy_bytes;
     for (const Target& target : targets_) {

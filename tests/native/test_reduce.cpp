@@ -169,6 +169,64 @@ TEST_CASE("every byte offset of the output, around the size from which it is ali
     }
 }
 
+TEST_CASE("sums and averages to several places at once, the first of which may be a source") {
+    constexpr std::array<std::size_t, 8> counts{0, 3, 65, 255, 256, 777, 1031, 4099};
+    constexpr std::array<std::size_t, 6> offsets{0, 16, 8, 4, 1, 63};
+    constexpr std::size_t longest = counts.back();
+    std::vector<Arena> outputs(3, Arena(longest * 16));
+    std::vector<Arena> inputs(4, Arena(longest * 16));
+    std::mt19937_64 random(11);
+    std::size_t kernels = 0;
+    for_every_kernel([&](DType dtype, Op op) {
+        for (const Isa isa : isas()) {
+            const SpreadFn kernel = spread_kernel(dtype, op, isa);
+            if (kernel == nullptr) continue;
+            ++kernels;
+            for (std::size_t n = 2; n <= inputs.size(); ++n) {
+                std::vector<Bytes> sources;
+                for (std::size_t s = 0; s < n; ++s)
+                    sources.push_back(reference::data(dtype, longest, random));
+                const Bytes expected = reference::reduce(dtype, op, sources, longest, static_cast<int>(n));
+                for (std::size_t i = 0; i < counts.size() * offsets.size(); ++i) {
+                    const std::size_t bytes = counts[i % counts.size()] * size_of(dtype);
+                    const std::size_t offset = offsets[i % offsets.size()];
+                    const std::size_t places = 1 + i % outputs.size();
+                    const bool in_place = i % 2 == 1;
+                    CAPTURE(name(dtype));
+                    CAPTURE(name(op));
+                    CAPTURE(name(isa));
+                    CAPTURE(n);
+                    CAPTURE(bytes);
+                    CAPTURE(offset);
+                    CAPTURE(places);
+                    std::vector<const std::byte*> pointers;
+                    for (std::size_t s = 0; s < n; ++s) {
+                        std::byte* const p = inputs[s].at(3 * s);
+                        if (bytes != 0) std::memcpy(p, sources[s].data(), bytes);
+                        pointers.push_back(p);
+                    }
+                    std::vector<std::byte*> dsts;
+                    for (std::size_t d = 0; d < places; ++d) {
+                        dsts.push_back(outputs[d].at(offset));
+                        set_guards(dsts.back(), bytes);
+                    }
+                    if (in_place) {
+                        if (bytes != 0) std::memcpy(dsts[0], sources[n - 1].data(), bytes);
+                        pointers[n - 1] = dsts[0];
+                    }
+                    kernel(dsts.data(), places, pointers.data(), n, counts[i % counts.size()],
+                           1.0 / static_cast<double>(n));
+                    for (const std::byte* dst : dsts) {
+                        REQUIRE((bytes == 0 || std::memcmp(dst, expected.data(), bytes) == 0));
+                        REQUIRE(guards_intact(dst, bytes));
+                    }
+                }
+            }
+        }
+    });
+    CHECK(kernels == 12 * isas().size());
+}
+
 TEST_CASE("16-bit floats: every value converts exactly") {
     constexpr std::size_t all = 65536;
     const auto check_all = [&](DType dtype, const reference::Small& format) {
