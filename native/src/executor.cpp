@@ -16,6 +16,9 @@ namespace {
 
 // While all goes well the clock is read once in so many passes.
 constexpr unsigned passes_per_check = 64;
+// Who waits for ranks on other cores asks again after so many looks: these may have got so far that it is
+// somebody on its own core who is waited for.
+constexpr unsigned looks_per_question = 4;
 // Signals and silent deaths are noticed this often.
 constexpr auto longest_sleep = 50ms;
 // How fast one rank after the other gets through an operation's data, at least.
@@ -142,6 +145,7 @@ void Executor::wait() {
     if (!needed_) needed_ = settings_.home >= 0 && keeps_from_running();
     switch (backoff_.idle(*needed_)) {
         case Backoff::Next::look:
+            if (settings_.home >= 0 && ++looks_ % looks_per_question == 0) needed_.reset();
             break;
         case Backoff::Next::look_late:
             backoff_.tell_lost_slice(find_lost_slice(backoff_.lost_since()));

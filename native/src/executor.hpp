@@ -91,6 +91,7 @@ class Executor {
     bool armed_ = false;
     // Whether those that are waited for need our core; unknown again whenever something has changed.
     std::optional<bool> needed_;
+    unsigned looks_ = 0;
 
     std::vector<std::unique_ptr<Run>> runs_;  // under way, oldest first
     std::vector<std::unique_ptr<Run>> idle_;  // kept: links refer to the last operation's context
