@@ -1,6 +1,8 @@
 // Which of two ways to move bytes is the faster one, found out as they are used.
 //
 // Machines differ in it, and a virtual machine may change within seconds. Sizes do, too, as there are caches.
+// A way may be slow for a while only because others have had the caches. So it is left only after the other
+// one and then it have been tried once more, each long enough for the caches to be as it leaves them.
 //
 // Invariant: the choice changes the speed only. One user at a time.
 #pragma once
@@ -35,12 +37,18 @@ class Faster {
     struct Choice {
         std::array<double, 2> rate{};  // bytes per second
         std::array<double, 2> later{};
-        std::uint32_t uses = 0;
-        std::size_t tried = 0;  // since the use `look`,
-        std::uint32_t look = 0;
-        std::uint32_t looks = 0;  // so many times
+        bool settled = false;  // on the chosen one
+        std::size_t chosen = 1;
+        std::uint32_t uses = 0;    // since then,
+        std::uint32_t behind = 0;  // of the last of which so many found it the slower one
+        std::size_t tried = 1;     // otherwise
+        std::uint32_t looks = 0;   // so many times on end,
+        std::uint32_t left = 0;    // so many of them from now on,
+        bool again = false;        // and then the chosen one
 
-        std::size_t faster() const { return 1 / rate[1] + later[1] < 1 / rate[0] + later[0] ? 1 : 0; }
+        double cost(std::size_t way) const { return 1 / rate[way] + later[way]; }
+        void look(std::size_t way, std::size_t n);
+        std::size_t next(std::size_t n);
     };
 
     Choice& choice_for(std::size_t n) { return choices_[class_of(n, smallest_)]; }
