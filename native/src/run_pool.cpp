@@ -9,8 +9,8 @@ namespace {
 
 // From this size on.
 constexpr std::uint64_t smallest_pooled = 4 << 10;
-// Results of all ranks together that are larger than this go around the caches: with the inputs they would
-// not fit.
+// Where nobody knows how large the last cache is: results of all ranks together that are larger than this go
+// around the caches.
 constexpr std::uint64_t most_cached = 4 << 20;
 
 bool rounds_each_time(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
@@ -39,8 +39,9 @@ bool Run::advance_pool() {
         const Pool::Kernel kernel{operation().kernel(Stores::cached), scale_, operation().unit()};
         const std::uint64_t bytes = operation().out_bytes();
         // In place a result goes where the caches still hold what was added.
-        const bool around = request_.in != request_.out &&
-                            bytes * static_cast<std::uint64_t>(operation().program().size) > most_cached;
+        const auto size = static_cast<std::uint64_t>(operation().program().size);
+        const bool fits = workshop_.cached_below == unknown ? bytes * size <= most_cached : fits_caches();
+        const bool around = request_.in != request_.out && !fits;
         workshop_.pool->open(request_.in, request_.out, bytes, kernel,
                              around ? Stores::streaming : Stores::cached);
     }
