@@ -21,10 +21,12 @@ bool Run::may_be_flat() const {
     if (!operation().flat() || !workshop_.together || size == 1 || request_.call.root >= size) return false;
     // Of ranks that have a core each, most had better read large data where it lies, and a few that share
     // cores and all send to each other let it change places.
-    std::uint64_t most = workshop_.crowded ? workshop_.arena->geometry().slot_bytes : 0;
+    std::uint64_t most = workshop_.crowded ? workshop_.arena->geometry().slot_bytes : on_board;
     const bool mutual = program.says && program.sources.size() + 1 == size && !program.shared;
-    if (mutual && size <= most_apart) most = std::min<std::uint64_t>(most, size * page_size - 1);
-    return std::max(operation().in_bytes(), operation().out_bytes()) <= std::max(most, on_board);
+    if (mutual && size <= most_apart) most = std::clamp<std::uint64_t>(most, on_board, size * page_size - 1);
+    // What only goes one way is better written to memory that the reader has not just read.
+    if (!mutual && size == 2 && !workshop_.crowded) most = page_size - 1;
+    return std::max(operation().in_bytes(), operation().out_bytes()) <= most;
 }
 
 bool Run::may_exchange() const {
