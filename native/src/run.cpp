@@ -31,8 +31,9 @@ constexpr std::uint64_t placed_apart = 256 << 10;
 // A message that only goes one way is written and read at the same time, piece by piece.
 constexpr std::uint32_t pieces_one_way = 8;
 // So many times a core's second cache is staged before the same memory is written again: then it lies in
-// neither core's.
-constexpr std::size_t second_caches = 2;
+// neither core's. Who reads meanwhile fills it as well.
+constexpr std::size_t caches_one_way = 2;
+constexpr std::size_t caches_both_ways = 1;
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
@@ -76,8 +77,9 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         context_.longest_piece = only_sends ? geometry.slot_bytes : geometry.staging_bytes;
         if (only_sends) context_.pieces = pieces_one_way;
         // What was written long ago has left the caches of those who have read it. Many links share them.
+        const std::size_t written = second_cache() * (only_sends ? caches_one_way : caches_both_ways);
         const auto others = static_cast<std::size_t>(std::max(program.size - 1, 1));
-        context_.staged_in_turn = std::min(geometry.link_staging(), second_caches * second_cache()) / others;
+        context_.staged_in_turn = std::min(geometry.link_staging(), written) / others;
     }
     if (!program.sources.empty())
         context_.placed_up_to = workshop_.crowded ? placed_crowded : placed_with_cores;
