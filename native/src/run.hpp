@@ -32,7 +32,7 @@ inline constexpr std::size_t most_at_a_time = 32;
 // Outputs from this size on are written around the caches, however large those are: they would not stay.
 inline constexpr std::uint64_t streaming_from = 12 << 20;
 
-inline constexpr std::uint64_t unknown = ~std::uint64_t{0};
+inline constexpr std::uint64_t unknown_size = ~std::uint64_t{0};
 
 // What is to be run. The clock is read only once something has to be waited for.
 struct Request {
@@ -50,7 +50,7 @@ struct Workshop {
     std::size_t slice = 0;   // the most that one reduction does before others get their turn
     std::size_t copied = 0;  // the most that one copy does
     // Arrays of an operation that are together smaller than this fit into the caches, beside those of others.
-    std::uint64_t cached_below = unknown;
+    std::uint64_t cached_below = unknown_size;
     std::shared_ptr<Arena> arena;    // memory shared with peers, or null
     std::unique_ptr<Caster> caster;  // stages what several of them read
     bool together = false;           // all ranks share memory: shared reductions are done together
