@@ -71,7 +71,7 @@ class Run {
 
     // The shortest message that the receiver copies out of the sender's process.
     static constexpr std::uint64_t pulled_from = 32 << 10;
-    // Up to so many ranks write to each peer by itself what all are to have.
+    // Up to so many ranks write to each peer by itself what all are to have, and leave barriers in order.
     static constexpr std::uint32_t most_apart = 4;
 
     explicit Run(Workshop& workshop) : workshop_(workshop) {}
@@ -182,6 +182,10 @@ class Run {
     std::uint64_t shown_at() const;
     // Tell the peer whose memory was read; whether ours has been.
     bool has_exchanged();
+    // A barrier of a few ranks that share cores, which rank 0 leaves first: what it does next, the others may
+    // need.
+    bool is_left_in_order() const;
+    bool may_leave();
     // Whether it is lines of others that are missing there, and nothing else.
     bool waits_for_lines() const {
         return way_ != Way::links && has_come_ && !in_pool_ && behind_ == nullptr && !error_ && !held_ &&

@@ -99,6 +99,7 @@ bool Run::advance_on_board() {
     const Program& program = operation().program();
     if (is_said() && !take_what_was_said()) return moved;
     if (way_ == Way::exchange && !has_exchanged()) return moved;
+    if (is_left_in_order() && !may_leave()) return moved;
     if (!program.says) {
         board_->say(number_, context_.fingerprint, nullptr, 0);
         wake_sleepers();
@@ -169,6 +170,21 @@ const std::byte* Run::said_by(int peer) const {
         return board_->said(number_, rank, flat.part);
     }
     return board_->said(number_, rank, flat.length) + flat.taken;
+}
+
+bool Run::is_left_in_order() const {
+    return workshop_.crowded && way_ == Way::flat &&
+           operation().program().size <= static_cast<int>(most_apart) &&
+           request_.call.collective == static_cast<std::uint8_t>(Collective::barrier);
+}
+
+bool Run::may_leave() {
+    const int first = static_cast<int>(request_.call.root);
+    if (operation().program().rank != first)
+        return board_->has_taken(number_, static_cast<std::size_t>(first));
+    board_->take(number_);
+    wake_sleepers();
+    return true;
 }
 
 bool Run::has_exchanged() {
@@ -242,6 +258,7 @@ void Run::late_on_board(std::vector<int>& ranks) {
     if (!ranks.empty()) return;
     const std::vector<int>& sources = operation().program().sources;
     if (shows_memory_ && said_ == sources.size()) ranks.push_back(sources.front());
+    if (is_left_in_order() && said_ == sources.size()) ranks.push_back(static_cast<int>(request_.call.root));
     for (std::size_t i = said_; i < sources.size(); ++i) {
         std::uint32_t fingerprint = 0;
         if (!board_->has_said(number_, static_cast<std::size_t>(sources[i]), fingerprint)) {
