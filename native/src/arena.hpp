@@ -146,7 +146,7 @@ struct alignas(2 * cache_line) FlatLine {
     static constexpr std::size_t inline_bytes = 112;
 
     std::atomic<std::uint64_t> tag;    // number and fingerprint of the operation; stored last
-    std::atomic<std::uint64_t> taken;  // in which its owner has taken what lay elsewhere
+    std::atomic<std::uint64_t> taken;  // in which its owner has taken what lay elsewhere, or may be followed
     std::array<std::byte, inline_bytes> data;
 };
 static_assert(sizeof(FlatLine) == 2 * cache_line);

@@ -59,7 +59,8 @@ class Flat {
     Staged staged(std::uint64_t number, std::size_t rank, std::size_t n) const;
     // Where what it has said so lies, or 0.
     std::uint64_t where(std::uint64_t number, std::size_t rank) const;
-    // This rank has taken what lies there, and whether another one has.
+    // This rank has taken what lies there, or is through with it before all others; and whether another one
+    // has.
     void take(std::uint64_t number);
     bool has_taken(std::uint64_t number, std::size_t rank) const;
     // All ranks have.
