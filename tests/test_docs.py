@@ -114,7 +114,7 @@ def test_documents_are_linked_from_another() -> None:
         ("pieces of up to 256 KiB", "group.cpp", "default_staging = 256 << 10"),
         ("pieces of 128 KiB", "group.cpp", "default_slot = 128 << 10"),
         ("copies 256 KiB at a time", "group.cpp", "copied_with_cores = default_staging"),
-        ("1 MiB of staging", "arena.hpp", "slots_per_link = 4"),
+        ("4 MiB of staging", "arena.hpp", "slots_per_link = 16"),
         ("3 of 256 KiB", "group.cpp", "default_staging = 256 << 10"),
         ("3 of 256 KiB", "arena.hpp", "cast_slots = 3"),
         ("64 lines", "arena.hpp", "lines_per_link = 64"),
@@ -127,7 +127,11 @@ def test_documents_are_linked_from_another() -> None:
         ("Up to 32 operations", "run.hpp", "most_at_a_time = 32"),
         ("4 of 256 KiB", "arena.hpp", "accumulators = 4"),
         ("of 4 KiB and more", "run_pool.cpp", "smallest_pooled = 4 << 10"),
-        ("together of more than 4 MiB", "run_pool.cpp", "most_cached = 4 << 20"),
+        ("in eight of 16 to 128 KiB", "run.cpp", "pieces_one_way = 8"),
+        ("in eight of 16 to 128 KiB", "shm_link.cpp", "smallest_piece = 16 << 10"),
+        ("twice that if they only send", "run.cpp", "caches_one_way = 2"),
+        ("after every fourth look", "executor.cpp", "looks_per_question = 4"),
+        ("A barrier of up to four ranks", "run.hpp", "most_apart = 4"),
         ("below 14 GB/s", "remote.cpp", "quick_rate = 14e9"),
         ("messages of 4 MiB and more", "run.cpp", "helped_slowly_from = 4 << 20"),
         ("of 512 KiB by ranks that share cores", "run.cpp", "pulled_slowly_from = 512 << 10"),
@@ -165,8 +169,8 @@ def test_figures_are_those_in_the_code(said: str, file: str, code: str) -> None:
 def test_figures_in_the_performance_log_are_those_in_the_code() -> None:
     words = " ".join(text("performance.md").split())
     staging, faster = ((ROOT / "native" / "src" / name).read_text() for name in ("staging.hpp", "faster.cpp"))
-    assert "3 MiB on end" in words and "looked_at = 3 << 20;" in faster
-    assert "after 256 times as many" in words and "look_after = 256;" in faster
+    assert "6 MiB on end" in words and "looked_at = 6 << 20;" in faster
+    assert "after 128 times as many" in words and "look_after = 128;" in faster
     assert "below 8 KiB" in words and "smallest_timed = 8 << 10;" in staging
     assert "12 MiB or more" in words
 
