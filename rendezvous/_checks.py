@@ -16,7 +16,7 @@ from native.errors import OpTimeout
 MAX_KEY = 512  # bytes of UTF-8
 MAX_VALUE = 16 << 20  # bytes
 DEFAULT_TIMEOUT = 30.0  # seconds
-GRACE = 0.5  # seconds a call may overrun its deadline while a server still owes it the answer
+GRACE = 1.0  # seconds a call may overrun its deadline while a server still owes it the answer
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
