@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "copy.hpp"
-
 namespace collectives {
 
 std::uint64_t post_tag(const Call& call, std::uint32_t ordinal) {
@@ -26,14 +24,6 @@ void Relay::find_places(std::uint64_t at, std::vector<std::byte*>& places) const
     for (const Target& target : targets_) {
         std::byte* const place = target.link->posted(target.tag, length_);
         if (place != nullptr) places.push_back(place + at);
-    }
-}
-
-void Relay::push(const std::byte* data, std::uint64_t at, std::size_t n, Stores stores) {
-    const auto copy = stores == Stores::streaming ? copy_streaming : copy_bytes;
-    for (const Target& target : targets_) {
-        std::byte* const place = target.link->posted(target.tag, length_);
-        if (place != nullptr) copy(place + at, data, n);
     }
 }
 

@@ -31,8 +31,6 @@ class Relay {
 
     // Add where byte `at` of the result is wanted to `places`, for all who have posted.
     void find_places(std::uint64_t at, std::vector<std::byte*>& places) const;
-    // Write n bytes of the result, which begin at byte `at` of it, to all who have posted.
-    void push(const std::byte* data, std::uint64_t at, std::size_t n, Stores stores);
     // Whether that peer gets the message this way.
     bool reaches(int peer) const;
 

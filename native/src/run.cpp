@@ -69,27 +69,26 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     begin_section(0, request.in, request.out);
     const Program& program = operation().program();
     context_ = Context(request.call);
-    if (workshop_.arena && workshop_.crowded) context_.longest_piece = workshop_.arena->geometry().slot_bytes;
+    const bool only_sends = program.sources.empty();
+    // Two who send to each other both write before they read.
+    if (workshop_.arena && (workshop_.crowded || only_sends))
+        context_.longest_piece = workshop_.arena->geometry().slot_bytes;
     if (workshop_.arena && !workshop_.crowded) {
         const Geometry& geometry = workshop_.arena->geometry();
-        // Two who send to each other both write before they read.
-        const bool only_sends = program.sources.empty();
-        context_.longest_piece = only_sends ? geometry.slot_bytes : geometry.staging_bytes;
         if (only_sends) context_.pieces = pieces_one_way;
         // What was written long ago has left the caches of those who have read it. Many links share them.
         const std::size_t written = second_cache() * (only_sends ? caches_one_way : caches_both_ways);
         const auto others = static_cast<std::size_t>(std::max(program.size - 1, 1));
         context_.staged_in_turn = std::min(geometry.link_staging(), written) / others;
     }
-    if (!program.sources.empty())
-        context_.placed_up_to = workshop_.crowded ? placed_crowded : placed_with_cores;
+    if (!only_sends) context_.placed_up_to = workshop_.crowded ? placed_crowded : placed_with_cores;
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
     cast_context_.placed_up_to =
         program.size <= static_cast<int>(most_apart) ? std::min(context_.placed_up_to, placed_apart) : 0;
     cast_context_.pulled_from = ~std::uint64_t{0};
     context_.pulled_from = pulled_from_of(program, request.in == request.out);
-    const bool helps = !workshop_.crowded && program.sources.empty();
+    const bool helps = !workshop_.crowded && only_sends;
     if (!helps) context_.pulled_below = pulled_below;
     if (helps || (workshop_.crowded && program.combines == 0)) {
         const std::uint64_t slowly_from = helps ? helped_slowly_from : pulled_slowly_from;

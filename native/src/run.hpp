@@ -229,8 +229,8 @@ class Run {
     bool relays(const Task& task) const;
     // `operands_` to n bytes of the result, also where peers want them.
     void reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n);
-    // The same to all of them at once, around the caches; false if that cannot be.
-    bool spread_streaming(const Task& task, std::byte* dst, std::uint64_t done, std::size_t n);
+    // `operands_` to n bytes at all `places_` at once, around the caches; false if that cannot be.
+    bool spread_streaming(const Task& task, std::size_t n) const;
     // Whether that peer gets what the task sends from the relay.
     bool is_relayed(const Task& task, int peer) const;
     std::uint32_t index_of(const Task& task) const {
@@ -307,7 +307,7 @@ class Run {
     std::vector<ShmLink*> posted_;          // links on which we have posted
     std::vector<int> owing_;
     std::vector<const std::byte*> operands_;
-    std::vector<std::byte*> places_;
+    std::vector<std::byte*> places_;  // of a slice that is relayed: ours, then the peers'
     std::vector<ShmLink*> cast_links_;
     std::vector<ShmLink*> woken_;
     std::vector<std::uint64_t> cast_taken_;  // by rank: bytes handed over, in the one cast under way

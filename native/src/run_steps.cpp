@@ -139,29 +139,28 @@ void Run::reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n) 
         relay_.begin(*operation().program().relay, request_.call, request_.links, task.length);
     }
     if (!relay_.is_used()) return apply(task, dst, n, stores(task));
+    places_.assign(1, dst);
+    relay_.find_places(done, places_);
     if (!is_streamed(task)) {
         apply(task, dst, n, Stores::cached);
-        relay_.push(dst, done, n, Stores::cached);
+        for (std::size_t i = 1; i < places_.size(); ++i) copy_bytes(places_[i], dst, n);
         return;
     }
-    if (spread_streaming(task, dst, done, n)) return;
+    if (spread_streaming(task, n)) return;
     // Neither our place nor the peers' stays in the caches; what is read again does.
     if (!relayed_) relayed_ = std::make_unique_for_overwrite<std::byte[]>(workshop_.slice);
     apply(task, relayed_.get(), n, Stores::cached);
-    copy_streaming(dst, relayed_.get(), n);
-    relay_.push(relayed_.get(), done, n, Stores::streaming);
+    for (std::byte* const place : places_) copy_streaming(place, relayed_.get(), n);
 }
 
-bool Run::spread_streaming(const Task& task, std::byte* dst, std::uint64_t done, std::size_t n) {
+bool Run::spread_streaming(const Task& task, std::size_t n) const {
     const SpreadFn spread = operation().spread();
     if (spread == nullptr) return false;
-    places_.assign(1, dst);
-    relay_.find_places(done, places_);
     const auto behind_line = [](const std::byte* place) {
         return reinterpret_cast<std::uintptr_t>(place) % cache_line;
     };
     const bool alike = std::ranges::all_of(
-        places_, [&](const std::byte* place) { return behind_line(place) == behind_line(dst); });
+        places_, [&](const std::byte* place) { return behind_line(place) == behind_line(places_.front()); });
     if (!alike) return false;
     spread(places_.data(), places_.size(), operands_.data(), operands_.size(), n / operation().unit(),
            task.final ? scale_ : 1.0);
