@@ -1,5 +1,5 @@
 #include "reduce_isa.hpp"
-#include "reduce_variant.hpp"
+#include "reduce_table.hpp"
 
 namespace collectives {
 
