@@ -4,7 +4,8 @@
 
 namespace collectives {
 
-std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n) {
+std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n,
+                          Second second) {
     if (n == 0) return 0;
     std::vector<Use>& uses = uses_[next_];
     for (const Use& use : uses) {
@@ -15,7 +16,8 @@ std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data
     }
     n = std::min(n, own_->geometry().staging_bytes);
     std::byte* slot = own_->cast_slot(next_);
-    const Staged staged = stage_(slot, data, n, links.front()->arena_of_peer()->header().read_costs);
+    const ReadCosts& reader = links.front()->arena_of_peer()->header().read_costs;
+    const Staged staged = stage_(slot, data, n, reader, second);
     uses.clear();
     for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n, staged)});
     ShmLink::wake_peers(links);

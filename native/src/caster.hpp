@@ -15,8 +15,10 @@ class Caster {
   public:
     explicit Caster(std::shared_ptr<Arena> own) : own_(std::move(own)) {}
 
-    // Take up to n bytes as the next bytes of the message that was begun on all of `links`.
-    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n);
+    // Take up to n bytes as the next bytes of the message that was begun on all of `links`, and to a
+    // second place.
+    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n,
+                      Second second = {});
 
   private:
     struct Use {

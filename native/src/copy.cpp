@@ -1,5 +1,6 @@
 #include "copy.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -10,6 +11,12 @@
 #endif
 
 namespace collectives {
+
+namespace {
+
+constexpr std::size_t page = 4096;
+
+}  // namespace
 
 #if defined(__x86_64__)
 
@@ -32,7 +39,7 @@ Quad load_quad(const std::byte* p) {
 // Where the destination lies less than a step of `rep movsb` after the source, modulo a page (1 to 31 bytes
 // on Zen 3, 1 to 15 on Zen 4), each load seems to depend on the stores before it, and it falls to a fifteenth
 // or a thirtieth of its speed (2 to 3 GB/s). From the end backwards there is no such dependence.
-bool seems_to_overlap(std::uintptr_t dst, std::uintptr_t src) { return (dst - src) % 4096 - 1 < line - 1; }
+bool seems_to_overlap(std::uintptr_t dst, std::uintptr_t src) { return (dst - src) % page - 1 < line - 1; }
 
 void copy_backwards(std::byte* dst, const std::byte* src, std::size_t n) {
     const std::size_t tail = reinterpret_cast<std::uintptr_t>(dst + n) % line;  // n is more than a line
@@ -103,5 +110,14 @@ void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
 void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) { copy_bytes(dst, src, n); }
 
 #endif
+
+void copy_twice(CopyFn copy, std::byte* dst, Second second, const std::byte* src, std::size_t n) {
+    if (second.place == nullptr) return copy(dst, src, n);
+    for (std::size_t at = 0; at < n; at += page) {
+        const std::size_t part = std::min(page, n - at);
+        copy(dst + at, src + at, part);
+        second.copy(second.place + at, src + at, part);
+    }
+}
 
 }  // namespace collectives

@@ -19,4 +19,15 @@ bool copies_slowly(std::uintptr_t dst, std::uintptr_t src);
 // copy_bytes where the processor has no streaming stores.
 void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n);
 
+using CopyFn = void (*)(std::byte* dst, const std::byte* src, std::size_t n);
+
+// Where else a copy goes, and how; to one place only if it is null.
+struct Second {
+    std::byte* place = nullptr;
+    CopyFn copy = copy_bytes;
+};
+
+// Copies to both places, a page at a time, so that the source is read once.
+void copy_twice(CopyFn copy, std::byte* dst, Second second, const std::byte* src, std::size_t n);
+
 }  // namespace collectives

@@ -93,6 +93,7 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
             receptions.push_back({i, steps[i].peers[0], ordinals[0]});
         }
     }
+    find_echo();
     peers.assign(seen.begin(), seen.end());
     const auto others = static_cast<std::size_t>(size - 1);
     if (pooled && (size < 2 || in_blocks != out_blocks || combines != others || peers.size() != others)) {
@@ -126,6 +127,22 @@ void Program::find_relay(std::uint32_t send, const std::vector<std::uint32_t>& o
     for (std::size_t i = 0; i < step.peers.size(); ++i) {
         relay->messages.emplace_back(step.peers[i], ordinals[i]);
     }
+}
+
+void Program::find_echo() {
+    const auto find = [&](StepKind kind, auto&& fits) {
+        std::uint32_t i = 0;
+        while (i < steps.size() && (steps[i].kind != kind || predecessors[i] > 0 ||
+                                    !steps[i].dependencies.empty() || !fits(steps[i]))) {
+            ++i;
+        }
+        return i;
+    };
+    const std::uint32_t copy = find(StepKind::copy, [](const Step&) { return true; });
+    if (copy == steps.size()) return;
+    const Chunk& copied = steps[copy].operands[0].chunk;
+    const std::uint32_t send = find(StepKind::send, [&](const Step& step) { return step.dst == copied; });
+    if (send < steps.size()) echo = Echo{send, copy};
 }
 
 const Program::LaneUse* Program::use_of(std::uint32_t lane) const {

@@ -110,7 +110,13 @@ struct Program {
         std::vector<std::pair<int, std::uint32_t>> messages;
     };
     std::optional<Relay> relay;  // the first there is
-    // Receptions that wait for nothing, in the same way.
+    // A step that sends and one that copies the same, neither of which waits for anything.
+    struct Echo {
+        std::uint32_t send = 0;
+        std::uint32_t copy = 0;
+    };
+    std::optional<Echo> echo;  // the first there is
+    // Receptions that wait for nothing, in the same way as a relay's messages.
     struct Reception {
         std::uint32_t step = 0;
         int peer = -1;
@@ -129,6 +135,7 @@ struct Program {
     void check(std::uint32_t index);
     void check_flat() const;
     void find_relay(std::uint32_t send, const std::vector<std::uint32_t>& ordinals);
+    void find_echo();
     std::uint32_t blocks_of(int buffer) const;
 };
 

@@ -138,6 +138,7 @@ void Run::begin_section(std::uint64_t section, std::byte* in, std::byte* out) {
 void Run::reset_tasks() {
     const Program& program = operation().program();
     states_.assign(program.steps.size(), State{});
+    echoes_ = false;
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) states_[i].before = program.predecessors[i];
     unfinished_ = program.steps.size();
 }

@@ -248,6 +248,12 @@ class Run {
     // Whether the next bytes of all operands are here.
     bool all_there(const Task& task, State& state);
     void copy(const Task& task, State& state);
+    // Write n bytes of what the task sends, from byte `from` on, by `write(n, second)`, which says how many
+    // it has taken. Where they are staged, and copied as well, both is done at once.
+    template <typename Write>
+    std::size_t write_echoed(const Task& task, ShmLink* to, std::uint64_t from, std::size_t n, Write write);
+    // Whether what is copied like that stays in the caches.
+    bool is_kept(const Task& copy) const;
     bool is_complete(const Task& task, const State& state);
 
     // How far the tasks it depends on let this one go, in whole elements.
@@ -313,6 +319,7 @@ class Run {
     std::vector<std::uint64_t> cast_taken_;  // by rank: bytes handed over, in the one cast under way
     std::unique_ptr<std::byte[]> scratch_;
     std::uint64_t scratch_size_ = 0;
+    bool echoes_ = false;  // what was sent last was copied at the same time
 };
 
 }  // namespace collectives

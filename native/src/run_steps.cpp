@@ -25,10 +25,36 @@ void Run::send(const Task& task, State& state) {
     if (is_relayed(task, task.peers[0])) return cast(task, state);
     Link& to = link(task.peers[0]);
     if (state.taken < task.length || task.length == 0) {
-        const std::uint64_t ready = limit(task);
-        state.taken += to.write(at(task.dst) + state.taken, static_cast<std::size_t>(ready - state.taken));
+        const std::byte* data = at(task.dst) + state.taken;
+        const auto n = static_cast<std::size_t>(limit(task) - state.taken);
+        ShmLink* const shm = to.shared_memory();
+        state.taken += write_echoed(task, shm, state.taken, n, [&](std::size_t part, Second second) {
+            return shm == nullptr ? to.write(data, part) : shm->write(data, part, second);
+        });
     }
     state.done = to.released();
+}
+
+bool Run::is_kept(const Task& copy) const {
+    // What all ranks send and copy then fits into the last cache.
+    const std::uint64_t most = std::min(workshop_.cached_below, streaming_from) / 3 * 4;
+    return stores(copy) == Stores::cached || 2 * copy.length <= most;
+}
+
+template <typename Write>
+std::size_t Run::write_echoed(const Task& task, ShmLink* to, std::uint64_t from, std::size_t n, Write write) {
+    const auto& echo = operation().program().echo;
+    if (!echo || echo->send != index_of(task) || to == nullptr) return write(n, Second{});
+    const Task& copy = tasks()[echo->copy];
+    State& copied = states_[echo->copy];
+    const std::byte* const data = at(task.dst);
+    std::byte* const place = at(copy.dst);
+    if (data == place || copied.done < from || !to->stages(data + from, n)) return write(n, Second{});
+    if (copied.done > from) return write(std::min<std::size_t>(n, copied.done - from), Second{});
+    const std::size_t written = write(n, Second{place + from, is_kept(copy) ? copy_bytes : copy_streaming});
+    copied.done += written;
+    echoes_ = written > 0 && copied.done < copy.length;
+    return written;
 }
 
 void Run::cast(const Task& task, State& state) {
@@ -49,7 +75,10 @@ void Run::cast(const Task& task, State& state) {
             if (shm != nullptr) {
                 const std::size_t put = is_relayed(task, peer)
                                             ? shm->announce_posted(static_cast<std::size_t>(n))
-                                            : shm->put(data + taken, static_cast<std::size_t>(n));
+                                            : write_echoed(task, shm, taken, static_cast<std::size_t>(n),
+                                                           [&](std::size_t part, Second second) {
+                                                               return shm->put(data + taken, part, second);
+                                                           });
                 taken += put;
                 if (put > 0 || task.length == 0) woken_.push_back(shm);
             } else {
@@ -79,7 +108,10 @@ void Run::stage_cast(const Task& task, const std::byte* data, std::uint64_t read
         return;
     }
     const std::uint64_t from = cast_links_[0]->written();
-    workshop_.caster->write(cast_links_, data + from, static_cast<std::size_t>(ready - from));
+    write_echoed(task, cast_links_[0], from, static_cast<std::size_t>(ready - from),
+                 [&](std::size_t part, Second second) {
+                     return workshop_.caster->write(cast_links_, data + from, part, second);
+                 });
 }
 
 void Run::recv(const Task& task, State& state) {
@@ -267,7 +299,10 @@ void Run::copy(const Task& task, State& state) {
         return;
     }
     const std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.copied);
-    if (n == 0) return;
+    if (n == 0 || echoes_) {
+        echoes_ = false;  // one turn's wait: who sends may have no room
+        return;
+    }
     const auto move = stores(task) == Stores::streaming ? copy_streaming : copy_bytes;
     move(to + state.done, from + state.done, static_cast<std::size_t>(n));
     state.done += n;

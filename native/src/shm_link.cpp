@@ -99,15 +99,15 @@ bool ShmLink::is_pulled(const std::byte* data, std::size_t n) const {
            !own_->in_heap(data, n);
 }
 
-std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
+std::size_t ShmLink::write(const std::byte* data, std::size_t n, Second second) {
     if (written_ < restaged_) return 0;
     const std::uint64_t before = line_;
-    const std::size_t taken = put(data, n);
+    const std::size_t taken = put(data, n, second);
     if (line_ != before) wake_peers(std::array{this});
     return taken;
 }
 
-std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
+std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     if (length_ <= Line::inline_bytes) {
         if (started_ || n < length_ || !has_line()) return 0;
         Line& line = next_line();
@@ -123,13 +123,13 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
         if (changes_places_ && places_.has_some()) {
             if (!has_line()) return 0;
             const std::uint32_t number = places_.give();
-            copy_bytes(places_.at(number), data, n);
+            copy_twice(copy_bytes, places_.at(number), second, data, n);
             announce(0, n, Staged::unsaid, number + 1);
             return n;
         }
         std::byte* const slot = staging_for(n);
         if (slot == nullptr) return 0;
-        const Staged staged = stage_(slot, data, n, theirs_->header().read_costs);
+        const Staged staged = stage_(slot, data, n, theirs_->header().read_costs, second);
         announce(own_->offset_of(slot), n, staged);
         return n;
     }

@@ -25,7 +25,9 @@ class ShmLink final : public Link {
             pid_t pid = 0);
 
     void begin(const Context& context, std::uint64_t length) override;
-    std::size_t write(const std::byte* data, std::size_t n) override;
+    std::size_t write(const std::byte* data, std::size_t n) override { return write(data, n, Second{}); }
+    // What it stages it copies to a second place as well.
+    std::size_t write(const std::byte* data, std::size_t n, Second second);
     std::uint64_t released() override;
     bool finished() override;
 
@@ -75,7 +77,7 @@ class ShmLink final : public Link {
     // --- for casts, to several peers at once
     // As `write`, except that a sleeping peer is not woken: call `wake_peers`. So the peers' cache lines are
     // fetched all at once.
-    std::size_t put(const std::byte* data, std::size_t n);
+    std::size_t put(const std::byte* data, std::size_t n, Second second = {});
     // Whether a message like this one goes by staging slots at all.
     bool stages(const std::byte* data, std::size_t n);
     // Whether it goes by places that change hands.

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "copy.hpp"
 #include "faster.hpp"
 
 namespace collectives {
@@ -47,8 +48,10 @@ class alignas(64) ReadCosts {
 
 class StagingCopy {
   public:
-    // Copy n bytes, which somebody whose costs are `reader` will read. How, to be told to who reads.
-    Staged operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader);
+    // Copy n bytes, which somebody whose costs are `reader` will read, and to a second place. How, to be told
+    // to who reads.
+    Staged operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader,
+                      Second second = {});
 
   private:
     static constexpr std::size_t smallest_timed = 8 << 10;  // below, streaming stores do not pay anywhere
