@@ -3,8 +3,6 @@
 
 namespace collectives {
 
-ReduceFn reduce_kernel_baseline(DType dtype, Op op, Stores stores) { return find_kernel(dtype, op, stores); }
-
-SpreadFn spread_kernel_baseline(DType dtype, Op op) { return find_spread_kernel(dtype, op); }
+const Kernels kernels_baseline = {find_kernel, find_spread_kernel};
 
 }  // namespace collectives

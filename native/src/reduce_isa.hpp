@@ -7,13 +7,17 @@
 
 namespace collectives {
 
-ReduceFn reduce_kernel_baseline(DType dtype, Op op, Stores stores);
-SpreadFn spread_kernel_baseline(DType dtype, Op op);
+struct Kernels {
+    ReduceFn (*reduce)(DType dtype, Op op, Stores stores);
+    SpreadFn (*spread)(DType dtype, Op op);
+};
+
+extern const Kernels kernels_baseline;
 #if defined(__x86_64__)
-ReduceFn reduce_kernel_avx2(DType dtype, Op op, Stores stores);
-SpreadFn spread_kernel_avx2(DType dtype, Op op);
-ReduceFn reduce_kernel_avx512(DType dtype, Op op, Stores stores);
-SpreadFn spread_kernel_avx512(DType dtype, Op op);
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
 #endif
+
+const Kernels& kernels_of(Isa isa);
 
 }  // namespace collectives
