@@ -113,8 +113,9 @@ void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) { copy_
 
 void copy_twice(CopyFn copy, std::byte* dst, Second second, const std::byte* src, std::size_t n) {
     if (second.place == nullptr) return copy(dst, src, n);
-    for (std::size_t at = 0; at < n; at += page) {
-        const std::size_t part = std::min(page, n - at);
+    const std::size_t at_a_time = copy == copy_bytes && second.copy == copy_bytes ? page : n;
+    for (std::size_t at = 0; at < n; at += at_a_time) {
+        const std::size_t part = std::min(at_a_time, n - at);
         copy(dst + at, src + at, part);
         second.copy(second.place + at, src + at, part);
     }

@@ -27,7 +27,8 @@ struct Second {
     CopyFn copy = copy_bytes;
 };
 
-// Copies to both places, a page at a time, so that the source is read once.
+// Copies to both places, so that the source is read once: a page at a time through the caches, all at once
+// where one of them goes around these, which is waited for at the end.
 void copy_twice(CopyFn copy, std::byte* dst, Second second, const std::byte* src, std::size_t n);
 
 }  // namespace collectives

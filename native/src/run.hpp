@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "caster.hpp"
+#include "copy.hpp"
 #include "flat.hpp"
 #include "pool.hpp"
 #include "program.hpp"
@@ -252,8 +253,6 @@ class Run {
     // it has taken. Where they are staged, and copied as well, both is done at once.
     template <typename Write>
     std::size_t write_echoed(const Task& task, ShmLink* to, std::uint64_t from, std::size_t n, Write write);
-    // Whether what is copied like that stays in the caches.
-    bool is_kept(const Task& copy) const;
     bool is_complete(const Task& task, const State& state);
 
     // How far the tasks it depends on let this one go, in whole elements.
@@ -272,6 +271,7 @@ class Run {
     bool is_streamed(const Task& task) const;
     // Large results that no later step reads go around the caches.
     Stores stores(const Task& task) const;
+    CopyFn copy_for(const Task& task) const;
     bool fits_caches() const;
     // n bytes of `operands_` reduced to `dst`.
     void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;

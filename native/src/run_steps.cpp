@@ -21,6 +21,10 @@ Stores Run::stores(const Task& task) const {
                                                                               : Stores::cached;
 }
 
+CopyFn Run::copy_for(const Task& task) const {
+    return stores(task) == Stores::streaming ? copy_streaming : copy_bytes;
+}
+
 void Run::send(const Task& task, State& state) {
     if (is_relayed(task, task.peers[0])) return cast(task, state);
     Link& to = link(task.peers[0]);
@@ -35,12 +39,6 @@ void Run::send(const Task& task, State& state) {
     state.done = to.released();
 }
 
-bool Run::is_kept(const Task& copy) const {
-    // What all ranks send and copy then fits into the last cache.
-    const std::uint64_t most = std::min(workshop_.cached_below, streaming_from) / 3 * 4;
-    return stores(copy) == Stores::cached || 2 * copy.length <= most;
-}
-
 template <typename Write>
 std::size_t Run::write_echoed(const Task& task, ShmLink* to, std::uint64_t from, std::size_t n, Write write) {
     const auto& echo = operation().program().echo;
@@ -51,7 +49,7 @@ std::size_t Run::write_echoed(const Task& task, ShmLink* to, std::uint64_t from,
     std::byte* const place = at(copy.dst);
     if (data == place || copied.done < from || !to->stages(data + from, n)) return write(n, Second{});
     if (copied.done > from) return write(std::min<std::size_t>(n, copied.done - from), Second{});
-    const std::size_t written = write(n, Second{place + from, is_kept(copy) ? copy_bytes : copy_streaming});
+    const std::size_t written = write(n, Second{place + from, copy_for(copy)});
     copied.done += written;
     echoes_ = written > 0 && copied.done < copy.length;
     return written;
@@ -303,8 +301,7 @@ void Run::copy(const Task& task, State& state) {
         echoes_ = false;  // one turn's wait: who sends may have no room
         return;
     }
-    const auto move = stores(task) == Stores::streaming ? copy_streaming : copy_bytes;
-    move(to + state.done, from + state.done, static_cast<std::size_t>(n));
+    copy_for(task)(to + state.done, from + state.done, static_cast<std::size_t>(n));
     state.done += n;
 }
 
