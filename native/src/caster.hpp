@@ -17,8 +17,7 @@ class Caster {
 
     // Take up to n bytes as the next bytes of the message that was begun on all of `links`, and to a
     // second place.
-    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n,
-                      Second second = {});
+    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n, Second second);
 
   private:
     struct Use {

@@ -111,13 +111,18 @@ void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) { copy_
 
 #endif
 
-void copy_twice(CopyFn copy, std::byte* dst, Second second, const std::byte* src, std::size_t n) {
+CopyFn copy_by(Stores stores) { return stores == Stores::streaming ? copy_streaming : copy_bytes; }
+
+void copy_twice(Stores stores, std::byte* dst, Second second, const std::byte* src, std::size_t n) {
+    const CopyFn copy = copy_by(stores);
     if (second.place == nullptr) return copy(dst, src, n);
-    const std::size_t at_a_time = copy == copy_bytes && second.copy == copy_bytes ? page : n;
+    const CopyFn also = copy_by(second.stores);
+    const bool cached = stores == Stores::cached && second.stores == Stores::cached;
+    const std::size_t at_a_time = cached ? page : n;
     for (std::size_t at = 0; at < n; at += at_a_time) {
         const std::size_t part = std::min(at_a_time, n - at);
         copy(dst + at, src + at, part);
-        second.copy(second.place + at, src + at, part);
+        also(second.place + at, src + at, part);
     }
 }
 

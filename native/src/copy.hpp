@@ -19,16 +19,23 @@ bool copies_slowly(std::uintptr_t dst, std::uintptr_t src);
 // copy_bytes where the processor has no streaming stores.
 void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n);
 
+// How results reach memory. `streaming` goes around the caches, for outputs much larger than those that
+// nobody reads soon; it is complete (fenced) when whatever writes them returns. Only a hint: where the
+// processor has no such stores, or `dst` is not aligned to its elements, it means `cached`.
+enum class Stores : std::uint8_t { cached, streaming };
+
 using CopyFn = void (*)(std::byte* dst, const std::byte* src, std::size_t n);
+
+CopyFn copy_by(Stores stores);
 
 // Where else a copy goes, and how; to one place only if it is null.
 struct Second {
     std::byte* place = nullptr;
-    CopyFn copy = copy_bytes;
+    Stores stores = Stores::cached;
 };
 
 // Copies to both places, so that the source is read once: a page at a time through the caches, all at once
 // where one of them goes around these, which is waited for at the end.
-void copy_twice(CopyFn copy, std::byte* dst, Second second, const std::byte* src, std::size_t n);
+void copy_twice(Stores stores, std::byte* dst, Second second, const std::byte* src, std::size_t n);
 
 }  // namespace collectives

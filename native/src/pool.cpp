@@ -156,7 +156,7 @@ bool Pool::get(std::size_t half) {
 }
 
 void Pool::copy_out(std::size_t half, std::uint64_t piece) {
-    const auto copy = stores_ == Stores::streaming ? copy_streaming : copy_bytes;
+    const CopyFn copy = copy_by(stores_);
     const Part& part = parts_[half];
     const bool adds_last = part.position + 1 == size_;
     const std::size_t n = length_of(half, piece);

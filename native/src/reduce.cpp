@@ -4,6 +4,8 @@
 
 namespace collectives {
 
+namespace {
+
 const Kernels& kernels_of(Isa isa) {
     switch (isa) {
 #if defined(__x86_64__)
@@ -16,6 +18,8 @@ const Kernels& kernels_of(Isa isa) {
             return kernels_baseline;
     }
 }
+
+}  // namespace
 
 ReduceFn reduce_kernel(DType dtype, Op op, Stores stores) {
     return reduce_kernel(dtype, op, stores, selected_isa());

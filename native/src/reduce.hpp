@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "copy.hpp"
 #include "cpu.hpp"
 #include "types.hpp"
 
@@ -26,11 +27,6 @@ namespace collectives {
 // `n_sources` is at least 1; with `count` 0 nothing is touched. Never throws, never allocates.
 using ReduceFn = void (*)(std::byte* dst, const std::byte* const* sources, std::size_t n_sources,
                           std::size_t count, double scale);
-
-// How results reach memory. `streaming` goes around the caches, for outputs much larger than those that
-// nobody reads soon; it is complete (fenced) when the kernel returns. Only a hint: where the processor has no
-// such stores, or `dst` is not aligned to its elements, it means `cached`.
-enum class Stores : std::uint8_t { cached, streaming };
 
 // The same to several places at once, around the caches, so that reading and writing go on side by side: sums
 // and averages of floats and complex numbers, of two sources at least. All places lie equally far behind a

@@ -18,6 +18,4 @@ extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
 #endif
 
-const Kernels& kernels_of(Isa isa);
-
 }  // namespace collectives

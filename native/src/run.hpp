@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "caster.hpp"
-#include "copy.hpp"
 #include "flat.hpp"
 #include "pool.hpp"
 #include "program.hpp"
@@ -271,7 +270,6 @@ class Run {
     bool is_streamed(const Task& task) const;
     // Large results that no later step reads go around the caches.
     Stores stores(const Task& task) const;
-    CopyFn copy_for(const Task& task) const;
     bool fits_caches() const;
     // n bytes of `operands_` reduced to `dst`.
     void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;

@@ -21,10 +21,6 @@ Stores Run::stores(const Task& task) const {
                                                                               : Stores::cached;
 }
 
-CopyFn Run::copy_for(const Task& task) const {
-    return stores(task) == Stores::streaming ? copy_streaming : copy_bytes;
-}
-
 void Run::send(const Task& task, State& state) {
     if (is_relayed(task, task.peers[0])) return cast(task, state);
     Link& to = link(task.peers[0]);
@@ -49,7 +45,7 @@ std::size_t Run::write_echoed(const Task& task, ShmLink* to, std::uint64_t from,
     std::byte* const place = at(copy.dst);
     if (data == place || copied.done < from || !to->stages(data + from, n)) return write(n, Second{});
     if (copied.done > from) return write(std::min<std::size_t>(n, copied.done - from), Second{});
-    const std::size_t written = write(n, Second{place + from, copy_for(copy)});
+    const std::size_t written = write(n, Second{place + from, stores(copy)});
     copied.done += written;
     echoes_ = written > 0 && copied.done < copy.length;
     return written;
@@ -301,7 +297,7 @@ void Run::copy(const Task& task, State& state) {
         echoes_ = false;  // one turn's wait: who sends may have no room
         return;
     }
-    copy_for(task)(to + state.done, from + state.done, static_cast<std::size_t>(n));
+    copy_by(stores(task))(to + state.done, from + state.done, static_cast<std::size_t>(n));
     state.done += n;
 }
 

@@ -123,7 +123,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
         if (changes_places_ && places_.has_some()) {
             if (!has_line()) return 0;
             const std::uint32_t number = places_.give();
-            copy_twice(copy_bytes, places_.at(number), second, data, n);
+            copy_twice(Stores::cached, places_.at(number), second, data, n);
             announce(0, n, Staged::unsaid, number + 1);
             return n;
         }
@@ -311,7 +311,7 @@ bool ShmLink::next_slice() {
 }
 
 std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
-    const auto copy = stores == Stores::streaming ? copy_streaming : copy_bytes;
+    const CopyFn copy = copy_by(stores);
     std::size_t done = 0;
     while (done < n && next_slice()) {
         std::size_t part = 0;

@@ -37,7 +37,7 @@ std::array<double, 2> ReadCosts::of(std::size_t size_class) const {
 Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader,
                                Second second) {
     if (n < smallest_timed) {
-        copy_twice(copy_bytes, dst, second, src, n);
+        copy_twice(Stores::cached, dst, second, src, n);
         return Staged::unsaid;
     }
     if (uses_++ % asked_after == 0) {
@@ -45,7 +45,7 @@ Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t
     }
     const std::size_t way = faster_.next(n);
     const auto began = Faster::Clock::now();
-    copy_twice(way == 0 ? copy_bytes : copy_streaming, dst, second, src, n);
+    copy_twice(way == 0 ? Stores::cached : Stores::streaming, dst, second, src, n);
     const auto taken = Faster::Clock::now() - began;
     faster_.took(n, way, second.place == nullptr ? taken : taken / 2);
     return way == 0 ? Staged::cached : Staged::streamed;
