@@ -14,9 +14,14 @@ constexpr std::uint32_t fewest_looks = 4;
 constexpr std::uint32_t most_looks = 384;
 // and the slower one again after so many times as many.
 constexpr std::uint32_t look_after = 128;
-constexpr double clearly = 1.1;  // slower
-constexpr double weight = 0.25;  // of a new sample
-constexpr double worst = 0.5;    // of what is known: a slower one may have been interrupted
+// One that is much slower is tried no longer than for a part in so many of that, and so may be sooner again.
+constexpr double much = 3;
+constexpr std::uint32_t beginning = 24;
+constexpr std::uint32_t look_soon = 16;
+constexpr double clearly = 1.1;       // slower
+constexpr std::uint32_t at_once = 4;  // times as fast is a way doubted that is much slower
+constexpr double weight = 0.25;       // of a new sample
+constexpr double worst = 0.5;         // of what is known: a slower one may have been interrupted
 
 }  // namespace
 
@@ -35,24 +40,38 @@ void Faster::Choice::look(std::size_t way, std::size_t n) {
     rate[way] = 0;
 }
 
+bool Faster::Choice::is_hopeless() const {
+    return left < looks && (looks - left) * beginning >= looks && rate[1 - tried] > 0 &&
+           cost(tried) > much * cost(1 - tried);
+}
+
+std::size_t Faster::Choice::settle(std::size_t way) {
+    settled = true;
+    again = false;
+    chosen = way;
+    patience = looks * (cost(1 - way) > much * cost(way) ? look_soon : look_after);
+    uses = behind = 0;
+    return chosen;
+}
+
 std::size_t Faster::Choice::next(std::size_t n) {
     if (settled) {
-        behind = cost(chosen) > clearly * cost(1 - chosen) ? behind + 1 : 0;
-        again = behind == looks;
-        if (++uses < looks * look_after && !again) return chosen;
+        const double slower = cost(chosen) / cost(1 - chosen);
+        behind = slower > much ? behind + at_once : slower > clearly ? behind + 1 : 0;
+        again = behind >= looks;
+        if (++uses < patience && !again) return chosen;
         settled = false;
         look(1 - chosen, n);
     } else if (looks == 0) {
         again = true;
         look(1 - chosen, n);
+    } else if (is_hopeless()) {
+        return settle(1 - tried);
     } else if (left == 0 && again) {
         again = false;
         look(chosen, n);
     } else if (left == 0) {
-        settled = true;
-        chosen = cost(1) < cost(0) ? 1 : 0;
-        uses = behind = 0;
-        return chosen;
+        return settle(cost(1) < cost(0) ? 1 : 0);
     }
     --left;
     return tried;

@@ -2,7 +2,8 @@
 //
 // Machines differ in it, and a virtual machine may change within seconds. Sizes do, too, as there are caches.
 // A way may be slow for a while only because others have had the caches. So it is left only after the other
-// one and then it have been tried once more, each long enough for the caches to be as it leaves them.
+// one and then it have been tried once more, each long enough for the caches to be as it leaves them; unless
+// one of them takes several times as long as the other.
 //
 // Invariant: the choice changes the speed only. One user at a time.
 #pragma once
@@ -38,16 +39,21 @@ class Faster {
         std::array<double, 2> rate{};  // bytes per second
         std::array<double, 2> later{};
         bool settled = false;  // on the chosen one
-        std::size_t chosen = 1;
-        std::uint32_t uses = 0;    // since then,
-        std::uint32_t behind = 0;  // of the last of which so many found it the slower one
-        std::size_t tried = 1;     // otherwise
-        std::uint32_t looks = 0;   // so many times on end,
-        std::uint32_t left = 0;    // so many of them from now on,
-        bool again = false;        // and then the chosen one
+        std::size_t chosen = 0;
+        std::uint32_t patience = 0;  // for so many uses,
+        std::uint32_t uses = 0;      // of which these have been,
+        std::uint32_t behind = 0;    // the last of which found it the slower one
+        std::size_t tried = 0;       // otherwise
+        std::uint32_t looks = 0;     // so many times on end,
+        std::uint32_t left = 0;      // so many of them from now on,
+        bool again = false;          // and then the chosen one
 
         double cost(std::size_t way) const { return 1 / rate[way] + later[way]; }
         void look(std::size_t way, std::size_t n);
+        // Whether the way that is tried has lost already.
+        bool is_hopeless() const;
+        // Go that way from now on.
+        std::size_t settle(std::size_t way);
         std::size_t next(std::size_t n);
     };
 

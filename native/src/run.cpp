@@ -21,12 +21,14 @@ constexpr std::uint64_t pulled_below = 32 << 20;
 // Where the kernel is slower than a copy, two copies are faster than one. From these sizes on that one is
 // faster all the same where both ends do half of it, or ranks share cores.
 constexpr std::uint64_t helped_slowly_from = 4 << 20;
-constexpr std::uint64_t pulled_slowly_from = 512 << 10;
+constexpr std::uint64_t pulled_slowly_from = 1 << 20;
 constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in the caches
 // Longer messages to those who send some back do not go by places: twice as much as these hold, less where
-// ranks share caches. One to several peers, among few ranks, goes to each by itself up to that size.
+// ranks share caches, as much as these hold where few ranks do and add up what comes. One to several peers,
+// among few ranks, goes to each by itself up to that size.
 constexpr std::uint64_t placed_with_cores = 2 << 20;
 constexpr std::uint64_t placed_crowded = 512 << 10;
+constexpr std::uint64_t placed_combined = 1 << 20;
 constexpr std::uint64_t placed_apart = 256 << 10;
 // A message that only goes one way is written and read at the same time, piece by piece.
 constexpr std::uint32_t pieces_one_way = 8;
@@ -81,11 +83,15 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         const auto others = static_cast<std::size_t>(std::max(program.size - 1, 1));
         context_.staged_in_turn = std::min(geometry.link_staging(), written) / others;
     }
-    if (!only_sends) context_.placed_up_to = workshop_.crowded ? placed_crowded : placed_with_cores;
+    const bool few = program.size <= static_cast<int>(most_apart);
+    if (!only_sends) {
+        context_.placed_up_to = !workshop_.crowded            ? placed_with_cores
+                                : few && program.combines > 0 ? placed_combined
+                                                              : placed_crowded;
+    }
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
-    cast_context_.placed_up_to =
-        program.size <= static_cast<int>(most_apart) ? std::min(context_.placed_up_to, placed_apart) : 0;
+    cast_context_.placed_up_to = few ? std::min(context_.placed_up_to, placed_apart) : 0;
     cast_context_.pulled_from = ~std::uint64_t{0};
     context_.pulled_from = pulled_from_of(program, request.in == request.out);
     const bool helps = !workshop_.crowded && only_sends;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "copy.hpp"
 #include "error.hpp"
@@ -62,8 +63,9 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     released_ = 0;
     started_ = false;
     restaged_ = 0;
-    changes_places_ =
-        !same_process_ && length >= page_size && length <= context.placed_up_to && places_.has_some();
+    fits_places_ = !same_process_ && length >= page_size && length <= context.placed_up_to;
+    changes_places_ = fits_places_ && places_.has_some();
+    waited_ = false;
 }
 
 std::size_t ShmLink::longest_piece() const {
@@ -120,15 +122,19 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     if (n == 0) return 0;
     if (stages(data, n)) {
         n = std::min(n, longest_piece());
-        if (changes_places_ && places_.has_some()) {
+        if (fits_places_ && places_.has_some()) {
             if (!has_line()) return 0;
+            waited_ = false;
             const std::uint32_t number = places_.give();
             copy_twice(Stores::cached, places_.at(number), second, data, n);
             announce(0, n, Staged::unsaid, number + 1);
             return n;
         }
+        // What the peer sends at the same time comes in one, most likely.
+        if (changes_places_ && !std::exchange(waited_, true)) return 0;
         std::byte* const slot = staging_for(n);
         if (slot == nullptr) return 0;
+        waited_ = false;
         const Staged staged = stage_(slot, data, n, theirs_->header().read_costs, second);
         announce(own_->offset_of(slot), n, staged);
         return n;

@@ -147,7 +147,9 @@ class ShmLink final : public Link {
     std::uint64_t restaged_ = 0;      // up to here the message is staged by the link itself
     std::uint64_t line_ = 0;          // lines written on this link so far
     std::uint64_t acknowledged_ = 0;  // as last seen
-    bool changes_places_ = false;     // the message lies in `places_` as long as some are ours
+    bool fits_places_ = false;        // the message lies in `places_` where some are ours
+    bool changes_places_ = false;     // and some were when it began
+    bool waited_ = false;             // a turn, for one of them
     StagingCopy stage_;
     std::uint64_t passed_ = 0;  // bytes of staging memory used, and passed over, so far
     std::array<std::uint64_t, lines_per_link> passed_by_{};  // as of each line

@@ -30,8 +30,8 @@ int uses_of_faster(Faster& faster, std::size_t n, int uses, std::array<std::chro
 
 TEST_CASE("both ways are tried, and the faster one is gone from then on") {
     Faster faster(smallest);
-    CHECK(uses_of_faster(faster, smallest, 2 * looks, {400us, 20us}) == looks);
-    CHECK(uses_of_faster(faster, smallest, 100, {400us, 20us}) >= 95);
+    CHECK(uses_of_faster(faster, smallest, 2 * looks, {40us, 20us}) == looks);
+    CHECK(uses_of_faster(faster, smallest, 100, {40us, 20us}) >= 95);
 }
 
 TEST_CASE("a way that has become the faster one is found again") {
@@ -88,4 +88,21 @@ TEST_CASE("what a way costs later on counts, once it is known of both") {
     CHECK(uses_of_faster(faster, smallest, 50, {400us, 20us}) <= 3 * looks);
     uses_of_faster(faster, 64 * smallest, 20, {400us, 20us});
     CHECK(uses_of_faster(faster, 64 * smallest, 50, {400us, 20us}) >= 45);
+}
+
+TEST_CASE("a way that is many times slower is hardly tried, and soon found when it no longer is") {
+    constexpr std::size_t small = smallest / 16;
+    Faster faster(small);
+    uses_of_faster(faster, small, 200, {4000us, 20us});
+    const int slow = 5000 - uses_of_faster(faster, small, 5000, {4000us, 20us});
+    CHECK(slow >= 2);  // tried all the same
+    CHECK(slow <= 5000 / 200);
+    CHECK(uses_of_faster(faster, small, 1000, {10us, 20us}) >= 500);
+}
+
+TEST_CASE("a way that becomes many times slower is left within a part of a trial") {
+    constexpr std::size_t small = smallest / 16;  // 48 are a look
+    Faster faster(small);
+    uses_of_faster(faster, small, 200, {40us, 20us});
+    CHECK(uses_of_faster(faster, small, 200, {40us, 4000us}) >= 200 - 48);
 }
