@@ -17,6 +17,7 @@ constexpr std::uint32_t look_after = 128;
 // One that is much slower is tried no longer than for a part in so many of that, and so may be sooner again.
 constexpr double much = 3;
 constexpr std::uint32_t beginning = 24;
+constexpr std::uint32_t fewest_in_beginning = 3;  // one of them may have been interrupted
 constexpr std::uint32_t look_soon = 16;
 constexpr double clearly = 1.1;       // slower
 constexpr std::uint32_t at_once = 4;  // times as fast is a way doubted that is much slower
@@ -41,7 +42,8 @@ void Faster::Choice::look(std::size_t way, std::size_t n) {
 }
 
 bool Faster::Choice::is_hopeless() const {
-    return left < looks && (looks - left) * beginning >= looks && rate[1 - tried] > 0 &&
+    const std::uint32_t looked = looks - left;
+    return looked >= fewest_in_beginning && looked * beginning >= looks && rate[1 - tried] > 0 &&
            cost(tried) > much * cost(1 - tried);
 }
 

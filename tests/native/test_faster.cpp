@@ -106,3 +106,16 @@ TEST_CASE("a way that becomes many times slower is left within a part of a trial
     uses_of_faster(faster, small, 200, {40us, 20us});
     CHECK(uses_of_faster(faster, small, 200, {40us, 4000us}) >= 200 - 48);
 }
+
+TEST_CASE("a trial goes on though its first look was interrupted") {
+    Faster faster(smallest);
+    uses_of_faster(faster, smallest, 20, {40us, 20us});
+    int uses = 0;
+    while (faster.next(smallest) == 1 && uses < 1000) {
+        faster.took(smallest, 1, 20us);
+        ++uses;
+    }
+    REQUIRE(uses < 1000);
+    faster.took(smallest, 0, 50ms);
+    CHECK(uses_of_faster(faster, smallest, 50, {5us, 20us}) == 50);
+}
