@@ -47,6 +47,13 @@ std::uint64_t pulled_from_of(const Program& program, bool in_place) {
     return program.combines == 1 ? combined_from : several_combined_from;
 }
 
+bool are_few(const Program& program) { return program.size <= static_cast<int>(Run::most_apart); }
+
+std::uint64_t placed_up_to_of(const Program& program, bool crowded) {
+    if (!crowded) return placed_with_cores;
+    return are_few(program) && program.combines > 0 ? placed_combined : placed_crowded;
+}
+
 bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {
     const auto from_a = reinterpret_cast<std::uintptr_t>(a);
     const auto from_b = reinterpret_cast<std::uintptr_t>(b);
@@ -83,15 +90,10 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         const auto others = static_cast<std::size_t>(std::max(program.size - 1, 1));
         context_.staged_in_turn = std::min(geometry.link_staging(), written) / others;
     }
-    const bool few = program.size <= static_cast<int>(most_apart);
-    if (!only_sends) {
-        context_.placed_up_to = !workshop_.crowded            ? placed_with_cores
-                                : few && program.combines > 0 ? placed_combined
-                                                              : placed_crowded;
-    }
+    if (!only_sends) context_.placed_up_to = placed_up_to_of(program, workshop_.crowded);
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
-    cast_context_.placed_up_to = few ? std::min(context_.placed_up_to, placed_apart) : 0;
+    cast_context_.placed_up_to = are_few(program) ? std::min(context_.placed_up_to, placed_apart) : 0;
     cast_context_.pulled_from = ~std::uint64_t{0};
     context_.pulled_from = pulled_from_of(program, request.in == request.out);
     const bool helps = !workshop_.crowded && only_sends;

@@ -63,9 +63,11 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     released_ = 0;
     started_ = false;
     restaged_ = 0;
-    fits_places_ = !same_process_ && length >= page_size && length <= context.placed_up_to;
-    changes_places_ = fits_places_ && places_.has_some();
-    waited_ = false;
+    changes_places_ = fits_places() && places_.has_some();
+}
+
+bool ShmLink::fits_places() const {
+    return !same_process_ && length_ >= page_size && length_ <= sending_->placed_up_to;
 }
 
 std::size_t ShmLink::longest_piece() const {
@@ -122,9 +124,8 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     if (n == 0) return 0;
     if (stages(data, n)) {
         n = std::min(n, longest_piece());
-        if (fits_places_ && places_.has_some()) {
+        if (fits_places() && places_.has_some()) {
             if (!has_line()) return 0;
-            waited_ = false;
             const std::uint32_t number = places_.give();
             copy_twice(Stores::cached, places_.at(number), second, data, n);
             announce(0, n, Staged::unsaid, number + 1);
@@ -134,7 +135,6 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
         if (changes_places_ && !std::exchange(waited_, true)) return 0;
         std::byte* const slot = staging_for(n);
         if (slot == nullptr) return 0;
-        waited_ = false;
         const Staged staged = stage_(slot, data, n, theirs_->header().read_costs, second);
         announce(own_->offset_of(slot), n, staged);
         return n;
@@ -186,6 +186,7 @@ std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n, Staged stag
     line.slice.staged = staged;
     line.slice.place = place;
     publish(line);
+    waited_ = false;
     written_ += n;
     count_sent(n);
     if (direct_.empty()) released_ = written_;

@@ -119,7 +119,9 @@ class ShmLink final : public Link {
     // The peer writes nothing of ours any more.
     void end_joint();
     Line& next_line();
-    // The longest piece of this message.
+    // Whether this message lies in `places_` as long as some are ours.
+    bool fits_places() const;
+    // The longest piece of it.
     std::size_t longest_piece() const;
     // Where to stage the next n bytes of the message; nullptr as long as the peer reads there.
     std::byte* staging_for(std::size_t n);
@@ -147,8 +149,7 @@ class ShmLink final : public Link {
     std::uint64_t restaged_ = 0;      // up to here the message is staged by the link itself
     std::uint64_t line_ = 0;          // lines written on this link so far
     std::uint64_t acknowledged_ = 0;  // as last seen
-    bool fits_places_ = false;        // the message lies in `places_` where some are ours
-    bool changes_places_ = false;     // and some were when it began
+    bool changes_places_ = false;     // the message fits `places_`, some of which were ours when it began
     bool waited_ = false;             // a turn, for one of them
     StagingCopy stage_;
     std::uint64_t passed_ = 0;  // bytes of staging memory used, and passed over, so far
