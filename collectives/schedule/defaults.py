@@ -24,12 +24,14 @@ reduce          any  any  any   hierarchical_binomial   hosts=2- per-host=2-  : 
 allreduce       self,inproc      1-2   64K   one_shot             : one synchronisation; both read all of a small array
 allreduce       shm              1-2   40K   one_shot             : one synchronisation; both read all of a small array
 allreduce       inproc           3-4   4K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              3     2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
+allreduce       shm              3     4K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
 allreduce       shm              3     128K  tree       crowded=yes : fewest messages, each of which waits for a core
-allreduce       shm              4     16K   one_shot   crowded=yes : one synchronisation; reading all copies is cheap
+allreduce       shm              4     8K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
+allreduce       shm              4     32K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           3-4   64K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc,shm       5-64  2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              5-64  128K  claim      crowded=yes : whoever has a core reduces for all
+allreduce       shm              5-8   128K  claim      crowded=yes : whoever has a core reduces for all
+allreduce       shm              9-64  64K   claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           5-8   128K  claim      crowded=yes : whoever has a core reduces for all
 allreduce       inproc           9-64  1M    claim      crowded=yes : whoever has a core reduces for all
 allreduce       shm              3-64  any   two_shot   crowded=yes : all add up in one place

@@ -83,7 +83,8 @@ std::size_t Geometry::flat_offset() const {
 }
 
 std::size_t Geometry::flat_data_offset() const {
-    return flat_offset() + round_up(sizeof(FlatBoard) + flat_slots * size * sizeof(FlatLine), page_size);
+    const std::size_t lines = flat_slots * flat_lines_per_rank * size;
+    return flat_offset() + round_up(sizeof(FlatBoard) + lines * sizeof(FlatLine), page_size);
 }
 
 std::size_t Geometry::flat_large_offset() const {

@@ -116,8 +116,10 @@ struct Header {
     alignas(cache_line) std::atomic<std::int32_t> core;
     // When the owner's last call began, and the same below zero once it has ended.
     alignas(cache_line) std::atomic<Clock::rep> entered;
-    // What it costs the owner to read what others have staged.
+    // What it costs the owner to read what others have staged, and, with what else is added to them, sums of
+    // another core's ranks.
     ReadCosts read_costs;
+    ReadCosts sum_costs;
     // What the owner is running; read only to find and explain a mismatch. The last collectives by their
     // sequence, and, at the end, the last message to or from one rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest;
@@ -155,9 +157,13 @@ inline constexpr std::size_t flat_slots = 8;
 inline constexpr std::uint64_t on_board = 4 << 10;  // bytes beside each line
 inline constexpr std::size_t large_slots = 2;       // for what is longer: as many may be there at once
 
+// What each operation has on a board: a line for each rank, and for each core that ranks share, of which
+// there are no more, one for the sum of what they say and one whose tag counts who has come.
+inline constexpr std::size_t flat_lines_per_rank = 3;
+
 struct FlatBoard {
     std::atomic<std::uint32_t> sleepers;  // ranks that sleep until something is said
-    FlatLine lines[];                     // [flat_slots][size]
+    FlatLine lines[];                     // [flat_slots][flat_lines_per_rank][size]
 };
 
 enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };

@@ -8,6 +8,10 @@
 // time, for what does not fit into a line: each writes where it has read. Several ranks all hold what they
 // have read, and writing there takes it from each: they use more places in turn than their caches hold.
 //
+// Ranks that share cores and all add up what all say may do so core by core: the last one to come on a core
+// adds up what its ranks say, and all ranks read these sums. What another core has written they read once a
+// core, then, not once for each rank there.
+//
 // Invariant: operations on a board have numbers, the same on every rank, and are done in their order. What is
 // said in one stays until all have done it: whoever has a line in an operation has done all before it, so the
 // one `flat_slots` later (`large_slots` where it is large) may overwrite it once all ranks have a line in the
@@ -17,6 +21,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "arena.hpp"
@@ -66,16 +71,66 @@ class Flat {
     // All ranks have.
     void all_said(std::uint64_t number) { done_by_all_ = number - 1; }
 
+    // --- core by core
+    // Once, before what follows, with the memory of each rank, which says what core it shares. Where one of
+    // them does not know, the two halves of the ranks count as such.
+    void share_cores(std::span<const std::shared_ptr<Arena>> arenas);
+    std::size_t cores() const { return cores_; }
+    std::size_t core_of(std::size_t rank) const { return core_of_[rank]; }
+    // The ranks of this one's core, itself too, ascending.
+    std::span<const std::size_t> mates() const { return mates_; }
+
+    enum class Arrival : std::uint8_t {
+        early,      // what this rank says is there for the last of its mates
+        last,       // it is to add up what they have said, and say that
+        unexpected  // some of them are in another operation
+    };
+    Arrival arrive(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
+    // Say the sum of n bytes that `add(place, stores)` writes. It lies where other cores have read before.
+    template <typename Add>
+    void say_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n, Add add) {
+        std::byte* const place = place_of_sum(number, core_of_[rank_], rank_, n);
+        Staged staged = Staged::unsaid;
+        if (n < smallest_staged_sum || reader_of_sums_ == nullptr) {
+            add(place, Stores::cached);
+        } else {
+            staged = stage_sum_.write(n, reader_of_sums_->header().sum_costs,
+                                      [&](Stores stores) { add(place, stores); });
+        }
+        say_sum(number, fingerprint, staged);
+    }
+    // Whether that core's is there; its fingerprint then.
+    bool has_sum(std::uint64_t number, std::size_t core, std::uint32_t& fingerprint) const {
+        return has_said(number, sum_line(number, core), fingerprint);
+    }
+    // Once it is there, who has added it up, how it came there, and the sum, n bytes.
+    std::size_t adder(std::uint64_t number, std::size_t core) const {
+        return sum_line(number, core).taken.load(std::memory_order_relaxed) & 0xffffffff;
+    }
+    Staged staged_sum(std::uint64_t number, std::size_t core) const {
+        return static_cast<Staged>(sum_line(number, core).taken.load(std::memory_order_relaxed) >> 32);
+    }
+    const std::byte* sum(std::uint64_t number, std::size_t core, std::size_t n) const {
+        return place_of_sum(number, core, adder(number, core), n);
+    }
+
     std::atomic<std::uint32_t>& sleepers() const { return board_->sleepers; }
 
   private:
+    // Shorter sums are stored as anything is.
+    static constexpr std::size_t smallest_staged_sum = 4 << 10;
+
     bool has_reached(std::uint64_t number, std::size_t rank) const;
-    std::size_t index(std::uint64_t number, std::size_t rank) const {
-        return number % flat_slots * size_ + rank;
+    FlatLine& line(std::uint64_t number, std::size_t rank, std::size_t kind = 0) const {
+        return board_->lines[(number % flat_slots * flat_lines_per_rank + kind) * size_ + rank];
     }
-    FlatLine& line(std::uint64_t number, std::size_t rank) const {
-        return board_->lines[index(number, rank)];
+    FlatLine& sum_line(std::uint64_t number, std::size_t core) const { return line(number, core, 1); }
+    FlatLine& arrivals(std::uint64_t number, std::size_t core) const { return line(number, core, 2); }
+    std::byte* place_of_sum(std::uint64_t number, std::size_t core, std::size_t adder, std::size_t n) const {
+        return n <= FlatLine::inline_bytes ? sum_line(number, core).data.data()
+                                           : place_beside(number, adder, n);
     }
+    void say_sum(std::uint64_t number, std::uint32_t fingerprint, Staged staged);
     void put(std::uint64_t number, const std::byte* data, std::size_t n);
     void tell_staged(std::uint64_t number, Staged staged);
     // Where n bytes are said: in the line, beside it, or where there is room for more.
@@ -91,7 +146,12 @@ class Flat {
     FlatBoard* board_ = nullptr;
     StagingCopy stage_;  // of what is large
     std::uint64_t count_ = 0;
-    std::uint64_t done_by_all_ = 0;  // as far as is known
+    std::uint64_t done_by_all_ = 0;          // as far as is known
+    StagingCopy stage_sum_{7};               // an odd number: places come in turn
+    std::shared_ptr<Arena> reader_of_sums_;  // of a rank on another core; null if there is none
+    std::size_t cores_ = 0;
+    std::vector<std::size_t> core_of_;  // by rank
+    std::vector<std::size_t> mates_;
 };
 
 }  // namespace collectives

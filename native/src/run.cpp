@@ -115,6 +115,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     active_.clear();
     shows_memory_ = false;
     way_ = choose_way();
+    by_core_ = adds_by_core();
     if (way_ != Way::links) take_number(earlier);
     if (together_) together_->abandon();
     if (program.shared && workshop_.together) number_pieces();

@@ -98,12 +98,9 @@ class Run {
     bool any_awaited(Predicate predicate, std::vector<Awaited>& kept) {
         if (waits_for_lines()) {
             const std::span<const int> sources = operation().program().sources;
-            return std::any_of(
-                sources.begin() + static_cast<std::ptrdiff_t>(said_), sources.end(), [&](int peer) {
-                    std::uint32_t fingerprint = 0;
-                    return predicate(peer) &&
-                           !board_->has_said(number_, static_cast<std::size_t>(peer), fingerprint);
-                });
+            const std::size_t seen = by_core_ ? 0 : said_;
+            return std::any_of(sources.begin() + static_cast<std::ptrdiff_t>(seen), sources.end(),
+                               [&](int peer) { return predicate(peer) && is_late(peer); });
         }
         kept.clear();
         awaited(kept);
@@ -166,6 +163,14 @@ class Run {
     // Say what this rank has to say; false as long as that must wait.
     bool say();
     bool has_everyone_said();
+    // Whether that peer has still to say something, or to add up what its mates have said.
+    bool is_late(int peer) const;
+    // Ranks that share cores add up what all say core by core: say so, or, as the last one there, the sum.
+    bool adds_by_core() const;
+    void say_by_core();
+    bool has_every_sum();
+    void add_sums();
+    void add_operands(std::byte* dst, std::size_t n, double scale, Stores stores) const;
     // One of them has ordinary memory.
     void go_to_pool();
     // Whether all of it is done.
@@ -189,7 +194,7 @@ class Run {
     // Whether it is lines of others that are missing there, and nothing else.
     bool waits_for_lines() const {
         return way_ != Way::links && has_come_ && !in_pool_ && behind_ == nullptr && !error_ && !held_ &&
-               said_ < operation().program().sources.size();
+               said_ < (by_core_ ? board_->cores() : operation().program().sources.size());
     }
     // Whose doing is missing there.
     void late_on_board(std::vector<int>& ranks);
@@ -292,7 +297,8 @@ class Run {
     Flat* board_ = nullptr;
     std::uint64_t number_ = 0;           // there
     const Run* before_there_ = nullptr;  // the last earlier one there
-    std::size_t said_ = 0;               // of the sources so many have, in their order
+    bool by_core_ = false;               // what is said is added up core by core
+    std::size_t said_ = 0;               // of the sources so many have, in their order, or so many cores
     bool asleep_ = false;                // and those who say something know
     std::size_t taken_ = 0;              // of the tasks, so many are done
     std::uint32_t piece_ = 0;            // of the reduction done together, the next piece's number

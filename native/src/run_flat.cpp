@@ -87,7 +87,7 @@ bool Run::advance_on_board() {
         if (!say()) return false;
         has_come_ = moved = true;
     }
-    const bool all = has_everyone_said();
+    const bool all = by_core_ ? has_every_sum() : has_everyone_said();
     if (way_ == Way::open) {
         if (!all) return moved;
         board_->all_said(number_);
@@ -97,7 +97,11 @@ bool Run::advance_on_board() {
     if (way_ == Way::pool) moved |= advance_pool();
     if (!all || (way_ == Way::pool && !workshop_.pool->is_complete())) return moved;
     const Program& program = operation().program();
-    if (is_said() && !take_what_was_said()) return moved;
+    if (by_core_) {
+        add_sums();
+    } else if (is_said() && !take_what_was_said()) {
+        return moved;
+    }
     if (way_ == Way::exchange && !has_exchanged()) return moved;
     if (is_left_in_order() && !may_leave()) return moved;
     if (!program.says) {
@@ -121,7 +125,9 @@ bool Run::say() {
     }
     if (!program.says) return true;
     if (!board_->may_say(number_, length_said())) return false;
-    if (way_ == Way::exchange) {
+    if (by_core_) {
+        say_by_core();
+    } else if (way_ == Way::exchange) {
         const std::uint64_t offset = shown_at();
         shows_memory_ = offset != 0;
         board_->say_where(number_, context_.fingerprint, offset, at(*operation().flat()->given),
@@ -247,6 +253,14 @@ bool Run::reduce_what_was_said(const Task& task) {
     return work_together(task);
 }
 
+bool Run::is_late(int peer) const {
+    const auto rank = static_cast<std::size_t>(peer);
+    std::uint32_t fingerprint = 0;
+    // One that is in another operation says nothing to this one.
+    const bool said = board_->has_said(number_, rank, fingerprint) && fingerprint == context_.fingerprint;
+    return !said && !(by_core_ && board_->has_sum(number_, board_->core_of(rank), fingerprint));
+}
+
 void Run::late_on_board(std::vector<int>& ranks) {
     if (!has_its_turn()) return;
     if (!has_come_) {
@@ -259,11 +273,8 @@ void Run::late_on_board(std::vector<int>& ranks) {
     const std::vector<int>& sources = operation().program().sources;
     if (shows_memory_ && said_ == sources.size()) ranks.push_back(sources.front());
     if (is_left_in_order() && said_ == sources.size()) ranks.push_back(static_cast<int>(request_.call.root));
-    for (std::size_t i = said_; i < sources.size(); ++i) {
-        std::uint32_t fingerprint = 0;
-        if (!board_->has_said(number_, static_cast<std::size_t>(sources[i]), fingerprint)) {
-            ranks.push_back(sources[i]);
-        }
+    for (std::size_t i = by_core_ ? 0 : said_; i < sources.size(); ++i) {
+        if (is_late(sources[i])) ranks.push_back(sources[i]);
     }
 }
 

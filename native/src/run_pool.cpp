@@ -13,8 +13,6 @@ constexpr std::uint64_t smallest_pooled = 4 << 10;
 // around the caches.
 constexpr std::uint64_t most_cached = 4 << 20;
 
-bool rounds_each_time(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
-
 }  // namespace
 
 bool Run::may_be_pooled() const {

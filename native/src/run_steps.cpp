@@ -200,7 +200,7 @@ bool Run::is_relayed(const Task& task, int peer) const {
 
 // Links may not be there yet, so only what every rank knows alike decides.
 bool Run::is_done_together(const Task& task) const {
-    if (!task.shared || !workshop_.together || is_in_sections()) return false;
+    if (!task.shared || !workshop_.together || by_core_ || is_in_sections()) return false;
     // What is said lies there whole, so it is one piece, or it is not shared out.
     if (way_ == Way::flat) {
         return task.length > reduced_alone && task.length <= workshop_.arena->geometry().slot_bytes;

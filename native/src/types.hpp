@@ -36,6 +36,9 @@ inline constexpr std::array<std::string_view, 15> dtype_names{
 
 inline constexpr std::array<std::uint8_t, 15> dtype_sizes{2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16};
 
+// Whether each addition rounds more than it need: then fewer are better than faster ones.
+constexpr bool rounds_each_time(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
+
 inline constexpr std::array<std::string_view, 11> op_names{"sum", "prod", "min",  "max", "avg", "band",
                                                            "bor", "bxor", "land", "lor", "lxor"};
 
