@@ -91,6 +91,12 @@ std::size_t Geometry::flat_large_offset() const {
     return round_up(flat_data_offset() + flat_slots * size * on_board, page_size);
 }
 
+std::size_t Geometry::flat_given_offset() const {
+    return round_up(flat_large_offset() + large_places() * size * slot_bytes, page_size);
+}
+
+std::size_t Geometry::given_bytes() const { return std::max<std::size_t>(slot_bytes, on_board); }
+
 std::size_t Geometry::large_places() const {
     if (size == 2) return large_slots;  // who writes has read there last, the sooner the better
     constexpr std::size_t most = 4 * large_slots;
@@ -98,7 +104,7 @@ std::size_t Geometry::large_places() const {
 }
 
 std::size_t Geometry::heap_offset() const {
-    return round_up(flat_large_offset() + large_places() * size * slot_bytes, huge_page);
+    return round_up(flat_given_offset() + 2 * given_bytes(), huge_page);
 }
 
 std::size_t heap_reserve(int size) {

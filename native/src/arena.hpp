@@ -16,7 +16,7 @@
 //     accumulators               what all ranks add to, see Pool; of two ranks only
 //     copies                     of what they held, for ranks of one core; of two ranks only
 //     FlatBoard                  what ranks say in small operations, see Flat
-//     places                     what they say there that does not fit into a line
+//     places                     what they say there that does not fit into a line, and what two cores do
 //     heap                       arrays from Communicator.empty()
 #pragma once
 
@@ -116,10 +116,8 @@ struct Header {
     alignas(cache_line) std::atomic<std::int32_t> core;
     // When the owner's last call began, and the same below zero once it has ended.
     alignas(cache_line) std::atomic<Clock::rep> entered;
-    // What it costs the owner to read what others have staged, and, with what else is added to them, sums of
-    // another core's ranks.
+    // What it costs the owner to read what others have staged.
     ReadCosts read_costs;
-    ReadCosts sum_costs;
     // What the owner is running; read only to find and explain a mismatch. The last collectives by their
     // sequence, and, at the end, the last message to or from one rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest;
@@ -163,6 +161,7 @@ inline constexpr std::size_t flat_lines_per_rank = 3;
 
 struct FlatBoard {
     std::atomic<std::uint32_t> sleepers;  // ranks that sleep until something is said
+    std::array<FlatLine, 2> given;        // of two cores, in turn: what one of them says to the other
     FlatLine lines[];                     // [flat_slots][flat_lines_per_rank][size]
 };
 
@@ -188,6 +187,9 @@ struct Geometry {
     // An even number of places that are used in turn, of which few enough ranks write more than their caches
     // hold, until they write to the same one again.
     std::size_t large_places() const;
+    std::size_t flat_given_offset() const;
+    // The most that one core gives another one there.
+    std::size_t given_bytes() const;
     std::size_t heap_offset() const;
     std::size_t total() const { return heap_offset() + heap_bytes; }
 };
@@ -226,6 +228,8 @@ class Arena {
     FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
     // Room for `on_board` bytes beside each line.
     std::byte* flat_data() { return base_ + geometry_.flat_data_offset(); }
+    // Room for `given_bytes` of each of two cores.
+    std::byte* flat_given() { return base_ + geometry_.flat_given_offset(); }
     // Room for `slot_bytes` of each rank, [large_places][size].
     std::byte* flat_large() { return base_ + geometry_.flat_large_offset(); }
     // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.

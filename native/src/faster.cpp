@@ -79,7 +79,7 @@ std::size_t Faster::Choice::next(std::size_t n) {
     return tried;
 }
 
-std::size_t Faster::next(std::size_t n) { return choice_for(n).next(n * each_); }
+std::size_t Faster::next(std::size_t n) { return choice_for(n).next(n); }
 
 void Faster::took(std::size_t n, std::size_t way, Clock::duration taken) {
     Choice& choice = choice_for(n);

@@ -19,13 +19,11 @@ class Faster {
   public:
     using Clock = std::chrono::steady_clock;
 
-    // For `smallest` bytes or more; `each`: the way is asked for, and timed, one time in so many.
-    explicit Faster(std::size_t smallest, std::size_t each = 1) : smallest_(smallest), each_(each) {}
+    // For `smallest` bytes or more.
+    explicit Faster(std::size_t smallest) : smallest_(smallest) {}
 
     // The way to go with the next n bytes, 0 or 1.
     std::size_t next(std::size_t n);
-    // The one that has been found faster, or the first.
-    std::size_t chosen(std::size_t n) const { return choices_[class_of(n, smallest_)].chosen; }
     // How long n bytes took on that way.
     void took(std::size_t n, std::size_t way, Clock::duration taken);
 
@@ -62,7 +60,6 @@ class Faster {
     Choice& choice_for(std::size_t n) { return choices_[class_of(n, smallest_)]; }
 
     std::size_t smallest_;
-    std::size_t each_;
     std::array<Choice, classes> choices_;
 };
 

@@ -109,16 +109,13 @@ void Flat::share_cores(std::span<const std::shared_ptr<Arena>> arenas) {
     }
     cores_ = cores.size();
     for (std::size_t rank = 0; rank < size_; ++rank) {
-        if (core_of_[rank] == core_of_[rank_]) {
-            mates_.push_back(rank);
-        } else {
-            reader_of_sums_ = arenas[rank];
-        }
+        if (core_of_[rank] == core_of_[rank_]) mates_.push_back(rank);
     }
 }
 
 Flat::Arrival Flat::arrive(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data,
                            std::size_t n) {
+    ++turn_;
     std::atomic<std::uint64_t>& word = arrivals(number, core_of_[rank_]).tag;
     const std::uint64_t first = first_of(number, fingerprint);
     const auto has_begun = [&](std::uint64_t found) {
@@ -138,11 +135,17 @@ Flat::Arrival Flat::arrive(std::uint64_t number, std::uint32_t fingerprint, cons
     return count_of(next(found)) == mates_.size() ? Arrival::last : Arrival::early;
 }
 
-void Flat::say_sum(std::uint64_t number, std::uint32_t fingerprint, Staged staged) {
-    FlatLine& line = sum_line(number, core_of_[rank_]);
-    line.taken.store(std::uint64_t{static_cast<std::uint32_t>(staged)} << 32 | rank_,
-                     std::memory_order_relaxed);
-    line.tag.store(tag_of(number, fingerprint), std::memory_order_release);
+void Flat::say_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n) {
+    const std::size_t core = core_of_[rank_];
+    const auto tell = [&](FlatLine& line) {
+        line.taken.store(rank_, std::memory_order_relaxed);
+        line.tag.store(tag_of(number, fingerprint), std::memory_order_release);
+    };
+    if (cores_ == 2) {
+        copy_bytes(given(core, n), place_of_sum(number, n), n);
+        tell(given_line(core));
+    }
+    tell(sum_line(number, core));
 }
 
 bool Flat::has_reached(std::uint64_t number, std::size_t rank) const {

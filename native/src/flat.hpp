@@ -10,7 +10,8 @@
 //
 // Ranks that share cores and all add up what all say may do so core by core: the last one to come on a core
 // adds up what its ranks say, and all ranks read these sums. What another core has written they read once a
-// core, then, not once for each rank there.
+// core, then, not once for each rank there. Of two cores each gives the other one its sum in a place of its
+// own, and these change hands, too.
 //
 // Invariant: operations on a board have numbers, the same on every rank, and are done in their order. What is
 // said in one stays until all have done it: whoever has a line in an operation has done all before it, so the
@@ -86,40 +87,26 @@ class Flat {
         unexpected  // some of them are in another operation
     };
     Arrival arrive(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
-    // Say the sum of n bytes that `add(place, stores)` writes. It lies where other cores have read before.
-    template <typename Add>
-    void say_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n, Add add) {
-        std::byte* const place = place_of_sum(number, core_of_[rank_], rank_, n);
-        Staged staged = Staged::unsaid;
-        if (n < smallest_staged_sum || reader_of_sums_ == nullptr) {
-            add(place, Stores::cached);
-        } else {
-            staged = stage_sum_.write(n, reader_of_sums_->header().sum_costs,
-                                      [&](Stores stores) { add(place, stores); });
-        }
-        say_sum(number, fingerprint, staged);
+    // Where the last one adds up n bytes; then it says that.
+    std::byte* place_of_sum(std::uint64_t number, std::size_t n) const {
+        return place_of_sum(number, core_of_[rank_], rank_, n);
     }
+    void say_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n);
     // Whether that core's is there; its fingerprint then.
     bool has_sum(std::uint64_t number, std::size_t core, std::uint32_t& fingerprint) const {
-        return has_said(number, sum_line(number, core), fingerprint);
+        return has_said(number, line_of_sum(number, core), fingerprint);
     }
-    // Once it is there, who has added it up, how it came there, and the sum, n bytes.
+    // Once it is there, who has added it up, and the sum, n bytes.
     std::size_t adder(std::uint64_t number, std::size_t core) const {
-        return sum_line(number, core).taken.load(std::memory_order_relaxed) & 0xffffffff;
-    }
-    Staged staged_sum(std::uint64_t number, std::size_t core) const {
-        return static_cast<Staged>(sum_line(number, core).taken.load(std::memory_order_relaxed) >> 32);
+        return static_cast<std::size_t>(line_of_sum(number, core).taken.load(std::memory_order_relaxed));
     }
     const std::byte* sum(std::uint64_t number, std::size_t core, std::size_t n) const {
-        return place_of_sum(number, core, adder(number, core), n);
+        return is_given(core) ? given(core, n) : place_of_sum(number, core, adder(number, core), n);
     }
 
     std::atomic<std::uint32_t>& sleepers() const { return board_->sleepers; }
 
   private:
-    // Shorter sums are stored as anything is.
-    static constexpr std::size_t smallest_staged_sum = 4 << 10;
-
     bool has_reached(std::uint64_t number, std::size_t rank) const;
     FlatLine& line(std::uint64_t number, std::size_t rank, std::size_t kind = 0) const {
         return board_->lines[(number % flat_slots * flat_lines_per_rank + kind) * size_ + rank];
@@ -130,7 +117,18 @@ class Flat {
         return n <= FlatLine::inline_bytes ? sum_line(number, core).data.data()
                                            : place_beside(number, adder, n);
     }
-    void say_sum(std::uint64_t number, std::uint32_t fingerprint, Staged staged);
+    // Whether this rank reads that core's sum where it is given.
+    bool is_given(std::size_t core) const { return cores_ == 2 && core != core_of_[rank_]; }
+    std::size_t index_of_given(std::size_t core) const { return (core + turn_) % 2; }
+    FlatLine& given_line(std::size_t core) const { return board_->given[index_of_given(core)]; }
+    std::byte* given(std::size_t core, std::size_t n) const {
+        return n <= FlatLine::inline_bytes
+                   ? given_line(core).data.data()
+                   : arena_->flat_given() + index_of_given(core) * arena_->geometry().given_bytes();
+    }
+    const FlatLine& line_of_sum(std::uint64_t number, std::size_t core) const {
+        return is_given(core) ? given_line(core) : sum_line(number, core);
+    }
     void put(std::uint64_t number, const std::byte* data, std::size_t n);
     void tell_staged(std::uint64_t number, Staged staged);
     // Where n bytes are said: in the line, beside it, or where there is room for more.
@@ -146,9 +144,8 @@ class Flat {
     FlatBoard* board_ = nullptr;
     StagingCopy stage_;  // of what is large
     std::uint64_t count_ = 0;
-    std::uint64_t done_by_all_ = 0;          // as far as is known
-    StagingCopy stage_sum_{7};               // an odd number: places come in turn
-    std::shared_ptr<Arena> reader_of_sums_;  // of a rank on another core; null if there is none
+    std::uint64_t done_by_all_ = 0;  // as far as is known
+    std::uint64_t turn_ = 0;         // of operations core by core, so many
     std::size_t cores_ = 0;
     std::vector<std::size_t> core_of_;  // by rank
     std::vector<std::size_t> mates_;

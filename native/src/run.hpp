@@ -170,7 +170,7 @@ class Run {
     void say_by_core();
     bool has_every_sum();
     void add_sums();
-    void add_operands(std::byte* dst, std::size_t n, double scale, Stores stores) const;
+    void add_operands(std::byte* dst, std::size_t n, double scale) const;
     // One of them has ordinary memory.
     void go_to_pool();
     // Whether all of it is done.

@@ -32,8 +32,8 @@ void Run::say_by_core() {
                 const bool ours = static_cast<int>(rank) == operation().program().rank;
                 operands_.push_back(ours ? own : board_->said(number_, rank, n));
             }
-            board_->say_sum(number_, context_.fingerprint, n,
-                            [&](std::byte* place, Stores stores) { add_operands(place, n, 1.0, stores); });
+            add_operands(board_->place_of_sum(number_, n), n, 1.0);
+            board_->say_sum(number_, context_.fingerprint, n);
             break;
     }
     // It counts as late until then.
@@ -53,19 +53,15 @@ bool Run::has_every_sum() {
 
 void Run::add_sums() {
     const std::size_t n = length_said();
-    const std::size_t own_core = board_->core_of(static_cast<std::size_t>(operation().program().rank));
-    Staged staged = Staged::unsaid;
     operands_.clear();
     for (std::size_t core = 0; core < board_->cores(); ++core) {
         operands_.push_back(board_->sum(number_, core, n));
-        if (core != own_core) staged = board_->staged_sum(number_, core);
     }
-    workshop_.arena->header().sum_costs.time(
-        staged, n, n, [&] { add_operands(buffers_[buffer_out], n, scale_, Stores::cached); });
+    add_operands(buffers_[buffer_out], n, scale_);
 }
 
-void Run::add_operands(std::byte* dst, std::size_t n, double scale, Stores stores) const {
-    const ReduceFn kernel = operation().kernel(stores);
+void Run::add_operands(std::byte* dst, std::size_t n, double scale) const {
+    const ReduceFn kernel = operation().kernel(Stores::cached);
     kernel(dst, operands_.data(), operands_.size(), n / operation().unit(), scale);
 }
 

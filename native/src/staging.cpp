@@ -34,20 +34,16 @@ std::array<double, 2> ReadCosts::of(std::size_t size_class) const {
             costs_[size_class][1].load(std::memory_order_relaxed)};
 }
 
-std::size_t StagingCopy::choose(std::size_t n, const ReadCosts& reader) {
-    if (uses_++ % asked_after == 0) {
-        for (std::size_t c = 0; c < ReadCosts::classes; ++c) faster_.add(c, reader.of(c));
-    }
-    return faster_.next(n);
-}
-
 Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader,
                                Second second) {
     if (n < smallest_timed) {
         copy_twice(Stores::cached, dst, second, src, n);
         return Staged::unsaid;
     }
-    const std::size_t way = choose(n, reader);
+    if (uses_++ % asked_after == 0) {
+        for (std::size_t c = 0; c < ReadCosts::classes; ++c) faster_.add(c, reader.of(c));
+    }
+    const std::size_t way = faster_.next(n);
     const auto began = Faster::Clock::now();
     copy_twice(way == 0 ? Stores::cached : Stores::streaming, dst, second, src, n);
     const auto taken = Faster::Clock::now() - began;

@@ -48,37 +48,17 @@ class alignas(64) ReadCosts {
 
 class StagingCopy {
   public:
-    // `timed_each`: of what `write` writes one in so many is timed, where it is so short that clocks count.
-    explicit StagingCopy(std::uint32_t timed_each = 1)
-        : timed_each_(timed_each), faster_(smallest_timed, timed_each) {}
-
     // Copy n bytes, which somebody whose costs are `reader` will read, and to a second place. How, to be told
     // to who reads.
     Staged operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader,
                       Second second = {});
-    // The same for n bytes that `write(stores)` writes.
-    template <typename Write>
-    Staged write(std::size_t n, const ReadCosts& reader, Write write) {
-        const bool timed = ++writes_ % timed_each_ == 0;
-        const std::size_t way = timed ? choose(n, reader) : faster_.chosen(n);
-        const auto began = timed ? Faster::Clock::now() : Faster::Clock::time_point{};
-        write(way == 0 ? Stores::cached : Stores::streaming);
-        if (!timed) return Staged::unsaid;
-        faster_.took(n, way, Faster::Clock::now() - began);
-        return way == 0 ? Staged::cached : Staged::streamed;
-    }
 
   private:
-    // Below, copies had better not be streamed anywhere.
-    static constexpr std::size_t smallest_timed = 8 << 10;
+    static constexpr std::size_t smallest_timed = 8 << 10;  // below, streaming stores do not pay anywhere
     friend class ReadCosts;
 
-    std::size_t choose(std::size_t n, const ReadCosts& reader);
-
-    std::uint32_t timed_each_;
-    Faster faster_;
+    Faster faster_{smallest_timed};
     std::uint32_t uses_ = 0;
-    std::uint32_t writes_ = 0;
 };
 
 }  // namespace collectives

@@ -61,7 +61,8 @@ TEST_CASE("sums and averages of all sizes, wherever ranks are, also in place") {
     for (const Scheme scheme : {Scheme::inproc, Scheme::shm}) {
         for (const Homes& homes : many_homes) {
             const auto size = static_cast<int>(homes.size());
-            World world(size, scheme, 0, true, homes);
+            const std::size_t segment = homes.size() % 2 == 0 ? 0 : 256;
+            World world(size, scheme, segment, true, homes);
             world.each([&](int rank, Group& group) {
                 for (const std::size_t n : {0U, 1U, 28U, 29U, 500U, 1024U, 1025U, 5003U, 32'768U}) {
                     for (const Make make : {&flat, &flat_claim}) {
