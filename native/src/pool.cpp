@@ -29,11 +29,11 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
     : rank_(static_cast<std::size_t>(rank)),
       size_(arenas.size()),
       crowded_(crowded),
-      // Fewer and larger where ranks share a core: each turn begins with a switch.
+      // Fewer where ranks share a core, whose cache they would not fit.
       kept_(crowded ? accumulators / 2 : accumulators),
       arenas_(std::move(arenas)),
       middle_(find_middle()),
-      room_(accumulators * arenas_[0]->geometry().staging_bytes / kept_) {
+      room_(arenas_[0]->geometry().staging_bytes) {
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         parts_[half].arena = arenas_[first_of(half)].get();
         parts_[half].position = (rank_ + size_ - first_of(half)) % size_;
