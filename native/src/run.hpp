@@ -170,7 +170,6 @@ class Run {
     void say_by_core();
     bool has_every_sum();
     void add_sums();
-    void add_operands(std::byte* dst, std::size_t n, double scale) const;
     // One of them has ordinary memory.
     void go_to_pool();
     // Whether all of it is done.
@@ -278,6 +277,7 @@ class Run {
     bool fits_caches() const;
     // n bytes of `operands_` reduced to `dst`.
     void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;
+    void reduce_operands(std::byte* dst, std::size_t n, double scale, Stores stores) const;
     std::byte* scratch(std::uint64_t bytes);
 
     Workshop& workshop_;

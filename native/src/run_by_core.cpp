@@ -32,7 +32,7 @@ void Run::say_by_core() {
                 const bool ours = static_cast<int>(rank) == operation().program().rank;
                 operands_.push_back(ours ? own : board_->said(number_, rank, n));
             }
-            add_operands(board_->place_of_sum(number_, n), n, 1.0);
+            reduce_operands(board_->place_of_sum(number_, n), n, 1.0, Stores::cached);
             board_->say_sum(number_, context_.fingerprint, n);
             break;
     }
@@ -57,12 +57,7 @@ void Run::add_sums() {
     for (std::size_t core = 0; core < board_->cores(); ++core) {
         operands_.push_back(board_->sum(number_, core, n));
     }
-    add_operands(buffers_[buffer_out], n, scale_);
-}
-
-void Run::add_operands(std::byte* dst, std::size_t n, double scale) const {
-    const ReduceFn kernel = operation().kernel(Stores::cached);
-    kernel(dst, operands_.data(), operands_.size(), n / operation().unit(), scale);
+    reduce_operands(buffers_[buffer_out], n, scale_, Stores::cached);
 }
 
 }  // namespace collectives

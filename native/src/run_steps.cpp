@@ -141,8 +141,12 @@ void Run::reduce(const Task& task, State& state) {
 }
 
 void Run::apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const {
+    reduce_operands(dst, n, task.final ? scale_ : 1.0, stores);
+}
+
+void Run::reduce_operands(std::byte* dst, std::size_t n, double scale, Stores stores) const {
     const ReduceFn kernel = operation().kernel(stores);
-    kernel(dst, operands_.data(), operands_.size(), n / operation().unit(), task.final ? scale_ : 1.0);
+    kernel(dst, operands_.data(), operands_.size(), n / operation().unit(), scale);
 }
 
 void Run::post_receptions() {

@@ -260,4 +260,22 @@ inline std::vector<float> total(int size, std::size_t n) {
     return sum;
 }
 
+// Thirty sums of those sizes at a time, made in all those ways.
+inline void check_many_at_a_time(int rank, int size, Group& group, std::span<const std::size_t> sizes,
+                                 std::span<std::shared_ptr<const Program> (*const)(int, int)> makes,
+                                 int round) {
+    std::vector<std::vector<float>> xs(30);
+    std::vector<std::vector<float>> ys(30);
+    std::vector<std::shared_ptr<Job>> jobs;
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+        const std::size_t n = sizes[i % sizes.size()];
+        xs[i] = values(rank, n);
+        ys[i].resize(n);
+        const auto make = makes[(i / 2 + static_cast<std::size_t>(round)) % makes.size()];
+        jobs.push_back(group.start(sum_of_floats(make(rank, size), n), raw(xs[i]), raw(ys[i]), 30.0));
+    }
+    REQUIRE(group.wait(*jobs.back(), 30.0, {}));
+    for (std::size_t i = 0; i < ys.size(); ++i) REQUIRE(ys[i] == total(size, sizes[i % sizes.size()]));
+}
+
 }  // namespace collectives::testing

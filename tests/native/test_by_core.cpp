@@ -105,22 +105,8 @@ TEST_CASE("ranks that are ahead overwrite nothing that others have yet to read")
             constexpr std::array<std::size_t, 5> sizes{1, 700, 9'000, 20, 30'000};
             constexpr std::array<Make, 4> makes{flat, ring, flat_claim, pooled};
             for (int round = 0; round < 8; ++round) {
-                std::vector<std::vector<float>> xs(30);
-                std::vector<std::vector<float>> ys(30);
-                std::vector<std::shared_ptr<Job>> jobs;
                 if (rank == round % size) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-                for (std::size_t i = 0; i < xs.size(); ++i) {
-                    const std::size_t n = sizes[i % sizes.size()];
-                    xs[i] = values(rank, n);
-                    ys[i].resize(n);
-                    const Make make = makes[(i / 2 + static_cast<std::size_t>(round)) % makes.size()];
-                    jobs.push_back(
-                        group.start(sum_of_floats(make(rank, size), n), raw(xs[i]), raw(ys[i]), 30.0));
-                }
-                REQUIRE(group.wait(*jobs.back(), 30.0, {}));
-                for (std::size_t i = 0; i < ys.size(); ++i) {
-                    REQUIRE(ys[i] == total(size, sizes[i % sizes.size()]));
-                }
+                check_many_at_a_time(rank, size, group, sizes, makes, round);
             }
         });
     }

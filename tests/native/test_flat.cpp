@@ -91,21 +91,7 @@ TEST_CASE("many in a row and at a time, among others") {
                 constexpr std::array<std::size_t, 5> sizes{1, 700, 9'000, 20, 40'000};
                 constexpr std::array<Make, 5> makes{flat, ring, flat_claim, pooled, one_shot};
                 for (int round = 0; round < 10; ++round) {
-                    std::vector<std::vector<float>> xs(30);
-                    std::vector<std::vector<float>> ys(30);
-                    std::vector<std::shared_ptr<Job>> jobs;
-                    for (std::size_t i = 0; i < xs.size(); ++i) {
-                        const std::size_t n = sizes[i % sizes.size()];
-                        xs[i] = values(rank, n);
-                        ys[i].resize(n);
-                        const Make make = makes[(i / 2 + static_cast<std::size_t>(round)) % makes.size()];
-                        jobs.push_back(
-                            group.start(sum_of_floats(make(rank, size), n), raw(xs[i]), raw(ys[i]), 30.0));
-                    }
-                    REQUIRE(group.wait(*jobs.back(), 30.0, {}));
-                    for (std::size_t i = 0; i < ys.size(); ++i) {
-                        REQUIRE(ys[i] == total(size, sizes[i % sizes.size()]));
-                    }
+                    check_many_at_a_time(rank, size, group, sizes, makes, round);
                 }
             });
         }
