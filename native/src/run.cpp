@@ -367,7 +367,7 @@ void Run::look_for_other_calls() {
 }
 
 void Run::awaited(std::vector<Awaited>& result) {
-    if (behind_ != nullptr || error_) return;
+    if (behind_ != nullptr || error_ || complete()) return;
     if (held_) {
         for (const int peer : operation().program().peers) {
             if (request_.links[static_cast<std::size_t>(peer)] == nullptr) result.push_back({peer, false});

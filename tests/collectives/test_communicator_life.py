@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -104,6 +106,26 @@ def test_close_from_another_thread_ends_a_call_that_waits() -> None:
         assert isinstance(outcome.error, collectives.Aborted), outcome.error
 
     ranks(2, body)
+
+
+def test_who_is_through_a_barrier_may_close_at_once() -> None:
+    """On a core that others keep busy, a rank often looks at who has closed before it sees that its barrier is over."""
+
+    def body(comm: Communicator) -> None:
+        for _ in range(3):
+            comm.barrier()
+
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        for _ in range(20):
+            ranks(3, body)
+    finally:
+        os.sched_setaffinity(0, allowed)
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def test_a_communicator_that_is_dropped_is_closed() -> None:
