@@ -93,25 +93,35 @@ def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
 
 def _one(comm: Communicator, case: Case, x: Array, out: Array) -> tuple[Callable[[], Any], Array]:
     """The call for one array, and where its result is; `out` may be `x`."""
-    options: dict[str, Any] = {} if case.algorithm == "auto" else {"algorithm": case.algorithm}
-    call: Callable[[], Any]
+    return _call(comm, case, x, out), out
+
+
+def _call(comm: Communicator, case: Case, x: Array, out: Array) -> Callable[[], Any]:
+    """Written out, as in the workers of peers: `functools.partial` makes a dictionary of names for each call."""
+    op, root, algorithm = case.op, case.root, case.algorithm
     match case.collective:
-        case "allreduce" | "reduce_scatter":
-            call = partial(getattr(comm, case.collective), x, case.op, out=out, **options)
+        case "allreduce":
+            return lambda: comm.allreduce(x, op, out=out, algorithm=algorithm)
+        case "reduce_scatter":
+            return lambda: comm.reduce_scatter(x, op, out=out, algorithm=algorithm)
         case "reduce":
-            target = out if comm.rank == case.root else None
-            call = partial(comm.reduce, x, case.op, case.root, out=target, **options)
-        case "allgather" | "alltoall":
-            call = partial(getattr(comm, case.collective), x, out=out, **options)
-        case "broadcast" | "gather":
-            call = partial(getattr(comm, case.collective), x, case.root, **options)
+            target = out if comm.rank == root else None
+            return lambda: comm.reduce(x, op, root, out=target, algorithm=algorithm)
+        case "allgather":
+            return lambda: comm.allgather(x, out=out, algorithm=algorithm)
+        case "alltoall":
+            return lambda: comm.alltoall(x, out=out, algorithm=algorithm)
+        case "broadcast":
+            return lambda: comm.broadcast(x, root, algorithm=algorithm)
+        case "gather":
+            return lambda: comm.gather(x, root, algorithm=algorithm)
         case "scatter":
-            call = partial(comm.scatter, x if comm.rank == case.root else None, case.root, **options)
+            whole = x if comm.rank == root else None
+            return lambda: comm.scatter(whole, root, algorithm=algorithm)
         case "barrier":
-            call = partial(comm.barrier, **options)
+            return lambda: comm.barrier(algorithm=algorithm)
         case other:
             raise AssertionError(other)
-    return call, out
 
 
 def algorithm_of(comm: Communicator, case: Case) -> str:
