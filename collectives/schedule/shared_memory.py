@@ -1,6 +1,6 @@
 """What ranks of one host do in memory that all of them share, instead of exchanging the messages of a schedule.
 
-Invariant: it is done where the engine does it, see native/src/run_flat.cpp and native/src/run_pool.cpp.
+Invariant: it is done where the engine does it, see native/src/run_flat.cpp, run_by_core.cpp and run_pool.cpp.
 R. L. Graham, G. Shipman: MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives, EuroPVM/MPI
 2008.
 """
@@ -61,6 +61,8 @@ class Shortcuts:
             return None
         crowd = topology.per_core(ranks)
         if self.said and costs.board > 0:
+            if nbytes <= _ON_BOARD_CROWDED and crowd > 1 and ranks > 2 and self._is_added_by_all():
+                return _by_core(nbytes, crowd, topology.cores_of(ranks), costs)
             if nbytes <= (_ON_BOARD_CROWDED if crowd > 1 else _ON_BOARD):
                 return self._on_board(self.said, nbytes / self.blocks, ranks, crowd, costs)
             if ranks == 2 and crowd == 1 and self._is_exchanged(nbytes):
@@ -74,6 +76,10 @@ class Shortcuts:
         given = nbytes * self.taken / self.blocks
         return self.mutual and not self.shared and given <= (_GIVEN if self.reduces else _GIVEN_TO_COPY)
 
+    def _is_added_by_all(self) -> bool:
+        """All say all that they have, and add up all that is said."""
+        return self.mutual and self.reduces and self.said == self.taken == self.blocks
+
     def _on_board(self, says: int, block: float, ranks: int, crowd: int, costs: Costs) -> Done:
         """Every rank says what it has to and looks at what all others have, in one turn of each."""
         said, taken = says * block, self.taken * block * (ranks - 1)
@@ -85,6 +91,16 @@ class Shortcuts:
             moved = said / costs.inside_bandwidth + taken / costs.reduce_bandwidth
         waits = costs.board + costs.board_overhead * (ranks - 1) + costs.board_switch * (crowd - 1)
         return Done(waits + crowd * moved, 1, said, crowd * moved)
+
+
+def _by_core(nbytes: int, crowd: int, cores: int, costs: Costs) -> Done:
+    """The last rank to come on a core adds up what is said there; each rank then adds the cores' sums."""
+    mates, others = crowd - 1, cores - 1
+    added = mates + crowd * others  # one rank's array, to another or to a sum
+    moved = mates + (0 if others else crowd)
+    busy = nbytes * (added / costs.reduce_bandwidth + moved / costs.inside_bandwidth)
+    waits = costs.board + costs.board_overhead * (mates + others) + costs.board_switch * mates
+    return Done(waits + busy, 1, float(nbytes), busy)
 
 
 def _pooled(nbytes: int, ranks: int, crowd: int, costs: Costs) -> Done:

@@ -59,7 +59,11 @@ class Topology:
         """Ranks after which the topology repeats itself."""
         return self.ranks_per_host * (self.spans[-1] if self.levels else 1)
 
+    def cores_of(self, ranks: int) -> int:
+        """The cores of a host that ranks of a group of so many are on."""
+        here = min(self.ranks_per_host, ranks)
+        return min(self.cores or here, here)
+
     def per_core(self, ranks: int) -> int:
         """Of a group of so many, the ranks that share the core which has most."""
-        here = min(self.ranks_per_host, ranks)
-        return -(-here // min(self.cores or here, here))
+        return -(-min(self.ranks_per_host, ranks) // self.cores_of(ranks))

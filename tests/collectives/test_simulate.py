@@ -194,7 +194,13 @@ def test_what_is_done_on_a_board() -> None:
 
     # Saying it, and taking all of each other rank's; whose turns come one after another.
     assert time("allreduce", "one_shot", 4, n, Topology(4)) == pytest.approx(1.3 + n / 1e6 + 3 * n / 1e5)
-    assert time("allreduce", "one_shot", 8, n, crowded) == pytest.approx(31.7 + 4 * (n / 1e6 + 7 * n / 1e5))
+    assert time("allgather", "direct", 8, n, crowded) == pytest.approx(31.7 + 4 * n / 1e6)
+    # On a core that they share three say it, the fourth adds that to its own, and each adds the other core's sum.
+    for name in ("one_shot", "claim"):
+        assert time("allreduce", name, 8, n, crowded) == pytest.approx(31.4 + 3 * n / 1e6 + (3 + 4) * n / 1e5)
+    # With no other core they copy the sum.
+    alone = Topology(3, cores=1)
+    assert time("allreduce", "one_shot", 3, n, alone) == pytest.approx(21.2 + 5 * n / 1e6 + 2 * n / 1e5)
     # What is reduced by all together is reduced once, a part by each; of an allgather only a part is said.
     assert time("allreduce", "claim", 4, n, Topology(4)) == pytest.approx(1.3 + 1.75 * n / 1e6 + 0.75 * n / 1e5)
     assert time("allgather", "direct", 4, n, Topology(4)) == pytest.approx(1.3 + n / 1e6)
