@@ -46,7 +46,15 @@ struct Key {
     int dimensions = 0;
     bool in_place = false;
 
-    bool operator==(const Key&) const = default;
+    // All words, where comparing arrays would call memcmp.
+    bool operator==(const Key& other) const {
+        std::uintptr_t differs = descr ^ other.descr;
+        for (std::size_t i = 0; i < values.size(); ++i) differs |= values[i] ^ other.values[i];
+        for (std::size_t i = 0; i < shape.size(); ++i) {
+            differs |= static_cast<std::uintptr_t>(shape[i] ^ other.shape[i]);
+        }
+        return differs == 0 && dimensions == other.dimensions && in_place == other.in_place;
+    }
 
     bool take(const PyArrayObject* x) {
         dimensions = PyArray_NDIM(x);
@@ -96,6 +104,9 @@ struct Repeater {
     std::vector<Parameter> parameters;
     std::size_t positional = 0;  // this many of them may be passed by position
     std::unordered_map<Key, Remembered, HashKey> known;
+    const std::pair<const Key, Remembered>* last = nullptr;  // of these, the one that was found last
+
+    const Remembered* find(const Key& key);
 
     PyObject* call(PyObject* const* args, std::size_t nargs, PyObject* names) {
         PyObject* result = nullptr;
@@ -115,6 +126,15 @@ struct Repeater {
         return 0;
     }
 };
+
+const Remembered* Repeater::find(const Key& key) {
+    if (last == nullptr || !(last->first == key)) {
+        const auto place = known.find(key);
+        if (place == known.end()) return nullptr;
+        last = &*place;
+    }
+    return &last->second;
+}
 
 PyObject* name_of_out() {
     static PyObject* const name = PyUnicode_InternFromString("out");  // for the life of the process
@@ -181,13 +201,13 @@ bool Repeater::fast(PyObject* const* args, std::size_t nargs, PyObject* names, P
     PyObject* to = Py_None;
     if (!key.take(array) || !read(args, nargs, names, key, to, false)) return false;
     key.in_place = to == from;
-    auto place = known.find(key);
-    if (place == known.end()) {
+    const Remembered* found = find(key);
+    if (found == nullptr) {
         if (!read(args, nargs, names, key, to, true)) return false;
-        place = known.find(key);
+        found = find(key);
     }
-    if (place == known.end()) return false;
-    const Remembered& call = place->second;
+    if (found == nullptr) return false;
+    const Remembered& call = *found;
     nb::object fresh;
     std::byte* memory = nullptr;
     if (call.result == Result::none) {
@@ -277,7 +297,10 @@ void remember(nb::handle self, nb::handle x, const nb::tuple& values, bool in_pl
         call.result = Result::fresh;
         call.shape = nb::borrow(result);
     }
-    if (repeater.known.size() >= most_remembered) repeater.known.clear();
+    if (repeater.known.size() >= most_remembered) {
+        repeater.last = nullptr;
+        repeater.known.clear();
+    }
     repeater.known[key] = std::move(call);
 }
 

@@ -19,6 +19,8 @@ constexpr unsigned passes_per_check = 64;
 // Who waits for ranks on other cores asks again after so many looks: these may have got so far that it is
 // somebody on its own core who is waited for.
 constexpr unsigned looks_per_question = 4;
+// What the caller keeps from other threads is let go of after so many looks, a microsecond or two.
+constexpr int looks_while_held = 64;
 // Signals and silent deaths are noticed this often.
 constexpr auto longest_sleep = 50ms;
 // How fast one rank after the other gets through an operation's data, at least.
@@ -143,6 +145,7 @@ void Executor::wait() {
         return;
     }
     if (!needed_) needed_ = settings_.home >= 0 && keeps_from_running();
+    let_go_unless_soon();
     switch (backoff_.idle(*needed_)) {
         case Backoff::Next::look:
             if (settings_.home >= 0 && ++looks_ % looks_per_question == 0) needed_.reset();
@@ -161,6 +164,11 @@ void Executor::wait() {
             for (const auto& run : runs_) run->set_asleep(true);
             break;
     }
+}
+
+void Executor::let_go_unless_soon() {
+    Held* const held = runs_.front()->request().held;
+    if (held != nullptr && !backoff_.spins_within(looks_while_held, *needed_)) held->let_go();
 }
 
 template <typename Predicate>
@@ -215,6 +223,7 @@ void Executor::sleep() {
 }
 
 void Executor::check() {
+    if (runs_.front()->complete()) return;
     const Request& request = runs_.front()->request();
     const auto now = Clock::now();
     if (!timed_) {

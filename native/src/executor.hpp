@@ -67,6 +67,8 @@ class Executor {
     void wait();
     // Whether a rank that is waited for needs the core that this one is on.
     bool keeps_from_running();
+    // Let others have what the caller holds, unless what is waited for may come at once.
+    void let_go_unless_soon();
     // Who has had the core that this rank is on since then.
     LostSlice find_lost_slice(Clock::time_point since);
     // Whether `predicate` holds for the arena of a rank that is waited for.

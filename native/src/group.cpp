@@ -105,12 +105,15 @@ Request Group::request(const Operation& operation, std::byte* in, std::byte* out
 }
 
 void Group::run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
-                       const Interrupted& interrupted) {
+                       const Interrupted& interrupted, Held* held) {
     throw_if_unusable();
     try {
-        links_.open(operation.program().peers, timeout, interrupted);
+        const std::vector<int>& peers = operation.program().peers;
+        if (held != nullptr && !links_.are_there(peers)) held->let_go();
+        links_.open(peers, timeout, interrupted);
         Request wanted = request(operation, in, out, timeout);
         wanted.interrupted = &interrupted;
+        wanted.held = held;
         executor_.run(wanted);
     } catch (const Error& error) {
         // Peers learn why before they can see that this rank has given up.
@@ -124,12 +127,17 @@ void Group::run_locked(const Operation& operation, std::byte* in, std::byte* out
 }
 
 void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,
-                double timeout, const Interrupted& interrupted) {
+                double timeout, const Interrupted& interrupted, Held* held) {
     if (!busy_.load(std::memory_order_acquire)) {
-        const std::lock_guard lock(running_);
-        run_locked(*operation, in, out, timeout, interrupted);
+        std::unique_lock lock(running_, std::try_to_lock);
+        if (!lock.owns_lock()) {
+            if (held != nullptr) held->let_go();
+            lock.lock();
+        }
+        run_locked(*operation, in, out, timeout, interrupted, held);
         return;
     }
+    if (held != nullptr) held->let_go();
     const std::shared_ptr<Job> job = start(operation, in, out, timeout);
     wait(*job, std::numeric_limits<double>::infinity(), interrupted);
 }

@@ -55,7 +55,7 @@ class Group {
 
     void connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     void run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out, double timeout,
-             const Interrupted& interrupted);
+             const Interrupted& interrupted, Held* held = nullptr);
     std::shared_ptr<Job> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
                                double timeout);
     bool done(const Job& job);
@@ -67,7 +67,7 @@ class Group {
 
   private:
     void run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
-                    const Interrupted& interrupted);
+                    const Interrupted& interrupted, Held* held);
     Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
     Call next_call(const Operation& operation);
     void break_with(const Error& cause);

@@ -42,6 +42,9 @@ class Links {
     // Call the peers that are not linked yet and make links of the connections that are there; whether all
     // are.
     bool seek(const std::vector<int>& peers);
+    bool are_there(const std::vector<int>& peers) const {
+        return owned_.size() + 1 == links_.size() || have_come(peers);
+    }
     // Wait until all are there. `interrupted` is asked now and then.
     void open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     std::span<Link* const> by_rank() const { return links_; }
@@ -66,9 +69,6 @@ class Links {
 
     Control& control();
     void share(std::shared_ptr<Arena> arena);
-    bool are_there(const std::vector<int>& peers) const {
-        return owned_.size() + 1 == links_.size() || have_come(peers);
-    }
     bool have_come(const std::vector<int>& peers) const;
     void dial(int peer);
     void take_up(Connected connected);

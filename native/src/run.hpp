@@ -34,6 +34,15 @@ inline constexpr std::uint64_t streaming_from = 12 << 20;
 
 inline constexpr std::uint64_t unknown_size = ~std::uint64_t{0};
 
+// What the calling thread keeps from others of its process, such as Python's lock, until it has to wait.
+class Held {
+  public:
+    virtual void let_go() = 0;  // once is enough
+
+  protected:
+    ~Held() = default;
+};
+
 // What is to be run. The clock is read only once something has to be waited for.
 struct Request {
     const Operation* operation = nullptr;
@@ -43,6 +52,7 @@ struct Request {
     std::span<Link* const> links;                        // by rank; null where the operation needs none
     double timeout = 0;                                  // seconds
     const std::function<bool()>* interrupted = nullptr;  // asked now and then; true ends the operation
+    Held* held = nullptr;
 };
 
 // What the runs of one executor have in common.

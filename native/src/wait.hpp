@@ -81,6 +81,9 @@ class Backoff {
     // this core.
     Next idle(bool here);
 
+    // Whether it would do no more than spin, after at most so many looks.
+    bool spins_within(int looks, bool here) const { return !here && looks_ < std::min(looks, spins_); }
+
     // Of the last yield, which took long: when it began, and what it was lost to.
     Clock::time_point lost_since() const { return lost_since_; }
     void tell_lost_slice(LostSlice how);

@@ -152,6 +152,35 @@ TEST_CASE("an average is divided once, where the sum is complete") {
     }
 }
 
+TEST_CASE("what the caller holds is let go of before it waits, and not by who need not wait") {
+    struct Counted final : Held {
+        int times = 0;
+        void let_go() override { ++times; }
+    };
+    for (const bool crowded : {true, false}) {
+        World world(2, Scheme::shm, 0, crowded);
+        world.each([&](int rank, Group& group) {
+            std::vector<float> x = values(rank, 10);
+            std::vector<float> y(10);
+            const auto operation = sum_of_floats(all_to_all(rank, 2, false, true), 10);
+            const auto times_let_go = [&] {
+                Counted held;
+                group.run(operation, raw(x), raw(y), 30.0, {}, &held);
+                CHECK(y == total(2, 10));
+                return held.times;
+            };
+            CHECK(times_let_go() > 0);  // there are no links yet
+            for (int i = 0; i < 3; ++i) {
+                if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                CHECK((times_let_go() > 0) == (rank == 0));
+            }
+            const auto job = group.start(operation, raw(x), raw(y), 30.0);
+            CHECK(times_let_go() > 0);  // it waits for those before it
+            CHECK(group.done(*job));
+        });
+    }
+}
+
 TEST_CASE("asynchronous operations complete in order, also before a blocking one") {
     for (const Scheme scheme : all_schemes) {
         World world(2, scheme);
