@@ -191,8 +191,8 @@ void Arena::tell_left() {
 }
 
 void Arena::tell_call(const Call& call) {
-    const bool message = call.collective == static_cast<std::uint8_t>(Collective::send);
-    const auto index = static_cast<std::uint32_t>(message ? calls_told : call.sequence % calls_told);
+    const auto index =
+        static_cast<std::uint32_t>(call.is_message() ? calls_told : call.sequence % calls_told);
     const auto words = std::bit_cast<std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)>>(call);
     ToldCall& told = header().calls[index];
     const std::uint32_t version = told.version.load(std::memory_order_relaxed);

@@ -249,6 +249,7 @@ class Arena {
     void tell_core(int core);
     void tell_entered();
     void tell_left();
+    int home() const { return header().home; }
     int core() const { return header().core.load(std::memory_order_relaxed); }
     bool in_call() const { return header().entered.load(std::memory_order_relaxed) > 0; }
     Clock::time_point entered() const {

@@ -181,7 +181,11 @@ bool Executor::any_awaited(Predicate predicate) {
 bool Executor::keeps_from_running() {
     const int core = ::sched_getcpu();
     // Of ranks that share no memory nothing is known, so they may be here.
-    return any_awaited([&](const Arena* arena) { return arena == nullptr || arena->core() == core; });
+    if (any_awaited([&](const Arena* arena) { return arena == nullptr || arena->core() == core; }))
+        return true;
+    // Those who are waited for may wait in turn for somebody here who has not come yet.
+    return runs_.front()->any_to_come(
+        [&](const Arena& arena) { return arena.home() == settings_.home && arena.core() == core; });
 }
 
 LostSlice Executor::find_lost_slice(Clock::time_point since) {

@@ -15,6 +15,8 @@ std::uint64_t mix(std::uint64_t h) {
 
 }  // namespace
 
+bool Call::is_message() const { return collective == static_cast<std::uint8_t>(Collective::send); }
+
 std::uint32_t Call::fingerprint() const {
     const std::uint64_t kinds = std::uint64_t{collective} << 16 | std::uint64_t{op} << 8 | dtype;
     std::uint64_t h = mix(sequence + 0x9e3779b97f4a7c15);

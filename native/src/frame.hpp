@@ -27,6 +27,8 @@ struct Call {
 
     bool operator==(const Call&) const = default;
 
+    // From one rank to another.
+    bool is_message() const;
     // 32 bits that differ, as good as always, between different calls.
     std::uint32_t fingerprint() const;
     // "operation 17: allreduce(sum, float32, 1000 elements)"

@@ -82,7 +82,7 @@ void Group::connect(const std::vector<int>& peers, double timeout, const Interru
 Call Group::next_call(const Operation& operation) {
     Call call = operation.call();
     call.epoch = identity_.epoch;
-    if (call.collective != static_cast<std::uint8_t>(Collective::send)) {
+    if (!call.is_message()) {
         call.sequence = sequence_++;
         return call;
     }

@@ -116,6 +116,20 @@ class Run {
         awaited(kept);
         return std::any_of(kept.begin(), kept.end(), [&](const Awaited& one) { return predicate(one.peer); });
     }
+    // Whether `predicate(arena)` of a rank that has not begun this operation, where each depends on all, over
+    // links.
+    template <typename Predicate>
+    bool any_to_come(Predicate predicate) const {
+        const Program& program = operation().program();
+        const bool mutual = program.says || program.combines > 0;
+        if (way_ != Way::links || !mutual || request_.call.is_message()) return false;
+        for (std::size_t rank = 0; rank < request_.links.size(); ++rank) {
+            const Arena* const arena = arena_of(static_cast<int>(rank));
+            if (arena == nullptr || !predicate(*arena)) continue;
+            if (!arena->collective_call(request_.call.sequence)) return true;
+        }
+        return false;
+    }
     // What a peer tells in the memory that it shares; null where it shares none.
     const Arena* arena_of(int peer) const {
         const ShmLink* const shm = shared_memory(peer);

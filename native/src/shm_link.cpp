@@ -404,13 +404,13 @@ void ShmLink::throw_other_pieces() const {
 }
 
 Call ShmLink::their_call(const Call& mine) const {
-    const bool message = mine.collective == static_cast<std::uint8_t>(Collective::send);
-    const std::optional<Call> same = message ? std::nullopt : theirs_->collective_call(mine.sequence);
+    const std::optional<Call> same =
+        mine.is_message() ? std::nullopt : theirs_->collective_call(mine.sequence);
     return same && *same != mine ? *same : theirs_->current_call();
 }
 
 void ShmLink::compare(const Call& mine) const {
-    if (mine.collective == static_cast<std::uint8_t>(Collective::send)) return;
+    if (mine.is_message()) return;
     // Those who disagreed may both have gone on: a root that only sends waits for nobody.
     const std::uint64_t next = mine.sequence + 1;
     for (std::uint64_t s = next - std::min<std::uint64_t>(next, calls_told); s < next; ++s) {
