@@ -152,6 +152,7 @@ def test_documents_are_linked_from_another() -> None:
         ("fixed size (80, 112, 72 and 48 bytes)", "hello.hpp", "sizeof(Closing) == 48"),
         ("has two seconds, and 128", "control.cpp", "handshake_time = 2s"),
         ("has two seconds, and 128", "control.cpp", "most_pending = 128"),
+        ("where all ranks together pass and get up to 64 KiB", "binding_callable.hpp", "most_of_all = 64 << 10"),
         ("some 2 000 times", "group.cpp", "spins_with_cores = 2000"),
         ("up to 1 000 times", "wait.cpp", "most_yields = 1000"),
         ("half a millisecond", "wait.cpp", "yield_for = 500us"),
