@@ -23,7 +23,7 @@ from bench.loop import Samples
 from bench.peers import system
 from bench.peers.worker import BOOT
 from bench.plan import PeerPlan
-from collectives.commands import addresses
+from collectives.commands import addresses, tunables
 
 START: Final = 120.0  # seconds: some systems are slow to import
 ANSWER: Final = 300.0
@@ -46,8 +46,8 @@ class Crew:
     ) -> None:
         """Start them, and wait until they have met; `folder` is private, and stays the caller's. PeerFailed.
 
-        `cores`: those that they may use; empty for this process's. `random`: so are their addresses, whatever this
-        process's are, as their own launchers leave them.
+        `cores`: those that they may use; empty for this process's. `random`: so are their addresses, and the tunables of
+        the C library are the user's, whatever this process's are, as their own launchers leave them.
         """
         self._name: Final = plan.name
         self._processes: Final[list[subprocess.Popen[bytes]]] = []
@@ -61,7 +61,8 @@ class Crew:
             as_usual = addresses.random() if random else contextlib.nullcontext()
             with Desk() as desk, self._log.open("wb") as log, _on(cores), as_usual:
                 worker = ["-I", "-c", BOOT, bench, plan.name, desk.name, str(private), str(ranks)]
-                environment = {**os.environ, **known.environment(str(private))}
+                inherited = tunables.usual(os.environ) if random else dict(os.environ)
+                environment = {**inherited, **known.environment(str(private))}
                 for command in known.commands(Path(plan.python), worker, ranks):
                     process = subprocess.Popen(
                         command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

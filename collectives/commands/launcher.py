@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from collectives.commands import tunables
 from collectives.commands.supervise import Process, supervise
 from rendezvous import secret
 
@@ -67,14 +68,15 @@ def launch(job: Job) -> int:
 def _processes(job: Job, directory: Path) -> list[Process]:
     shared = _shared(job, directory)
     cores, same = sorted(os.sched_getaffinity(0)), same_addresses(job)
+    chosen = {**os.environ, **_threads(job, len(cores)), **job.environment}
+    if job.ranks > len(cores):
+        chosen.update(tunables.quick_switches(chosen))
     return [
         Process(
             rank=job.first + local,
             command=job.command,
             environment={
-                **os.environ,
-                **_threads(job, len(cores)),
-                **job.environment,
+                **chosen,
                 **shared,
                 "COLLECTIVES_RANK": str(job.first + local),
                 "COLLECTIVES_LOCAL_RANK": str(local),

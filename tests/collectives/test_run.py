@@ -209,6 +209,30 @@ def test_ranks_that_share_cores_have_the_same_addresses() -> None:
     assert addresses("-n", "2", "--addresses", "same") == ({True}, 1, False)
 
 
+def test_ranks_that_share_cores_have_no_restartable_sequences() -> None:
+    cores = len(os.sched_getaffinity(0))
+    show = (
+        "import ctypes, os; size = getattr(ctypes.CDLL(None), '__rseq_size', None); "
+        "print(size and ctypes.c_uint.in_dll(ctypes.CDLL(None), '__rseq_size').value, os.environ.get('GLIBC_TUNABLES'))"
+    )
+
+    def sequences(*arguments: str) -> set[str]:
+        lines = run(*arguments, sys.executable, "-c", show).stdout.decode().splitlines()
+        return {line.split("] ", 1)[1] for line in lines}
+
+    (usual,) = sequences("-n", str(cores))
+    size, tunables = usual.split()
+    assert tunables == "None"
+    none = "None" if size == "None" else "0"  # a C library that knows of none
+    assert sequences("-n", str(cores + 1)) == {f"{none} glibc.pthread.rseq=0"}
+    other = "glibc.malloc.check=0"
+    assert sequences("-n", str(cores + 1), "--env", f"GLIBC_TUNABLES={other}") == {
+        f"{none} {other}:glibc.pthread.rseq=0"
+    }
+    wanted = "glibc.pthread.rseq=1"
+    assert sequences("-n", str(cores + 1), "--env", f"GLIBC_TUNABLES={wanted}") == {f"{size} {wanted}"}
+
+
 def test_several_hosts(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(bytes(32))
