@@ -181,8 +181,8 @@ void Arena::tell_core(int core) {
     if (last.load(std::memory_order_relaxed) != core) last.store(core, std::memory_order_relaxed);
 }
 
-void Arena::tell_entered() {
-    header().entered.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+void Arena::tell_entered(Clock::time_point now) {
+    header().entered.store(now.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 void Arena::tell_left() {

@@ -247,7 +247,7 @@ class Arena {
     // way: its time is its own otherwise.
     void tell_home(int core);
     void tell_core(int core);
-    void tell_entered();
+    void tell_entered(Clock::time_point now);
     void tell_left();
     int home() const { return header().home; }
     int core() const { return header().core.load(std::memory_order_relaxed); }

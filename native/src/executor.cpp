@@ -58,12 +58,14 @@ void Executor::close() {
 
 Run& Executor::add(const Request& request) {
     if (runs_.empty()) {
-        if (tells_where()) {
-            workshop_.arena->tell_core(::sched_getcpu());
-            workshop_.arena->tell_entered();
-        }
         backoff_.reset();
         backoff_.expect(work_of_others(request.operation->section(0)));
+        if (tells_where()) {
+            const auto now = Clock::now();
+            workshop_.arena->tell_core(::sched_getcpu());
+            workshop_.arena->tell_entered(now);
+            backoff_.begin(now);
+        }
         timed_ = false;
     }
     disarm();  // what it waits for may need another kind of sleep

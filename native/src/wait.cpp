@@ -80,7 +80,10 @@ Backoff::Next Backoff::idle(bool here) {
 }
 
 Backoff::Next Backoff::yield() {
-    if (!yielded_) yielding_since_ = looked_ = Clock::now();
+    if (!yielded_) {
+        const auto begun = std::exchange(begun_, {});
+        yielding_since_ = looked_ = begun != Clock::time_point{} ? begun : Clock::now();
+    }
     yielded_ = true;
     const auto before = looked_;
     if (before < crowded_until_) return Next::sleep;

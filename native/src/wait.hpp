@@ -71,6 +71,12 @@ class Backoff {
         expected_ = busy;
     }
 
+    // The operation begins now. The first yield of a short one takes that for the time when it begins to
+    // wait.
+    void begin(Clock::time_point now) {
+        begun_ = busy_ == Clock::duration::zero() ? now : Clock::time_point{};
+    }
+
     // From now on it may be a network that is waited for, which needs the cores, too.
     void expect_network() { network_ = true; }
 
@@ -97,6 +103,7 @@ class Backoff {
     bool in_vain_ = false;  // spun for as long as seemed useful
     bool yielded_ = false;
     int yields_ = 0;
+    Clock::time_point begun_{};  // until the first yield of a short operation; zero otherwise
     Clock::time_point yielding_since_{};
     Clock::time_point looked_{};  // after the last yield; a look since then counts as part of the next one
     Clock::time_point lost_since_{};
