@@ -12,11 +12,17 @@ namespace {
 constexpr std::size_t looked_at = 6 << 20;
 constexpr std::uint32_t fewest_looks = 4;
 constexpr std::uint32_t most_looks = 384;
-// and the slower one again after so many times as many.
-constexpr std::uint32_t look_after = 128;
-// One that is much slower is tried no longer than for a part in so many of that, and so may be sooner again.
+// and the slower one again after so many times as many: soon after a change, which may not last, and less and
+// less often.
+constexpr std::uint32_t look_first = 4;
+constexpr std::uint32_t look_after = 64;
+// One that is slower by such a factor is tried for no more than a part in so many of that, of a ring to stage
+// in more than the whole.
+constexpr double far = 1.5;
+constexpr std::uint32_t far_after = 2;
+// One that is much slower is tried even less, and so may be sooner again.
 constexpr double much = 3;
-constexpr std::uint32_t beginning = 24;
+constexpr std::uint32_t much_after = 24;
 constexpr std::uint32_t fewest_in_beginning = 3;  // one of them may have been interrupted
 constexpr std::uint32_t look_soon = 16;
 constexpr double clearly = 1.1;       // slower
@@ -42,16 +48,21 @@ void Faster::Choice::look(std::size_t way, std::size_t n) {
 }
 
 bool Faster::Choice::is_hopeless() const {
+    // The first trials are whole ones: memory is new, and what reading costs is not known.
     const std::uint32_t looked = looks - left;
-    return looked >= fewest_in_beginning && looked * beginning >= looks && rate[1 - tried] > 0 &&
-           cost(tried) > much * cost(1 - tried);
+    if (interval == 0 || looked < fewest_in_beginning) return false;
+    const double slower = cost(tried) / cost(1 - tried);
+    return (slower > much && looked * much_after >= looks) || (slower > far && looked * far_after >= looks);
 }
 
 std::size_t Faster::Choice::settle(std::size_t way) {
+    const std::uint32_t most = cost(1 - way) > much * cost(way) ? look_soon : look_after;
+    const bool changed = interval > 0 && way != chosen;
+    interval = changed ? look_first : interval > 0 ? std::min(2 * interval, most) : most;
     settled = true;
     again = false;
     chosen = way;
-    patience = looks * (cost(1 - way) > much * cost(way) ? look_soon : look_after);
+    patience = looks * interval;
     uses = behind = 0;
     return chosen;
 }

@@ -40,6 +40,7 @@ class Faster {
         std::array<double, 2> later{};
         bool settled = false;  // on the chosen one
         std::size_t chosen = 0;
+        std::uint32_t interval = 0;  // between two trials, in trials
         std::uint32_t patience = 0;  // for so many uses,
         std::uint32_t uses = 0;      // of which these have been,
         std::uint32_t behind = 0;    // the last of which found it the slower one

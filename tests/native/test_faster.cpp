@@ -30,7 +30,7 @@ int uses_of_faster(Faster& faster, std::size_t n, int uses, std::array<std::chro
 
 TEST_CASE("both ways are tried, and the faster one is gone from then on") {
     Faster faster(smallest);
-    CHECK(uses_of_faster(faster, smallest, 2 * looks, {40us, 20us}) == looks);
+    CHECK(uses_of_faster(faster, smallest, 2 * looks, {40us, 30us}) == looks);
     CHECK(uses_of_faster(faster, smallest, 100, {40us, 20us}) >= 95);
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("a way that has become the faster one is found again") {
     Faster faster(smallest);
     uses_of_faster(faster, smallest, 100, {400us, 20us});
     uses_of_faster(faster, smallest, 600, {20us, 400us});
-    CHECK(uses_of_faster(faster, smallest, 100, {20us, 400us}) >= 95);
+    CHECK(uses_of_faster(faster, smallest, 100, {20us, 400us}) >= 90);
 }
 
 TEST_CASE("what is faster for one size says nothing of others") {
@@ -107,6 +107,21 @@ TEST_CASE("a way that becomes many times slower is left within a part of a trial
     CHECK(uses_of_faster(faster, small, 200, {40us, 4000us}) >= 200 - 48);
 }
 
+TEST_CASE("a way is tried again soon after it was left, and then less and less often") {
+    Faster faster(smallest);
+    uses_of_faster(faster, smallest, 20, {20us, 40us});
+    // For a while it is slow.
+    while (uses_of_faster(faster, smallest, 1, {60us, 40us}) == 0) {
+    }
+    REQUIRE(uses_of_faster(faster, smallest, 8 * looks, {60us, 40us}) > 4 * looks);
+    CHECK(uses_of_faster(faster, smallest, 200, {20us, 40us}) >= 150);
+    // Where the other one stays the faster one, hardly any trial is left.
+    while (uses_of_faster(faster, smallest, 1, {80us, 40us}) == 0) {
+    }
+    uses_of_faster(faster, smallest, 1000, {80us, 40us});
+    CHECK(uses_of_faster(faster, smallest, 1000, {80us, 40us}) >= 980);
+}
+
 TEST_CASE("a trial goes on though its first look was interrupted") {
     Faster faster(smallest);
     uses_of_faster(faster, smallest, 20, {40us, 20us});
@@ -117,5 +132,5 @@ TEST_CASE("a trial goes on though its first look was interrupted") {
     }
     REQUIRE(uses < 1000);
     faster.took(smallest, 0, 50ms);
-    CHECK(uses_of_faster(faster, smallest, 50, {5us, 20us}) == 50);
+    CHECK(uses_of_faster(faster, smallest, 50, {5us, 20us}) >= 50 - looks);  // the change is doubted soon
 }
