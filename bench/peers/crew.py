@@ -46,8 +46,8 @@ class Crew:
     ) -> None:
         """Start them, and wait until they have met; `folder` is private, and stays the caller's. PeerFailed.
 
-        `cores`: those that they may use; empty for this process's. `random`: so are their addresses, and the tunables of
-        the C library are the user's, whatever this process's are, as their own launchers leave them.
+        `cores`: those that they may use; empty for this process's. `random`: so are their addresses, and the tunables
+        of the C library are the user's, whatever this process's are, as their own launchers leave them.
         """
         self._name: Final = plan.name
         self._processes: Final[list[subprocess.Popen[bytes]]] = []
