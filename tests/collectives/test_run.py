@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from collectives.commands import main as cli
+from collectives.commands import tunables
 from collectives.commands.supervise import REPEATED
 
 ROOT = Path(cli.__file__).parents[2]
@@ -221,8 +222,8 @@ def test_ranks_that_share_cores_have_no_restartable_sequences() -> None:
         return {line.split("] ", 1)[1] for line in lines}
 
     (usual,) = sequences("-n", str(cores))
-    size, tunables = usual.split()
-    assert tunables == "None"
+    size, said = usual.split()
+    assert said == "None"
     none = "None" if size == "None" else "0"  # a C library that knows of none
     assert sequences("-n", str(cores + 1)) == {f"{none} glibc.pthread.rseq=0"}
     other = "glibc.malloc.check=0"
@@ -231,6 +232,12 @@ def test_ranks_that_share_cores_have_no_restartable_sequences() -> None:
     }
     wanted = "glibc.pthread.rseq=1"
     assert sequences("-n", str(cores + 1), "--env", f"GLIBC_TUNABLES={wanted}") == {f"{size} {wanted}"}
+
+
+@pytest.mark.parametrize("given", [None, "glibc.malloc.check=0", "glibc.pthread.rseq=1"])
+def test_what_others_start_from_a_rank_has_the_usual_tunables(given: str | None) -> None:
+    before = {"HOME": "/", **({} if given is None else {tunables.VARIABLE: given})}
+    assert tunables.usual({**before, **tunables.quick_switches(before)}) == before
 
 
 def test_several_hosts(tmp_path: Path) -> None:
