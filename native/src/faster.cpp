@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t looked_at = 6 << 20;
 constexpr std::uint32_t fewest_looks = 4;
 constexpr std::uint32_t most_looks = 384;
-// and the slower one again after so many times as many: soon after a change, which may not last, and less and
-// less often.
+// and the slower one again after so many times as many: soon at first, and after a change, which may not
+// last, then less and less often.
 constexpr std::uint32_t look_first = 4;
 constexpr std::uint32_t look_after = 64;
 // One that is slower by such a factor is tried for no more than a part in so many of that, of a ring to stage
@@ -57,8 +57,7 @@ bool Faster::Choice::is_hopeless() const {
 
 std::size_t Faster::Choice::settle(std::size_t way) {
     const std::uint32_t most = cost(1 - way) > much * cost(way) ? look_soon : look_after;
-    const bool changed = interval > 0 && way != chosen;
-    interval = changed ? look_first : interval > 0 ? std::min(2 * interval, most) : most;
+    interval = interval == 0 || way != chosen ? look_first : std::min(2 * interval, most);
     settled = true;
     again = false;
     chosen = way;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t smallest = 2 << 20;  // so that few copies are a look
 constexpr int looks = 4;
+constexpr int settled = 600;  // uses, after which trials are rare
 
 // So many uses, of which way i takes `taken[i]`; how often the one was gone that is the faster.
 int uses_of_faster(Faster& faster, std::size_t n, int uses, std::array<std::chrono::microseconds, 2> taken) {
@@ -31,7 +32,7 @@ int uses_of_faster(Faster& faster, std::size_t n, int uses, std::array<std::chro
 TEST_CASE("both ways are tried, and the faster one is gone from then on") {
     Faster faster(smallest);
     CHECK(uses_of_faster(faster, smallest, 2 * looks, {40us, 30us}) == looks);
-    CHECK(uses_of_faster(faster, smallest, 100, {40us, 20us}) >= 95);
+    CHECK(uses_of_faster(faster, smallest, 100, {40us, 20us}) >= 90);
 }
 
 TEST_CASE("a way that has become the faster one is found again") {
@@ -45,8 +46,8 @@ TEST_CASE("what is faster for one size says nothing of others") {
     Faster faster(smallest);
     uses_of_faster(faster, smallest, 100, {400us, 20us});
     uses_of_faster(faster, 64 * smallest, 20, {20us, 400us});
-    CHECK(uses_of_faster(faster, 64 * smallest, 100, {20us, 400us}) >= 95);
-    CHECK(uses_of_faster(faster, smallest, 100, {400us, 20us}) >= 95);
+    CHECK(uses_of_faster(faster, 64 * smallest, 100, {20us, 400us}) >= 90);
+    CHECK(uses_of_faster(faster, smallest, 100, {400us, 20us}) >= 90);
 }
 
 TEST_CASE("one use that was interrupted changes nothing") {
@@ -54,12 +55,12 @@ TEST_CASE("one use that was interrupted changes nothing") {
     uses_of_faster(faster, smallest, 20, {400us, 20us});
     const std::size_t way = faster.next(smallest);
     faster.took(smallest, way, 50ms);
-    CHECK(uses_of_faster(faster, smallest, 90, {400us, 20us}) >= 85);
+    CHECK(uses_of_faster(faster, smallest, 90, {400us, 20us}) >= 80);
 }
 
 TEST_CASE("a way that is slow for a while, or slow again after it was tried once more, is kept") {
     Faster faster(smallest);
-    uses_of_faster(faster, smallest, 20, {40us, 20us});
+    uses_of_faster(faster, smallest, settled, {40us, 20us});
     CHECK(uses_of_faster(faster, smallest, looks - 1, {40us, 400us}) == 0);
     CHECK(uses_of_faster(faster, smallest, 100, {40us, 20us}) == 100);
     // Slow long enough to be doubted, it is tried once more when it is fast again.
@@ -74,7 +75,7 @@ TEST_CASE("a way that is slow for a while, or slow again after it was tried once
 
 TEST_CASE("a way that has become a little slower than the other one is not left for it at once") {
     Faster faster(smallest);
-    uses_of_faster(faster, smallest, 20, {40us, 38us});
+    uses_of_faster(faster, smallest, settled, {40us, 38us});
     CHECK(uses_of_faster(faster, smallest, 100, {40us, 41us}) == 0);
 }
 
@@ -83,11 +84,11 @@ TEST_CASE("what a way costs later on counts, once it is known of both") {
     Faster faster(smallest);
     uses_of_faster(faster, smallest, 20, {400us, 20us});
     faster.add(Faster::class_of(smallest, smallest), {0, later});
-    CHECK(uses_of_faster(faster, smallest, 50, {400us, 20us}) >= 45);
+    CHECK(uses_of_faster(faster, smallest, 50, {400us, 20us}) >= 40);
     faster.add(Faster::class_of(smallest, smallest), {later / 2, later});
     CHECK(uses_of_faster(faster, smallest, 50, {400us, 20us}) <= 3 * looks);
     uses_of_faster(faster, 64 * smallest, 20, {400us, 20us});
-    CHECK(uses_of_faster(faster, 64 * smallest, 50, {400us, 20us}) >= 45);
+    CHECK(uses_of_faster(faster, 64 * smallest, 50, {400us, 20us}) >= 40);
 }
 
 TEST_CASE("a way that is many times slower is hardly tried, and soon found when it no longer is") {
