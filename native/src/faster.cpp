@@ -16,11 +16,7 @@ constexpr std::uint32_t most_looks = 384;
 // last, then less and less often.
 constexpr std::uint32_t look_first = 4;
 constexpr std::uint32_t look_after = 64;
-// One that is slower by such a factor is tried for no more than a part in so many of that, of a ring to stage
-// in more than the whole.
-constexpr double far = 1.5;
-constexpr std::uint32_t far_after = 2;
-// One that is much slower is tried even less, and so may be sooner again.
+// One that is much slower is tried no longer than for a part in so many of that, and so may be sooner again.
 constexpr double much = 3;
 constexpr std::uint32_t much_after = 24;
 constexpr std::uint32_t fewest_in_beginning = 3;  // one of them may have been interrupted
@@ -51,8 +47,7 @@ bool Faster::Choice::is_hopeless() const {
     // The first trials are whole ones: memory is new, and what reading costs is not known.
     const std::uint32_t looked = looks - left;
     if (interval == 0 || looked < fewest_in_beginning) return false;
-    const double slower = cost(tried) / cost(1 - tried);
-    return (slower > much && looked * much_after >= looks) || (slower > far && looked * far_after >= looks);
+    return looked * much_after >= looks && cost(tried) > much * cost(1 - tried);
 }
 
 std::size_t Faster::Choice::settle(std::size_t way) {
