@@ -56,7 +56,6 @@ std::size_t Faster::Choice::settle(std::size_t way) {
     settled = true;
     again = false;
     chosen = way;
-    patience = looks * interval;
     uses = behind = 0;
     return chosen;
 }
@@ -66,7 +65,7 @@ std::size_t Faster::Choice::next(std::size_t n) {
         const double slower = cost(chosen) / cost(1 - chosen);
         behind = slower > much ? behind + at_once : slower > clearly ? behind + 1 : 0;
         again = behind >= looks;
-        if (++uses < patience && !again) return chosen;
+        if (++uses < looks * interval && !again) return chosen;
         settled = false;
         look(1 - chosen, n);
     } else if (looks == 0) {

@@ -41,8 +41,7 @@ class Faster {
         bool settled = false;  // on the chosen one
         std::size_t chosen = 0;
         std::uint32_t interval = 0;  // between two trials, in trials
-        std::uint32_t patience = 0;  // for so many uses,
-        std::uint32_t uses = 0;      // of which these have been,
+        std::uint32_t uses = 0;      // since the last one,
         std::uint32_t behind = 0;    // the last of which found it the slower one
         std::size_t tried = 0;       // otherwise
         std::uint32_t looks = 0;     // so many times on end,
