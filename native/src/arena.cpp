@@ -171,25 +171,6 @@ std::byte* Arena::cast_slot(std::size_t index) {
     return base_ + geometry_.cast_offset() + index * geometry_.staging_bytes;
 }
 
-void Arena::tell_home(int core) {
-    header().home = core;
-    tell_core(core);
-}
-
-void Arena::tell_core(int core) {
-    std::atomic<std::int32_t>& last = header().core;
-    if (last.load(std::memory_order_relaxed) != core) last.store(core, std::memory_order_relaxed);
-}
-
-void Arena::tell_entered(Clock::time_point now) {
-    header().entered.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-}
-
-void Arena::tell_left() {
-    std::atomic<Clock::rep>& last = header().entered;
-    last.store(-std::abs(last.load(std::memory_order_relaxed)), std::memory_order_relaxed);
-}
-
 void Arena::tell_call(const Call& call) {
     const auto index =
         static_cast<std::uint32_t>(call.is_message() ? calls_told : call.sequence % calls_told);

@@ -24,14 +24,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 
+#include "cpu.hpp"
 #include "frame.hpp"
 #include "joint.hpp"
+#include "presence.hpp"
 #include "remote.hpp"
 #include "staging.hpp"
 #include "unique_fd.hpp"
@@ -39,7 +40,6 @@
 
 namespace collectives {
 
-inline constexpr std::size_t cache_line = 64;
 inline constexpr std::size_t page_size = 4096;
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
@@ -106,18 +106,13 @@ struct Header {
     std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
     std::uint64_t address;                // of this header in its owner's process
     Reads reads;                          // how the owner reads other processes, where it may
-    std::int32_t home;                    // the core that the owner shares with other ranks; -1 for none
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order,
     std::atomic<std::uint32_t> lost;      // and if for the loss of a rank, that rank + 1; stored before
-    // The core that the owner is on, as far as it knows; -1 for any. Ranks that wait for it look each time,
-    // so the line is not written unless it changes.
-    alignas(cache_line) std::atomic<std::int32_t> core;
-    // When the owner's last call began, and the same below zero once it has ended.
-    alignas(cache_line) std::atomic<Clock::rep> entered;
+    Presence presence;
     // What it costs the owner to read what others have staged.
-    ReadCosts read_costs;
+    alignas(cache_line) ReadCosts read_costs;
     // What the owner is running; read only to find and explain a mismatch. The last collectives by their
     // sequence, and, at the end, the last message to or from one rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest;
@@ -243,18 +238,9 @@ class Arena {
 
     // What the owner has begun.
     void tell_call(const Call& call);
-    // On which core it belongs, before others may look; on which it is; and whether it has anything under
-    // way: its time is its own otherwise.
-    void tell_home(int core);
-    void tell_core(int core);
-    void tell_entered(Clock::time_point now);
-    void tell_left();
-    int home() const { return header().home; }
-    int core() const { return header().core.load(std::memory_order_relaxed); }
-    bool in_call() const { return header().entered.load(std::memory_order_relaxed) > 0; }
-    Clock::time_point entered() const {
-        return Clock::time_point(Clock::duration(std::abs(header().entered.load(std::memory_order_relaxed))));
-    }
+    // Where the owner is and what it does.
+    Presence& presence() { return header().presence; }
+    const Presence& presence() const { return header().presence; }
     // What it has begun last, and as its collective of that number, if it has and remembers. Another rank may
     // see it change.
     Call current_call() const;

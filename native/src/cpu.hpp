@@ -11,6 +11,9 @@
 
 namespace collectives {
 
+// What cores pass to each other at a time.
+inline constexpr std::size_t cache_line = 64;
+
 // The forms in which kernels are compiled, worst first. On arm64 only the baseline (NEON) exists.
 enum class Isa : std::uint8_t { baseline, avx2, avx512 };
 

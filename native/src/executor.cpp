@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "error.hpp"
+#include "lost_slice.hpp"
 
 namespace collectives {
 
@@ -44,7 +45,7 @@ Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>&
 
 void Executor::share(std::shared_ptr<Arena> arena) {
     workshop_.arena = std::move(arena);
-    workshop_.arena->tell_home(settings_.home);
+    workshop_.arena->presence().settle(settings_.home);
     workshop_.caster = std::make_unique<Caster>(workshop_.arena);
 }
 
@@ -62,8 +63,8 @@ Run& Executor::add(const Request& request) {
         backoff_.expect(work_of_others(request.operation->section(0)));
         if (tells_where()) {
             const auto now = Clock::now();
-            workshop_.arena->tell_core(::sched_getcpu());
-            workshop_.arena->tell_entered(now);
+            workshop_.arena->presence().tell_core(::sched_getcpu());
+            workshop_.arena->presence().enter(now);
             backoff_.begin(now);
         }
         timed_ = false;
@@ -88,7 +89,7 @@ void Executor::retire() {
     run->end();
     idle_.push_back(std::move(run));
     timed_ = false;
-    if (runs_.empty() && tells_where()) workshop_.arena->tell_left();
+    if (runs_.empty() && tells_where()) workshop_.arena->presence().leave();
 }
 
 void Executor::clear() {
@@ -153,11 +154,14 @@ void Executor::wait() {
             if (settings_.home >= 0 && ++looks_ % looks_per_question == 0) needed_.reset();
             break;
         case Backoff::Next::look_late:
-            backoff_.tell_lost_slice(find_lost_slice(backoff_.lost_since()));
+            look_into_lost_slice();
             [[fallthrough]];
         case Backoff::Next::look_anew:
             needed_.reset();
-            if (tells_where()) workshop_.arena->tell_core(::sched_getcpu());
+            if (tells_where()) {
+                workshop_.arena->presence().tell_core(::sched_getcpu());
+                workshop_.arena->presence().look_up(backoff_.looked());
+            }
             break;
         case Backoff::Next::sleep:
             sleeper_.arm(
@@ -183,27 +187,32 @@ bool Executor::any_awaited(Predicate predicate) {
 bool Executor::keeps_from_running() {
     const int core = ::sched_getcpu();
     // Of ranks that share no memory nothing is known, so they may be here.
-    if (any_awaited([&](const Arena* arena) { return arena == nullptr || arena->core() == core; }))
+    if (any_awaited([&](const Arena* arena) { return arena == nullptr || arena->presence().core() == core; }))
         return true;
     // Those who are waited for may wait in turn for somebody here who has not come yet.
-    return runs_.front()->any_to_come(
-        [&](const Arena& arena) { return arena.home() == settings_.home && arena.core() == core; });
+    return runs_.front()->any_to_come([&](const Arena& arena) {
+        return arena.presence().home() == settings_.home && arena.presence().core() == core;
+    });
 }
 
-LostSlice Executor::find_lost_slice(Clock::time_point since) {
-    if (settings_.home < 0) return LostSlice::to_others;
+void Executor::look_into_lost_slice() {
+    if (!tells_where()) return backoff_.tell_robbed(-1);
     const int core = ::sched_getcpu();
-    const auto is_away = [](const Arena* arena) { return arena != nullptr && !arena->in_call(); };
-    const bool has_come = std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
-        const std::vector<int>& peers = run->request().operation->program().peers;
-        return std::any_of(peers.begin(), peers.end(), [&](int peer) {
-            const Arena* const arena = run->arena_of(peer);
-            return arena != nullptr && arena->core() == core && arena->entered() > since;
-        });
-    });
-    if (has_come || any_awaited([&](const Arena* arena) { return is_away(arena) && arena->core() == core; }))
-        return LostSlice::to_own_work;
-    return any_awaited(is_away) ? LostSlice::to_others_while_away : LostSlice::to_others;
+    LostSlice slice(core, backoff_.lost_since(), backoff_.looked());
+    const Run& run = *runs_.front();
+    for (std::size_t rank = 0; rank < run.request().links.size(); ++rank) {
+        const Arena* const arena = run.arena_of(static_cast<int>(rank));
+        if (arena != nullptr) slice.ask(arena->presence());
+    }
+    const auto excuses = [&](const Arena* arena) {
+        return arena != nullptr && slice.is_excused(arena->presence());
+    };
+    const auto is_anyone = [](const Arena*) { return true; };
+    const bool is_own = any_awaited(excuses) || (slice.is_excused_here() && !any_awaited(is_anyone));
+    if (!slice.is_told() && (slice.unseen() <= backoff_.slow() || is_own)) return;
+    Presence& own = workshop_.arena->presence();
+    own.tell_robbed(core, backoff_.looked());
+    backoff_.tell_robbed(slice.refuge(own));
 }
 
 void Executor::disarm() {

@@ -69,8 +69,9 @@ class Executor {
     bool keeps_from_running();
     // Let others have what the caller holds, unless what is waited for may come at once.
     void let_go_unless_soon();
-    // Who has had the core that this rank is on since then.
-    LostSlice find_lost_slice(Clock::time_point since);
+    // The last yield took long: if others than ranks of this group had the core, when it was needed, act on
+    // it.
+    void look_into_lost_slice();
     // Whether `predicate` holds for the arena of a rank that is waited for.
     template <typename Predicate>
     bool any_awaited(Predicate predicate);

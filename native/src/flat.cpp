@@ -97,7 +97,7 @@ Staged Flat::staged(std::uint64_t number, std::size_t rank, std::size_t n) const
 
 void Flat::share_cores(std::span<const std::shared_ptr<Arena>> arenas) {
     std::vector<std::int32_t> keys;
-    for (const std::shared_ptr<Arena>& arena : arenas) keys.push_back(arena->home());
+    for (const std::shared_ptr<Arena>& arena : arenas) keys.push_back(arena->presence().home());
     if (std::find(keys.begin(), keys.end(), -1) != keys.end()) {
         for (std::size_t rank = 0; rank < size_; ++rank) keys[rank] = 2 * rank < size_ ? 0 : 1;
     }

@@ -10,35 +10,42 @@ using namespace std::chrono_literals;
 
 namespace {
 constexpr auto between_moves = 1ms;
-constexpr auto avoided_first = 50ms;
-constexpr auto avoided_most = 2s;
+constexpr auto away_first = 5ms;
+constexpr auto away_most = 2s;
 constexpr auto again_within = 100ms;
 }  // namespace
 
-void Home::seek(Clock::time_point now, bool robbed) {
-    if (core_ < 0 || now < next_) return;
-    const bool here = ::sched_getcpu() == core_;
-    if (here && robbed) {
-        const bool again = now - next_ < again_within;
-        avoided_ = again ? std::min<Clock::duration>(avoided_ * 2, avoided_most) : avoided_first;
-        next_ = now + avoided_;
-    } else if (!here) {
-        next_ = now + between_moves;
-        move();
-    }
+void Home::seek(Clock::time_point now) {
+    if (core_ < 0 || now < moved_ + between_moves) return;
+    int& wanted = now < away_until_ ? refuge_ : core_;
+    if (wanted < 0 || ::sched_getcpu() == wanted) return;
+    moved_ = now;
+    if (!move(wanted)) wanted = -1;  // not, or no longer, ours to use
 }
 
-void Home::move() {
+bool Home::flee(Clock::time_point now, int refuge) {
+    if (core_ < 0) return false;
+    if (::sched_getcpu() == core_ && now >= away_until_) {
+        const bool again = now - away_until_ < again_within;
+        away_for_ = again ? std::min<Clock::duration>(away_for_ * 4, away_most) : away_first;
+        away_until_ = now + away_for_;
+    }
+    if (now < away_until_) refuge_ = refuge;
+    seek(now);
+    return now >= away_until_ || refuge_ >= 0;
+}
+
+bool Home::move(int core) {
     cpu_set_t allowed;
-    cpu_set_t home;
-    CPU_ZERO(&home);
-    CPU_SET(core_, &home);
-    if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || !CPU_ISSET(core_, &allowed) ||
-        ::sched_setaffinity(0, sizeof(home), &home) != 0) {
-        core_ = -1;  // no longer ours to use
-        return;
+    cpu_set_t wanted;
+    CPU_ZERO(&wanted);
+    CPU_SET(core, &wanted);
+    if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || !CPU_ISSET(core, &allowed) ||
+        ::sched_setaffinity(0, sizeof(wanted), &wanted) != 0) {
+        return false;
     }
     ::sched_setaffinity(0, sizeof(allowed), &allowed);
+    return true;
 }
 
 }  // namespace collectives

@@ -1,4 +1,4 @@
-// The core on which a rank belongs where ranks outnumber cores.
+// The core on which a rank belongs where ranks outnumber cores, and where it goes while others are there.
 //
 // Ranks that hand a core to each other by yielding are never idle, so the kernel sees nothing to balance and
 // leaves three of them on one core and one on another for many operations. Invariant: a thread's affinity is
@@ -16,17 +16,24 @@ class Home {
     // `core`: -1 for none.
     explicit Home(int core) : core_(core) {}
 
-    // Move the calling thread there if it is elsewhere, at most once in a millisecond. `robbed`: it has just
-    // lost a time slice to somebody. Where that happens at home, the kernel's choices are better than ours
-    // for a while, and for longer if it happens again.
-    void seek(Clock::time_point now, bool robbed);
+    // Move the calling thread to where it belongs just now if it is elsewhere, at most once in a millisecond.
+    void seek(Clock::time_point now);
+
+    // Others have had the core that the calling thread is on. Where that is home, it belongs on `refuge` for
+    // a while, and for longer if it happens again; if that is -1, the kernel's choices are better than ours
+    // meanwhile. Whether there is somewhere to go.
+    bool flee(Clock::time_point now, int refuge);
+    // When it may go home, or could the last time.
+    Clock::time_point away_until() const { return away_until_; }
 
   private:
-    void move();
+    bool move(int core);
 
     int core_;
-    Clock::time_point next_{};
-    Clock::duration avoided_{};
+    int refuge_ = -1;
+    Clock::time_point moved_{};
+    Clock::time_point away_until_{};
+    Clock::duration away_for_{};
 };
 
 }  // namespace collectives

@@ -59,7 +59,7 @@ class Pool {
         std::uint64_t got = 0;
     };
 
-    std::int32_t home(std::size_t rank) const { return arenas_[rank]->header().home; }
+    std::int32_t home(std::size_t rank) const { return arenas_[rank]->presence().home(); }
     std::size_t find_middle() const;
     std::size_t first_of(std::size_t half) const { return half * middle_; }
     std::size_t after(std::size_t rank) const { return rank + 1 == size_ ? 0 : rank + 1; }

@@ -22,7 +22,8 @@ constexpr auto slow_yield = 1ms;      // a yield this long has given a time slic
 constexpr auto crowded_first = 2ms;   // how long to remember that the first time
 constexpr auto crowded_most = 200ms;  // and when it happens again each time that yielding is taken up
 constexpr auto again_within = 20ms;
-constexpr int seldom = 32;  // yields that are quick, for one that is slow; beside a busy program they are 2
+// A core where less than a third of the time is lost is better than to share another, or to sleep.
+constexpr int worth_it = 2;
 constexpr int fewest_spins = 32;
 // A rank that uses up its time slice by looking has to wait for the next one.
 constexpr int most_yields = 1000;
@@ -91,20 +92,22 @@ Backoff::Next Backoff::yield() {
     if (++yields_ > most_yields || before - yielding_since_ > most) return Next::sleep;
     ::sched_yield();
     looked_ = Clock::now();
-    if (looked_ - before > slow_yield + busy_) {
+    if (looked_ - before > slow()) {
         lost_since_ = before;
         return Next::look_late;
     }
-    if (quick_ < seldom) ++quick_;
-    home_.seek(looked_, false);
+    home_.seek(looked_);
     return Next::look_anew;
 }
 
-void Backoff::tell_lost_slice(LostSlice how) {
-    const bool happens_often = std::exchange(quick_, 0) < seldom;
-    if (how == LostSlice::to_others) home_.seek(looked_, true);
-    if (how == LostSlice::to_own_work && !happens_often) return;
-    const bool again = happens_often && looked_ - crowded_until_ < crowded_for_ + again_within;
+Clock::duration Backoff::slow() const { return slow_yield + busy_; }
+
+void Backoff::tell_robbed(int refuge) {
+    const auto lost = looked_ - lost_since_;
+    const auto calm = lost_since_ - std::max({robbed_at_, crowded_until_, home_.away_until()});
+    robbed_at_ = looked_;
+    if (calm > worth_it * lost || home_.flee(looked_, refuge)) return;
+    const bool again = looked_ - crowded_until_ < crowded_for_ + again_within;
     crowded_for_ = again ? std::min<Clock::duration>(crowded_for_ * 2, crowded_most) : crowded_first;
     crowded_until_ = looked_ + crowded_for_;
 }

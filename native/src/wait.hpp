@@ -40,23 +40,17 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::nanoseconds timeout);
 void futex_wake(const std::atomic<std::uint32_t>& word);
 
-// What a yield that took long says: somebody else had this core; so it was, but a rank that is waited for was
-// not there anyway; that rank had it for work of its own.
-enum class LostSlice : std::uint8_t { to_others, to_others_while_away, to_own_work };
-
 // The ladder of one idle period: what to do after the n-th look that found nothing.
 //
 // Spin while nobody that is waited for needs this core, then yield, then sleep. Spinning pays only if what is
 // waited for comes meanwhile, which it cannot where two ranks have ended up on one core unnoticed: periods
-// that outlast the spinning halve it, those that end in it double it. A yield that took long has handed a
-// whole time slice to some other process; for a while after that, yielding is skipped: a sleeper that is
-// woken gets its core back at once. It may have been chance, so the while is short at first, and doubles as
-// long as it happens again. A rank that is waited for and has work of its own takes the slice, too: that says
-// nothing of others, unless it happens all the time. While it works elsewhere a lost slice costs nothing:
-// that is no reason to stay away from this core.
+// that outlast the spinning halve it, those that end in it double it. A yield that took long may have handed
+// a whole time slice to some other process. Then there is another core to wait on, or yielding is skipped for
+// a while: a sleeper that is woken gets its core back at once. It may have been chance, so the while is short
+// at first, and doubles as long as it happens again.
 class Backoff {
   public:
-    // Anew: others have had the core; late: for a long time, and `tell_lost_slice` comes first.
+    // Anew: others have had the core; late: for a long time, and it may be time for `tell_robbed`.
     enum class Next : std::uint8_t { look, look_anew, look_late, sleep };
 
     // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which
@@ -90,9 +84,14 @@ class Backoff {
     // Whether it would do no more than spin, after at most so many looks.
     bool spins_within(int looks, bool here) const { return !here && looks_ < std::min(looks, spins_); }
 
-    // Of the last yield, which took long: when it began, and what it was lost to.
+    // After a yield that took long: when it began, and that others have had the core. `refuge`: one that may
+    // be free of them; -1 if there is none.
     Clock::time_point lost_since() const { return lost_since_; }
-    void tell_lost_slice(LostSlice how);
+    void tell_robbed(int refuge);
+    // How long a yield must take for that.
+    Clock::duration slow() const;
+    // When the last yield ended, or a later look at the clock.
+    Clock::time_point looked() const { return looked_; }
 
   private:
     Next yield();
@@ -107,7 +106,7 @@ class Backoff {
     Clock::time_point yielding_since_{};
     Clock::time_point looked_{};  // after the last yield; a look since then counts as part of the next one
     Clock::time_point lost_since_{};
-    int quick_ = 0;  // yields since the last slow one
+    Clock::time_point robbed_at_{};
     Clock::duration busy_{};
     Clock::duration expected_{};
     bool network_ = false;

@@ -5,12 +5,13 @@
 #include <thread>
 #include <vector>
 
+#include "cores.hpp"
 #include "home.hpp"
 #include "wait.hpp"
 
 using collectives::Backoff;
 using collectives::Home;
-using collectives::LostSlice;
+using collectives::testing::bind_to;
 using namespace std::chrono_literals;
 
 namespace {
@@ -25,24 +26,22 @@ std::vector<int> allowed_cores() {
     return cores;
 }
 
-void bind_to(int core) {
-    cpu_set_t only;
-    CPU_ZERO(&only);
-    CPU_SET(core, &only);
-    REQUIRE(::sched_setaffinity(0, sizeof(only), &only) == 0);
-}
-
-// Where the calling thread is after having been on `elsewhere`, free to be anywhere, and sent home.
-int core_after_seeking(Home& home, int elsewhere, Home::Clock::time_point now, bool robbed = false) {
+// Where the calling thread is after having been on `elsewhere`, free to be anywhere, and `act`.
+template <typename Act>
+int core_after(int elsewhere, Act act) {
     const std::vector<int> before = allowed_cores();
     cpu_set_t all;
     REQUIRE(::sched_getaffinity(0, sizeof(all), &all) == 0);
     bind_to(elsewhere);
     REQUIRE(::sched_setaffinity(0, sizeof(all), &all) == 0);
-    home.seek(now, robbed);
+    act();
     const int core = ::sched_getcpu();
     CHECK(allowed_cores() == before);
     return core;
+}
+
+int core_after_seeking(Home& home, int elsewhere, Home::Clock::time_point now) {
+    return core_after(elsewhere, [&] { home.seek(now); });
 }
 
 }  // namespace
@@ -57,38 +56,52 @@ TEST_CASE("a thread is moved home, and not bound to it") {
     CHECK(core_after_seeking(home, cores[0], now + 1s) == cores[1]);
 }
 
-TEST_CASE("a home where time slices are lost is left alone for a while, and for longer the next time") {
+TEST_CASE("a home where others are is left for a while, and for longer the next time") {
     const std::vector<int> cores = allowed_cores();
     if (cores.size() < 2) return;
     Home home(cores[1]);
     auto now = Home::Clock::now();
-    core_after_seeking(home, cores[1], now, true);
-    CHECK(core_after_seeking(home, cores[0], now + 40ms) == cores[0]);
-    CHECK(core_after_seeking(home, cores[0], now + 60ms) == cores[1]);
-    now += 70ms;
-    core_after_seeking(home, cores[1], now, true);
-    CHECK(core_after_seeking(home, cores[0], now + 90ms) == cores[0]);
-    CHECK(core_after_seeking(home, cores[0], now + 110ms) == cores[1]);
+    CHECK(core_after(cores[1], [&] { CHECK(home.flee(now, cores[0])); }) == cores[0]);
+    CHECK(core_after_seeking(home, cores[1], now + 4ms) == cores[0]);
+    CHECK(core_after_seeking(home, cores[0], now + 6ms) == cores[1]);
+    now += 10ms;
+    CHECK(core_after(cores[1], [&] { CHECK(home.flee(now, cores[0])); }) == cores[0]);
+    CHECK(core_after_seeking(home, cores[1], now + 18ms) == cores[0]);
+    CHECK(core_after_seeking(home, cores[0], now + 21ms) == cores[1]);
+    now += 1s;  // that was chance
+    CHECK(core_after(cores[1], [&] { CHECK(home.flee(now, cores[0])); }) == cores[0]);
+    CHECK(core_after_seeking(home, cores[0], now + 6ms) == cores[1]);
 }
 
-TEST_CASE("a slice that is lost while who is waited for has work elsewhere is no reason to leave home") {
+TEST_CASE("where there is no refuge, or it is no better, the kernel chooses for a while") {
     const std::vector<int> cores = allowed_cores();
     if (cores.size() < 2) return;
-    Backoff backoff(0, cores[1]);
+    const auto now = Home::Clock::now();
+    for (const int refuge : {-1, CPU_SETSIZE - 1}) {
+        Home home(cores[1]);
+        CHECK(core_after(cores[1], [&] { CHECK(!home.flee(now, refuge)); }) == cores[1]);
+        CHECK(core_after_seeking(home, cores[0], now + 4ms) == cores[0]);
+        CHECK(core_after_seeking(home, cores[0], now + 6ms) == cores[1]);
+    }
+    Home home(cores[1]);
+    core_after(cores[1], [&] { home.flee(now, cores[0]); });
+    CHECK(core_after(cores[0], [&] { CHECK(!home.flee(now + 2ms, -1)); }) == cores[0]);
+    CHECK(core_after_seeking(home, cores[1], now + 4ms) == cores[1]);
+}
+
+TEST_CASE("who flees goes on yielding") {
+    const std::vector<int> cores = allowed_cores();
+    if (cores.size() < 2) return;
     std::thread([&] {
+        Backoff backoff(0, cores[1]);
         cpu_set_t all;
         REQUIRE(::sched_getaffinity(0, sizeof(all), &all) == 0);
-        const auto be_on = [&](int core) {
-            bind_to(core);
-            REQUIRE(::sched_setaffinity(0, sizeof(all), &all) == 0);
-        };
-        be_on(cores[1]);
-        backoff.idle(true);
-        backoff.tell_lost_slice(LostSlice::to_others_while_away);
-        be_on(cores[0]);
-        // Yielding is skipped for some milliseconds.
-        while (backoff.idle(true) == Backoff::Next::sleep) backoff.reset();
-        CHECK(::sched_getcpu() == cores[1]);
+        bind_to(cores[1]);
+        backoff.idle(true);  // at home, so that nothing moves it
+        REQUIRE(::sched_setaffinity(0, sizeof(all), &all) == 0);
+        CHECK(core_after(cores[1], [&] { backoff.tell_robbed(cores[0]); }) == cores[0]);
+        backoff.reset();
+        CHECK(backoff.idle(true) != Backoff::Next::sleep);
     }).join();
 }
 
@@ -102,7 +115,7 @@ TEST_CASE("without a home nobody is moved, nor to a core that is not allowed") {
     std::thread([&] {
         bind_to(cores[0]);
         Home home(cores[1]);
-        home.seek(Home::Clock::now(), false);
+        home.seek(Home::Clock::now());
         CHECK(::sched_getcpu() == cores[0]);
         CHECK(allowed_cores() == std::vector<int>{cores[0]});
     }).join();

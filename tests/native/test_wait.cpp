@@ -1,6 +1,12 @@
 // How a rank that has nothing to do gives way.
 #include <doctest/doctest.h>
+#include <sched.h>
 
+#include <atomic>
+#include <thread>
+
+#include "cores.hpp"
+#include "cpu.hpp"
 #include "wait.hpp"
 
 using namespace collectives;
@@ -47,35 +53,34 @@ TEST_CASE("who yields in vain sleeps in the end") {
     CHECK(yields < 100'000);
 }
 
-TEST_CASE("a lost time slice is remembered, unless work of those waited for explains it, and it is seldom") {
-    const auto yield_quickly = [](Backoff& backoff, int times) {
-        while (times > 0) {
+TEST_CASE("a core that others keep taking is left alone for a while, but not for one time slice") {
+    std::atomic<bool> ends{false};
+    std::thread([&] {
+        testing::bind_to(::sched_getcpu());
+        std::thread stranger([&] {  // on the same core
+            while (!ends.load()) collectives::pause();
+        });
+        Backoff backoff(0);
+        const auto sleeps_at_once = [&] {
             backoff.reset();
-            if (backoff.idle(true) == Next::look_anew) --times;
-        }
-    };
-    const auto sleeps_at_once = [](Backoff& backoff) {
-        backoff.reset();
-        return backoff.idle(true) == Next::sleep;
-    };
-    // It is remembered for two milliseconds at first, which may have passed.
-    const auto sleeps_soon = [&](Backoff& backoff, LostSlice how) {
+            return backoff.idle(true) == Next::sleep;
+        };
+        const auto is_robbed = [&] {
+            while (true) {
+                backoff.reset();
+                if (backoff.idle(true) == Next::look_late) return backoff.tell_robbed(-1);
+            }
+        };
+        is_robbed();
+        CHECK(!sleeps_at_once());
+        // It is remembered for two milliseconds at first, which may have passed.
         bool sleeps = false;
         for (int i = 0; i < 50 && !sleeps; ++i) {
-            backoff.tell_lost_slice(how);
-            sleeps = sleeps_at_once(backoff);
+            is_robbed();
+            sleeps = sleeps_at_once();
         }
-        return sleeps;
-    };
-    Backoff explained(0);
-    yield_quickly(explained, 32);
-    explained.tell_lost_slice(LostSlice::to_own_work);
-    CHECK(!sleeps_at_once(explained));
-    CHECK(sleeps_soon(explained, LostSlice::to_own_work));  // it happens all the time
-    Backoff unexplained(0);
-    yield_quickly(unexplained, 32);
-    CHECK(sleeps_soon(unexplained, LostSlice::to_others));
-    Backoff away(0);
-    yield_quickly(away, 32);
-    CHECK(sleeps_soon(away, LostSlice::to_others_while_away));
+        CHECK(sleeps);
+        ends.store(true);
+        stranger.join();
+    }).join();
 }
