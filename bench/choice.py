@@ -6,8 +6,8 @@ within each turn; a time is that of the slowest rank after a barrier, and after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -31,13 +31,16 @@ _BOUNDS: Final = (3, 200)  # iterations in a round
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """One call: the algorithm `chosen`, and seconds by round, of AUTO and of the others."""
+    """One call: the algorithm `chosen`, and seconds by round, of AUTO and of the others.
+
+    None for a round in which an algorithm did not take part: it was far behind in that launch.
+    """
 
     collective: str
     ranks: int
     nbytes: int
     chosen: str
-    seconds: Mapping[str, list[float]]
+    seconds: Mapping[str, Sequence[float | None]]
 
     @property
     def best(self) -> str:
@@ -53,18 +56,31 @@ class Heat:
     def _behind(self) -> dict[str, float]:
         mine = self.seconds[AUTO]
         return {
-            name: median(a / b for a, b in zip(mine, theirs, strict=True))
+            name: median(a / b for a, b in zip(mine, theirs, strict=True) if a is not None and b is not None)
             for name, theirs in self.seconds.items()
             if name != AUTO
         }
 
+    def median(self, name: str) -> float:
+        """Seconds that it took in the rounds it was in."""
+        return median(seconds for seconds in self.seconds[name] if seconds is not None)
 
-def measure(order: Order, ranks: int) -> list[Heat]:
-    """Start so many ranks, which measure, in about the budget a size.
+
+def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
+    """Start so many ranks, so often, which measure, in about the budget a size, all launches together.
 
     Raises StartError, OSError; RuntimeError where a rank failed.
     """
-    return [Heat(**heat) for heat in answer("bench.choice", asdict(order), ranks)]
+    each = asdict(replace(order, budget=order.budget / launches))
+    told = [[Heat(**heat) for heat in answer("bench.choice", each, ranks)] for _ in range(launches)]
+    return [together(heats) for heats in zip(*told, strict=True)]
+
+
+def together(heats: Sequence[Heat]) -> Heat:
+    """The same call in several launches, round after round."""
+    names = dict.fromkeys(name for heat in heats for name in heat.seconds)
+    seconds = {n: [s for heat in heats for s in heat.seconds.get(n, [None] * len(heat.seconds[AUTO]))] for n in names}
+    return replace(heats[-1], seconds=seconds)
 
 
 def run(order: Order) -> list[dict[str, Any]] | None:

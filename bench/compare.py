@@ -22,6 +22,7 @@ SLOWER, FASTER, SAME, MODE = "SLOWER", "faster", "same", "mode"
 _RESAMPLES: Final = 2000
 _TAILS: Final = (0.5, 99.5)  # per cent: many cases are looked at, and few of them may be called slower by chance
 _BLOCKS: Final = 20  # parts of a series of samples: neighbours in time are alike, so parts are drawn, not samples
+_MODES: Final = {"flag": FACTOR, "core": CORE_FACTOR}  # by how much these pings differ within one mode
 
 Key = tuple[Any, ...]
 
@@ -92,31 +93,31 @@ def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
+    """Of one case, in all processes that were started for it."""
+
     rounds: list[Samples]
-    flag: float | None
-    core: float | None
+    pings: list[list[dict[str, Any]]]
+
+    def typical(self, name: str) -> float | None:
+        """The median of that ping, where it is known."""
+        known = [reading[name] for pair in self.pings for reading in pair if reading.get(name) is not None]
+        return median(known) if known else None
 
 
 def _figures(documents: list[dict[str, Any]]) -> dict[Key, _Figure]:
-    found = {}
+    found: dict[Key, _Figure] = {}
     for document in documents:
         group, arguments = document["group"], document["arguments"]
         where = (len(group["ranks"]), tuple(sorted(group["pairs"].items())), arguments["buffers"])
         for result in document["results"]:
-            flag, core = (_typical(result["pings"], name) for name in ("flag", "core"))
             case = tuple(result[k] for k in ("collective", "trace", "bucket", "bytes", "dtype", "op", "root", "asked"))
             for name in ("out-of-place", "in-place"):
                 measured = result["measurements"].get(name, {"unsupported": ""})
                 if "unsupported" not in measured:
-                    rounds = [np.array(samples) for samples in measured["rounds"]]
-                    found[where, case, name] = _Figure(rounds, flag, core)
+                    figure = found.setdefault((where, case, name), _Figure([], []))
+                    figure.rounds.extend(np.array(samples) for samples in measured["rounds"])
+                    figure.pings.extend(result["pings"])
     return found
-
-
-def _typical(pings: list[list[dict[str, Any]]], name: str) -> float | None:
-    """The median of what is known."""
-    known = [reading[name] for pair in pings for reading in pair if reading.get(name) is not None]
-    return median(known) if known else None
 
 
 def _differ(a: float | None, b: float | None, factor: float) -> bool:
@@ -129,7 +130,7 @@ def _change(key: Key, first: _Figure, second: _Figure, threshold: float, random:
     drawn = _draw(second, random) / _draw(first, random)
     low, high = (float(np.percentile(drawn, tail)) for tail in _TAILS)
     quotient = b / a
-    if _differ(first.flag, second.flag, FACTOR) or _differ(first.core, second.core, CORE_FACTOR):
+    if any(_differ(first.typical(n), second.typical(n), factor) for n, factor in _MODES.items()):
         verdict = MODE
     elif quotient > 1 + threshold and low > 1:
         verdict = SLOWER

@@ -105,6 +105,10 @@ def ratio(ours: Sequence[Samples], theirs: Sequence[Samples], rounds: Sequence[i
     What is compared was measured within the same second or so: a machine that changes its speed between rounds
     changes both.
     """
-    pairs = list(zip(ours, theirs, strict=True))
-    chosen = pairs if rounds is None else [pairs[i] for i in rounds]
-    return float(np.median([float(np.median(a) / np.median(b)) for a, b in chosen]))
+    each = quotients(ours, theirs)
+    return float(np.median(each if rounds is None else [each[i] for i in rounds]))
+
+
+def quotients(ours: Sequence[Samples], theirs: Sequence[Samples]) -> list[float]:
+    """Of each round's medians, our time over theirs."""
+    return [float(np.median(a) / np.median(b)) for a, b in zip(ours, theirs, strict=True)]

@@ -1,20 +1,23 @@
 """Where the library stands beside other systems: runs of the benchmark, and the table of bars made of them.
 
-Invariant: a cell is judged by what was measured in one run, in rounds in which the systems took turns, inside one
-mode of the machine; a cell without figures is neither passed nor failed.
+Invariant: a cell is judged by rounds in which the systems took turns, inside one mode of the machine, in processes
+that were started several times: where their pages lie changes a figure by more than a bar leaves, and stays the same
+while they live. A cell without figures is neither passed nor failed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from typing import Any, Final
 
 from bench.bars import BANDS, Band, Line, Setting
 from bench.cases import IN_PLACE, OUT_OF_PLACE
-from bench.ping import Reading, mode
+from bench.loop import quotients
+from bench.ping import Reading, alike, mode
 from bench.plan import PeerPlan, Plan
 from bench.report import ABSENT
 
@@ -25,13 +28,18 @@ _BESIDES: Final = 0.35  # seconds that a figure costs beyond its budget, until t
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One size: the ratio to the best of the others, and the bar that counts in the mode it was measured in."""
+    """One size: the ratio to the best of the others, and the bar that counts in the mode it was measured in.
+
+    `set_aside`: how many of the `rounds` were in another mode than most.
+    """
 
     nbytes: int
     ratio: float
     best: str
     mode: str
     bar: float
+    rounds: int
+    set_aside: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +65,56 @@ class Cell:
         return PASS if all(size.ratio <= size.bar for size in self.sizes) else FAIL
 
 
-def cells(line: Line, document: dict[str, Any]) -> list[Cell]:
-    """The line's cells, from what a run has left."""
-    found = [r for r in document["results"] if r["collective"] == line.collective]
+def cells(line: Line, documents: Sequence[dict[str, Any]]) -> list[Cell]:
+    """The line's cells, from what its runs have left."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for result in (r for document in documents for r in document["results"]):
+        if result["collective"] == line.collective:
+            found.setdefault(result["bytes"], []).append(result)
     told = []
     for number, band in enumerate(BANDS):
-        inside = [_size(line, number, r) for r in found if band.first <= r["bytes"] <= band.last]
+        inside = [_size(line, number, n, found[n]) for n in sorted(found) if band.first <= n <= band.last]
         told.append(Cell(line, band, tuple(size for size in inside if size is not None)))
     return told
 
 
-def _size(line: Line, band: int, result: dict[str, Any]) -> Size | None:
+def _size(line: Line, band: int, nbytes: int, launches: Sequence[dict[str, Any]]) -> Size | None:
+    pings = [(Reading(**before), Reading(**after)) for r in launches for before, after in r["pings"]]
+    kept = alike(pings)
     ratios = {}
     for name in line.against:
-        theirs = result["measurements"].get(name, {})
-        if "ours_over_this" in theirs and not theirs["wrong"]:
-            ratios[name] = float(theirs["ours_over_this"])
+        rounds = [q for result in launches for q in _quotients(result, name)]
+        if known := [q for q in (rounds[i] for i in kept) if q is not None]:
+            ratios[name] = median(known)
     if not ratios:
         return None
     best = max(ratios, key=lambda name: ratios[name])
-    pings = [(Reading(**before), Reading(**after)) for before, after in result["pings"]]
-    kept = [pair for i, pair in enumerate(pings) if i not in result["set_aside"]]
-    where = mode(kept) if line.ranks == 2 else ""
+    where = mode([pings[i] for i in kept]) if line.ranks == 2 else ""
     bar = line.near[band] if line.near and where == "near" else line.bars[band]
-    return Size(result["bytes"], ratios[best], best, where, bar)
+    return Size(nbytes, ratios[best], best, where, bar, len(pings), len(pings) - len(kept))
+
+
+def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
+    """Our time over theirs in each round, of the medians; None where it had none, or was wrong."""
+    measurements = result["measurements"]
+    ours = next((m for place in (OUT_OF_PLACE, IN_PLACE) if "rounds" in (m := measurements.get(place, {}))), None)
+    theirs = measurements.get(name, {})
+    if ours is None or "rounds" not in theirs or theirs["wrong"]:
+        return [None] * len(result["pings"])
+    return [*quotients(ours["rounds"], theirs["rounds"])]
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """All runs of one table. `run` measures a plan with so many ranks, and gives the document, or None.
 
-    `budget`: seconds for everything. `say`: tell somebody who waits. `renew` as in a plan.
+    `launches`: how often all processes are started anew, each time for so many `rounds`. `budget`: seconds for
+    everything. `say`: tell somebody who waits. `renew` as in a plan.
     """
 
     lines: tuple[Line, ...]
     budget: float
+    launches: int
     rounds: int
     pythons: dict[str, str]
     run: Callable[[Plan, int], dict[str, Any] | None]
@@ -114,22 +137,22 @@ class Session:
             peers=tuple(PeerPlan(name, self.pythons[name]) for name in peers),
         )
 
-    def documents(self) -> dict[Setting, dict[str, Any]]:
-        """Measure everything."""
-        found: dict[Setting, dict[str, Any]] = {}
-        settings = list(dict.fromkeys(line.setting for line in self.lines))
+    def documents(self) -> dict[Setting, list[dict[str, Any]]]:
+        """Measure everything; a run that failed has no document."""
+        found: dict[Setting, list[dict[str, Any]]] = {}
+        runs = list(product(range(self.launches), dict.fromkeys(line.setting for line in self.lines)))
         end = time.monotonic() + self.budget
         besides = _BESIDES
-        for number, setting in enumerate(settings):
-            left = sum(figures(self.plan(s, 1.0)) for s in settings[number:])
+        for number, (_, setting) in enumerate(runs):
+            left = sum(figures(self.plan(s, 1.0)) for _, s in runs[number:])
             seconds = min(LONGEST, max(SHORTEST, (end - time.monotonic()) / left - besides))
             plan = self.plan(setting, seconds)
-            self.say(f"{setting} ({number + 1} of {len(settings)}): {figures(plan)} figures of {seconds:.2f} s")
+            self.say(f"{setting} ({number + 1} of {len(runs)}): {figures(plan)} figures of {seconds:.2f} s")
             start = time.monotonic()
             document = self.run(plan, setting.ranks)
             if document is None:
                 continue
-            found[setting] = document
+            found.setdefault(setting, []).append(document)
             besides = max(0.0, (time.monotonic() - start) / figures(plan) - seconds)
         return found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from statistics import median
 
 import click
 from rich.text import Text
@@ -44,6 +43,9 @@ from transports import registry
 @click.option(
     "--budget", type=float, callback=positive, default=2.0, show_default=True, metavar="SECONDS", help="For each size."
 )
+@click.option(
+    "--launches", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="New processes."
+)
 @click.option("--json", "document", metavar="FILE", callback=writable, help="Write the times of every round.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 where the bar is missed.")
 def command(
@@ -54,11 +56,13 @@ def command(
     stepfactor: int,
     transport: str,
     budget: float,
+    launches: int,
     document: str | None,
     strict: bool,
 ) -> None:
     """Measure each COLLECTIVE (allreduce, unless some are named) by the automatic choice and by every algorithm, in
-    turns, among ranks on this machine, and print how much longer the choice took than the best of them.
+    turns, among ranks on this machine that are started several times, and print how much longer the choice took than
+    the best of them.
 
     It chooses as any program does, by the tables that were measured here too.
 
@@ -77,7 +81,7 @@ def command(
         order = Order(tuple(dict.fromkeys(collective)) or ("allreduce",), at, transport, budget)
         for count in counts:
             progress.show(f"{count} ranks measure {', '.join(order.collectives)}")
-            found += measure(order, count)
+            found += measure(order, count, launches)
     except (StartError, CollectiveError, ValueError, OSError, RuntimeError) as error:
         progress.clear()
         click.echo(f"collectives bench choice: {error}", err=True)
@@ -101,7 +105,7 @@ def report(found: Sequence[Heat]) -> Iterator[str]:
     yield f"{head}{'us':>10}{'ratio':>7}"
     for heat in found:
         best = heat.chosen if heat.best == AUTO else heat.best
-        mine, theirs = (median(heat.seconds[name]) * 1e6 for name in (AUTO, heat.best))
+        mine, theirs = (heat.median(name) * 1e6 for name in (AUTO, heat.best))
         what = f"{heat.collective:16}{heat.ranks:5}{sizes.text(heat.nbytes):>8}"
         miss = f"  over {BAR}" if heat.ratio > BAR else ""
         yield f"{what}  {heat.chosen:{width}}{mine:10.2f}  {best:{width}}{theirs:10.2f}{heat.ratio:7.2f}{miss}"

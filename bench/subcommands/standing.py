@@ -38,7 +38,10 @@ _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 
 @click.command("standing")
 @click.option("--budget", type=float, callback=positive, metavar="SECONDS", help="For everything.  [default: 600]")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Turns to take.")
+@click.option(
+    "--launches", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="New processes."
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Turns in each.")
 @click.option("-n", "--ranks", multiple=True, type=int, metavar="N", help="Only lines with so many ranks.")
 @click.option("--transport", multiple=True, callback=names, metavar="NAMES", help="Only lines for shm, or tcp.")
 @click.option("--collective", multiple=True, callback=names, metavar="NAMES", help="Only lines for these.")
@@ -51,6 +54,7 @@ _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 @click.option("--strict", is_flag=True, help="Exit with code 1 also where a bar is missed.")
 def command(
     budget: float | None,
+    launches: int,
     rounds: int,
     ranks: tuple[int, ...],
     transport: tuple[str, ...],
@@ -64,8 +68,9 @@ def command(
     """Measure beside Open MPI, MPICH, Intel MPI and Gloo, and print the table of bars.
 
     Each cell is our time over the best of theirs for float32 sums: of the worst of the band's sizes, and the
-    median over them. "pass" means that every size is at or below its bar. Systems take turns; rounds in which
-    the machine was in another mode are set aside. About ten minutes for all lines.
+    median over them. "pass" means that every size is at or below its bar. Systems take turns, all of them are
+    started several times; rounds in which the machine was in another mode are set aside. About ten minutes for all
+    lines.
 
     \b
       collectives bench standing --json standing.json
@@ -95,20 +100,21 @@ def command(
     started = datetime.now(timezone.utc).astimezone()
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         runs = _Runs(replace(here, table=False), Path(folder), addresses)
-        session = Session(lines, budget or BUDGET * share, rounds, pythons, runs.measure, say, renew)
+        session = Session(lines, budget or BUDGET * share, launches, rounds, pythons, runs.measure, say, renew)
         try:
             documents = session.documents()
         except (StartError, OSError) as error:
             raise click.ClickException(str(error)) from error
     found = [cells(line, documents[line.setting]) for line in lines if line.setting in documents]
-    _print(found, documents, here)
+    everything = [(setting, document) for setting, its_own in documents.items() for document in its_own]
+    _print(found, [document for _, document in everything], here)
     if json is not None:
         told = {"format": f"{FORMAT} standing", "version": VERSION, "started": started.isoformat()}
         table = [{**asdict(cell), "verdict": cell.verdict} for row in found for cell in row]
-        runs_told = [{"setting": asdict(setting), **document} for setting, document in documents.items()]
+        runs_told = [{"setting": asdict(setting), **document} for setting, document in everything]
         write(json, {**told, "cells": table, "runs": runs_told})
     missed = any(cell.verdict == FAIL for row in found for cell in row)
-    failed = len(documents) < len({line.setting for line in lines})
+    failed = len(everything) < launches * len({line.setting for line in lines})
     sys.exit(FAILED if failed else REFUTED if runs.wrong or (strict and missed) else 0)
 
 
@@ -139,20 +145,20 @@ class _Runs:
         return document if document["complete"] else None
 
 
-def _print(rows: Sequence[Sequence[Cell]], documents: dict[Any, dict[str, Any]], here: Screen) -> None:
+def _print(rows: Sequence[Sequence[Cell]], documents: Sequence[dict[str, Any]], here: Screen) -> None:
     console = here.console()
 
     def show(text: str, style: str = "") -> None:
         console.print(Text(text, style=style))
 
-    for document in list(documents.values())[:1]:
+    for document in documents[:1]:
         facts = document["group"]["ranks"][0]
         show(f"# pycollectives {facts['pycollectives']}, {facts['processor']}, {_cores()} cores", "dim")
-    peers = {name: versions for document in documents.values() for name, versions in document["peers"].items()}
+    peers = {name: versions for document in documents for name, versions in document["peers"].items()}
     for name, versions in peers.items():
         show(f"# {name}: {', '.join(f'{package} {version}' for package, version in versions.items())}", "dim")
-    aside = sum(len(r["set_aside"]) for d in documents.values() for r in d["results"])
-    rounds = sum(len(r["pings"]) for d in documents.values() for r in d["results"])
+    judged = [size for row in rows for cell in row for size in cell.sizes]
+    aside, rounds = sum(size.set_aside for size in judged), sum(size.rounds for size in judged)
     show(f"# rounds set aside, in another mode than their neighbours: {aside} of {rounds}", "dim")
     show("#")
     heads = [f"{sizes.text(b.first)} to {sizes.text(b.last)}" for b in BANDS]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from bench.choice import AUTO, Heat
+from bench.choice import AUTO, ROUNDS, Heat, together
 from bench.subcommands.choice import report
 from tests.bench.running import bench, environment
 
 
-def heat(ranks: int = 2, nbytes: int = 8, **seconds: list[float]) -> Heat:
+def heat(ranks: int = 2, nbytes: int = 8, **seconds: Sequence[float | None]) -> Heat:
     return Heat("allreduce", ranks, nbytes, "ring", seconds)
 
 
@@ -24,6 +25,18 @@ def test_the_choice_is_compared_within_each_round() -> None:
     assert (first.best, first.ratio) == (AUTO, 1.0)
     alone = heat(auto=[1.0, 2.0])
     assert (alone.best, alone.ratio) == (AUTO, 1.0)
+
+
+def test_launches_are_judged_together() -> None:
+    first, second = heat(auto=[1.0, 1.0], tree=[0.5, 0.5], star=[4.0, 4.0]), heat(auto=[1.0, 1.2, 1.0], tree=[1.0] * 3)
+    found = together([first, second])
+    assert found.seconds == {
+        AUTO: [1.0, 1.0, 1.0, 1.2, 1.0],
+        "tree": [0.5, 0.5, 1.0, 1.0, 1.0],
+        "star": [4.0, 4.0, None, None, None],
+    }
+    assert found.best == "tree" and found.ratio == pytest.approx(1.2) and found.median("star") == 4.0
+    assert together([first]) == first
 
 
 def test_a_line_for_each_call() -> None:
@@ -44,7 +57,7 @@ def test_a_line_for_each_call() -> None:
 
 def test_from_the_command_line_to_the_file(tmp_path: Path) -> None:
     env = environment(XDG_CACHE_HOME=str(tmp_path), COLLECTIVES_ALGORITHM="allreduce:tree", COLLECTIVES_CALIBRATE="off")
-    few = ("-n", "2,3", "-b", "64", "-e", "4K", "-f", "64", "--budget", "0.1")
+    few = ("-n", "2,3", "-b", "64", "-e", "4K", "-f", "64", "--budget", "0.1", "--launches", "2")
     said = bench("choice", "allreduce", "scatter", *few, "--json", "found.json", folder=tmp_path, env=env).stdout
     told = json.loads((tmp_path / "found.json").read_text())
     heats = told["heats"]
@@ -57,7 +70,8 @@ def test_from_the_command_line_to_the_file(tmp_path: Path) -> None:
     for h in heats:
         assert h["chosen"] == {"allreduce": "tree", "scatter": "linear"}[h["collective"]]
         assert h["chosen"] not in h["seconds"] and len({len(times) for times in h["seconds"].values()}) == 1
-        assert all(seconds > 0 for times in h["seconds"].values() for seconds in times)
+        assert all(s is None or s > 0 for times in h["seconds"].values() for s in times)
+        assert len(h["seconds"]["auto"]) == 2 * ROUNDS
     assert len(said.splitlines()) == 2 + len(heats) + 1
 
 

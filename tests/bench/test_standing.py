@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.bars import BANDS, LINES, Line, Setting
-from bench.cases import KINDS
+from bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
 from bench.commands import command
 from bench.hosts import busy
 from bench.peers import NAMES
@@ -20,26 +20,33 @@ LINE = Line("shm", "plain", 2, "allreduce", ("openmpi", "impi"), (0.5, 1.0, 0.7)
 NEAR, FAR = {"flag": 1e-7, "link": 2e-6}, {"flag": 3e-7, "link": 2e-6}
 
 
-def result(nbytes: int, openmpi: float | None, impi: float | None, ping: Any = FAR, **more: Any) -> dict[str, Any]:
-    ratios = {"openmpi": openmpi, "impi": impi}
-    theirs = {n: {"unsupported": "no"} if r is None else {"wrong": 0, "ours_over_this": r} for n, r in ratios.items()}
+def result(nbytes: int, openmpi: float | None, impi: float | None, *pings: Any, **more: Any) -> dict[str, Any]:
+    """Ours takes a second, in as many rounds as there are pings, three if none is given."""
+    turns = pings or (FAR,) * 3
+    theirs = {"openmpi": openmpi, "impi": impi}
+    others = {n: {"unsupported": "no"} if r is None else told(1 / r, len(turns)) for n, r in theirs.items()}
     return {
         "collective": "allreduce",
         "bytes": nbytes,
-        "pings": [[ping, ping]] * 3,
-        "set_aside": [],
-        "measurements": theirs,
+        "pings": [[ping, ping] for ping in turns],
+        "measurements": {OUT_OF_PLACE: {"unsupported": "no"}, IN_PLACE: told(1.0, len(turns)), **others},
         **more,
     }
 
 
+def told(seconds: float, rounds: int) -> dict[str, Any]:
+    return {"wrong": 0, "rounds": [[seconds / 2, seconds, 9.0]] * rounds}
+
+
 def judged(*results: dict[str, Any], line: Line = LINE) -> list[str]:
-    return [cell.verdict for cell in cells(line, {"results": list(results)})]
+    return [cell.verdict for cell in cells(line, [{"results": list(results)}])]
 
 
 def test_the_worst_size_decides() -> None:
-    first, second, third = cells(LINE, {"results": [result(8, 0.3, 0.4), result(4096, 0.6, 0.1), result(16384, 1, 1)]})
-    assert (first.verdict, first.worst.nbytes, first.worst.best, first.median) == ("FAIL", 4096, "openmpi", 0.5)
+    results = [result(8, 0.25, 0.4), result(4096, 0.625, 0.125), result(16384, 1, 1)]
+    first, second, third = cells(LINE, [{"results": results}])
+    assert (first.verdict, first.worst.nbytes, first.worst.best) == ("FAIL", 4096, "openmpi")
+    assert first.median == pytest.approx((0.4 + 0.625) / 2)
     assert (second.verdict, second.worst.ratio, second.worst.bar) == ("pass", 1, 1.0)
     assert (third.verdict, third.sizes) == ("N/A", ())
 
@@ -61,16 +68,36 @@ def test_the_mode_chooses_the_bar() -> None:
     assert judged(result(65536, 0.9, 0.9))[1] == "pass"
     assert judged(result(65536, 0.9, 0.9, NEAR))[1] == "FAIL"
     assert judged(result(65536, 0.9, 0.9, NEAR), line=replace(LINE, ranks=4))[1] == "pass"
-    mixed = result(65536, 0.9, 0.9, pings=[[NEAR, NEAR], [FAR, FAR], [NEAR, NEAR]], set_aside=[0, 2])
-    assert judged(mixed)[1] == "pass"
 
 
-def session(lines: tuple[Line, ...], budget: float, runs: list[tuple[Plan, int]], missing: str = "") -> Session:
+def test_rounds_in_another_mode_do_not_count() -> None:
+    mixed = result(65536, 0.9, 0.9, FAR, NEAR, FAR, FAR)
+    mixed["measurements"]["impi"]["rounds"][:] = [[1 / 0.9], [1 / 5], [1 / 0.9], [1 / 0.9]]
+    second = cells(LINE, [{"results": [mixed]}])[1]
+    assert second.verdict == "pass" and second.worst.ratio == pytest.approx(0.9)
+    assert (second.worst.mode, second.worst.rounds, second.worst.set_aside) == ("far", 4, 1)
+
+
+def test_all_launches_are_judged_together() -> None:
+    def ratio(*launches: dict[str, Any]) -> float:
+        return cells(LINE, [{"results": [launch]} for launch in launches])[0].worst.ratio
+
+    assert ratio(result(8, 0.3, 0.3), result(8, 0.9, 0.9), result(8, 0.5, 0.5)) == pytest.approx(0.5)
+    # A system that ended during one of them is compared with in the others; one that was wrong then, too.
+    assert ratio(result(8, 0.3, 0.8), result(8, 0.3, None)) == pytest.approx(0.8)
+    broken = result(8, 0.3, 0.9)
+    broken["measurements"]["impi"]["wrong"] = 3
+    assert ratio(result(8, 0.3, 0.2), broken) == pytest.approx(0.3)
+
+
+def session(
+    lines: tuple[Line, ...], budget: float, runs: list[tuple[Plan, int]], missing: str = "", launches: int = 1
+) -> Session:
     def run(plan: Plan, ranks: int) -> dict[str, Any] | None:
         runs.append((plan, ranks))
         return None if plan.transport == missing else {"results": []}
 
-    return Session(lines, budget, 5, dict.fromkeys(NAMES, "/bin/python"), run, lambda _text: None)
+    return Session(lines, budget, launches, 5, dict.fromkeys(NAMES, "/bin/python"), run, lambda _text: None)
 
 
 def test_a_run_for_each_setting() -> None:
@@ -85,6 +112,14 @@ def test_a_run_for_each_setting() -> None:
     assert [p.name for p in told["tcp", "plain", 2].peers] == ["openmpi-tcp", "gloo"]
     assert all(SHORTEST <= plan.budget <= LONGEST for plan, _ in runs)
     assert figures(four) == 5 * 4 * len(cases(replace(four, collectives=("alltoall",)), 4))
+
+
+def test_everything_is_started_anew_for_each_launch() -> None:
+    runs: list[tuple[Plan, int]] = []
+    found = session(LINES, 600.0, runs, launches=3).documents()
+    settings = [(plan.transport, plan.buffers, ranks) for plan, ranks in runs]
+    assert settings == settings[:6] * 3 and len(set(settings)) == 6  # far apart in time
+    assert {len(documents) for documents in found.values()} == {3}
 
 
 def test_what_failed_is_left_out() -> None:
