@@ -69,7 +69,7 @@ def _processes(job: Job, directory: Path) -> list[Process]:
     shared = _shared(job, directory)
     cores, same = sorted(os.sched_getaffinity(0)), same_addresses(job)
     chosen = {**os.environ, **_threads(job, len(cores)), **job.environment}
-    if job.ranks > len(cores):
+    if _outnumber_cores(job):
         chosen.update(tunables.quick_switches(chosen))
     return [
         Process(
@@ -105,8 +105,13 @@ def same_addresses(job: Job) -> bool:
     A core that ranks take turns on predicts branches by their addresses, and so by what the other ranks did.
     """
     if job.addresses == "auto":
-        return job.ranks > len(os.sched_getaffinity(0)) and job.size in (0, job.ranks)
+        return _outnumber_cores(job) and job.size in (0, job.ranks)
     return job.addresses == "same"
+
+
+def _outnumber_cores(job: Job) -> bool:
+    """Whether there are more ranks here than cores."""
+    return job.ranks > len(os.sched_getaffinity(0))
 
 
 def _threads(job: Job, cores: int) -> dict[str, str]:
