@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import bench.ping
 from bench.cases import OUT_OF_PLACE, Case
 from bench.measure import Measurement, Row
 from bench.ping import Ping, Reading, alike, mode
@@ -40,6 +41,20 @@ def test_pings_of_a_group() -> None:
     (first, flags), (_, others), (third, none) = ranks(3, body)
     assert all(figure is not None and 0 < figure < 1 for figure in (first.flag, first.link, first.core))
     assert len(flags) == 5 and others == none == [] and third == Reading(None, None)
+
+
+def test_who_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.ping, "_PATIENCE", 0.05)
+
+    def body(comm: Communicator) -> None:
+        ping = Ping(comm)
+        if comm.rank == 0:
+            with pytest.raises(TimeoutError, match=r"rank 1 has not answered a ping for 0\.05 s"):
+                ping.flags(1)
+        else:
+            comm.barrier()  # the one that `flags` begins with
+
+    ranks(2, body)
 
 
 def test_a_rank_alone_has_nobody_to_ping() -> None:
