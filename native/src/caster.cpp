@@ -17,7 +17,7 @@ std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data
     n = std::min(n, own_->geometry().staging_bytes);
     std::byte* slot = own_->cast_slot(next_);
     const ReadCosts& reader = links.front()->arena_of_peer()->header().read_costs;
-    const Staged staged = stage_(slot, data, n, reader, second);
+    const Staged staged = stage_(slot, data, n, reader, false, second);
     uses.clear();
     for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n, staged)});
     ShmLink::wake_peers(links);

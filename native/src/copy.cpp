@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu.hpp"
 
@@ -40,21 +41,74 @@ Quad load_quad(const std::byte* p) {
 // on Zen 3, 1 to 15 on Zen 4), each load seems to depend on the stores before it, and it falls to a fifteenth
 // or a thirtieth of its speed (2 to 3 GB/s). From the end backwards there is no such dependence.
 bool seems_to_overlap(std::uintptr_t dst, std::uintptr_t src) { return (dst - src) % page - 1 < line - 1; }
+bool seems_to_overlap(const std::byte* dst, const std::byte* src) {
+    return seems_to_overlap(reinterpret_cast<std::uintptr_t>(dst), reinterpret_cast<std::uintptr_t>(src));
+}
 
-void copy_backwards(std::byte* dst, const std::byte* src, std::size_t n) {
+void store_quad(std::byte* p, const Quad& whole) {
+    auto* to = reinterpret_cast<__m128i*>(p);
+    _mm_storeu_si128(to, whole.a);
+    _mm_storeu_si128(to + 1, whole.b);
+    _mm_storeu_si128(to + 2, whole.c);
+    _mm_storeu_si128(to + 3, whole.d);
+}
+
+void stream_quad(std::byte* p, const Quad& whole) {
+    auto* to = reinterpret_cast<__m128i*>(p);
+    _mm_stream_si128(to, whole.a);
+    _mm_stream_si128(to + 1, whole.b);
+    _mm_stream_si128(to + 2, whole.c);
+    _mm_stream_si128(to + 3, whole.d);
+}
+
+// What lies at `p` as it is, so that its line has been written.
+void write_back(std::byte* p, const Quad& whole) {
+    *reinterpret_cast<volatile unsigned char*>(p) = static_cast<unsigned char>(_mm_cvtsi128_si32(whole.a));
+}
+
+// `Source` is constant for who only reads; otherwise the line is taken.
+template <typename Source>
+Quad read_quad(Source* p) {
+    const Quad whole = load_quad(p);
+    if constexpr (!std::is_const_v<Source>) write_back(p, whole);
+    return whole;
+}
+
+template <typename Source>
+void copy_backwards(std::byte* dst, Source* src, std::size_t n) {
     const std::size_t tail = reinterpret_cast<std::uintptr_t>(dst + n) % line;  // n is more than a line
     n -= tail;
     std::memcpy(dst + n, src + n, tail);
     while (n >= line) {
         n -= line;
-        const Quad whole = load_quad(src + n);
-        auto* to = reinterpret_cast<__m128i*>(dst + n);
-        _mm_storeu_si128(to, whole.a);
-        _mm_storeu_si128(to + 1, whole.b);
-        _mm_storeu_si128(to + 2, whole.c);
-        _mm_storeu_si128(to + 3, whole.d);
+        store_quad(dst + n, read_quad(src + n));
     }
     std::memcpy(dst, src, n);
+}
+
+template <typename Source>
+void copy_by_vectors(std::byte* dst, Source* src, std::size_t n) {
+    if (n < string_copy_from) return copy_bytes(dst, src, n);
+    if (seems_to_overlap(dst, src)) return copy_backwards(dst, src, n);
+    std::size_t at = 0;
+    for (; n - at >= line; at += line) store_quad(dst + at, read_quad(src + at));
+    std::memcpy(dst + at, src + at, n - at);
+}
+
+// Complete (fenced) on return.
+template <typename Source>
+void copy_around(std::byte* dst, Source* src, std::size_t n) {
+    const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
+    if (n < head + line) return copy_bytes(dst, src, n);
+    std::memcpy(dst, src, head);
+    std::size_t at = head;
+    for (; n - at >= line; at += line) {
+        // The processor's own prefetching ends with each page.
+        _mm_prefetch(reinterpret_cast<const char*>(src + at + prefetched), _MM_HINT_T0);
+        stream_quad(dst + at, read_quad(src + at));
+    }
+    _mm_sfence();
+    std::memcpy(dst + at, src + at, n - at);
 }
 
 bool has_string_copy() {
@@ -74,29 +128,23 @@ void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
         std::memcpy(dst, src, n);
         return;
     }
-    if (seems_to_overlap(reinterpret_cast<std::uintptr_t>(dst), reinterpret_cast<std::uintptr_t>(src)))
-        return copy_backwards(dst, src, n);
+    if (seems_to_overlap(dst, src)) return copy_backwards(dst, src, n);
     asm volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(n)::"memory");
 }
 
 void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) {
-    if (dst == src) return;
-    const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
-    if (n < head + line) return copy_bytes(dst, src, n);
-    std::memcpy(dst, src, head);
-    std::size_t at = head;
-    for (; n - at >= line; at += line) {
-        // The processor's own prefetching ends with each page.
-        _mm_prefetch(reinterpret_cast<const char*>(src + at + prefetched), _MM_HINT_T0);
-        const Quad whole = load_quad(src + at);
-        auto* to = reinterpret_cast<__m128i*>(dst + at);
-        _mm_stream_si128(to, whole.a);
-        _mm_stream_si128(to + 1, whole.b);
-        _mm_stream_si128(to + 2, whole.c);
-        _mm_stream_si128(to + 3, whole.d);
-    }
-    _mm_sfence();
-    std::memcpy(dst + at, src + at, n - at);
+    if (dst != src) copy_around(dst, src, n);
+}
+
+void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::size_t n) {
+    if (stores == Stores::streaming || !hands_lines_over()) return copy_by(stores)(dst, src, n);
+    copy_by_vectors(dst, src, n);
+}
+
+void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
+    if (!hands_lines_over()) return copy_by(stores)(dst, src, n);
+    if (stores == Stores::streaming) return copy_around(dst, src, n);
+    copy_by_vectors(dst, src, n);
 }
 
 #else
@@ -108,6 +156,14 @@ void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
 }
 
 void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) { copy_bytes(dst, src, n); }
+
+void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::size_t n) {
+    copy_by(stores)(dst, src, n);
+}
+
+void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
+    copy_by(stores)(dst, src, n);
+}
 
 #endif
 

@@ -28,6 +28,16 @@ using CopyFn = void (*)(std::byte* dst, const std::byte* src, std::size_t n);
 
 CopyFn copy_by(Stores stores);
 
+// As `copy_by(stores)`, of what lies in another core's caches, or in memory that it has just been written to:
+// from there vectors are faster than `rep movsb` on AMD's Zen.
+void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::size_t n);
+
+// The same, and writes a byte of each line back as it was: the line is this core's then, from which the other
+// one gets it to write there as fast as to read it. One that both have read, and neither has written since,
+// is several times as dear to write. Only where processors hand lines over like that, and nobody else may be
+// reading there, or writing.
+void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n);
+
 // Where else a copy goes, and how; to one place only if it is null.
 struct Second {
     std::byte* place = nullptr;

@@ -34,6 +34,10 @@ std::vector<std::string> cpu_features();
 // Whether `rep movsb` copies whole cache lines at once (ERMS or FSRM).
 bool has_fast_string_copy();
 
+// Whether a line that another core has written comes to the one that reads it next together with the right to
+// write to it, so that it costs nothing to do so (AMD's Zen).
+bool hands_lines_over();
+
 // Bytes of a core's second cache, as the processor says, or a usual one's where it does not.
 std::size_t second_cache();
 

@@ -79,7 +79,7 @@ bool Flat::has_taken(std::uint64_t number, std::size_t rank) const {
 
 void Flat::put(std::uint64_t number, const std::byte* data, std::size_t n) {
     if (n > on_board) {
-        tell_staged(number, stage_(place(number, rank_, n), data, n, reader_->header().read_costs));
+        tell_staged(number, stage_(place(number, rank_, n), data, n, reader_->header().read_costs, false));
     } else {
         copy_bytes(place(number, rank_, n), data, n);
     }

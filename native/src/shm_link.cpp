@@ -135,7 +135,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
         if (changes_places_ && !std::exchange(waited_, true)) return 0;
         std::byte* const slot = staging_for(n);
         if (slot == nullptr) return 0;
-        const Staged staged = stage_(slot, data, n, theirs_->header().read_costs, second);
+        const Staged staged = stage_(slot, data, n, theirs_->header().read_costs, true, second);
         announce(own_->offset_of(slot), n, staged);
         return n;
     }
@@ -274,7 +274,7 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
 bool ShmLink::next_slice() {
     if (!slice_.empty() || remote_left_ > 0) return true;
     if (opened_ && taken_ == expected_length_) return false;
-    const Line& line = in_.lines[line_in_ % lines_per_link];
+    Line& line = in_.lines[line_in_ % lines_per_link];
     const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
     if (tag >> 32 != (line_in_ & 0xffffffff)) return false;
     if (static_cast<std::uint32_t>(tag) != expected_->fingerprint) throw_other_call(expected_->call);
@@ -318,7 +318,6 @@ bool ShmLink::next_slice() {
 }
 
 std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
-    const CopyFn copy = copy_by(stores);
     std::size_t done = 0;
     while (done < n && next_slice()) {
         std::size_t part = 0;
@@ -337,8 +336,9 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
         } else {
             part = std::min(n - done, slice_.size());
             const std::uint64_t whole = in_.lines[line_in_ % lines_per_link].slice.length;
-            own_->header().read_costs.time(staged_, whole, part,
-                                           [&] { copy(data + done, slice_.data(), part); });
+            own_->header().read_costs.time(staged_, whole, part, [&] {
+                read_staged(staged_, stores, data + done, slice_.data(), part);
+            });
             consume(part);
         }
         done += part;

@@ -1,6 +1,6 @@
 // Links between ranks that share memory: processes of one host, or threads of one process.
 //
-// Invariant: each rank writes its own outlets' lines and slots and reads its peers'; all that it writes into
+// Invariant: each rank writes its own outlets' lines and slots and reads its peers'; all that it changes in
 // a peer's arena is the count of lines it has finished with, the peer's doorbell, and places that have become
 // its own. A line's tag is stored last and read first. Offsets from another process are checked against its
 // arena before use.
@@ -163,7 +163,7 @@ class ShmLink final : public Link {
     bool opened_ = false;        // a line of the message has been seen
     std::uint64_t line_in_ = 1;  // the line to read next
     std::uint64_t told_ = 0;     // lines we have acknowledged
-    std::span<const std::byte> slice_;
+    std::span<std::byte> slice_;
     Staged staged_ = Staged::unsaid;  // how it came there
     Remote remote_;
     std::uint64_t address_ = 0;      // in the peer's process: what comes after `slice_`,

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "copy.hpp"
+#include "cpu.hpp"
 
 namespace collectives {
 
@@ -17,11 +18,11 @@ constexpr std::uint32_t asked_after = 16;
 }  // namespace
 
 bool ReadCosts::are_noted(Staged how, std::size_t n) {
-    return (how == Staged::cached || how == Staged::streamed) && n >= smallest_noted;
+    return how >= Staged::cached && how <= Staged::handed_over && n >= smallest_noted;
 }
 
 void ReadCosts::note(Staged how, std::size_t staged, std::size_t n, Faster::Clock::duration taken) {
-    const std::size_t way = how == Staged::cached ? 0 : 1;
+    const std::size_t way = how == Staged::streamed ? 1 : 0;
     std::atomic<float>& cost = costs_[Faster::class_of(staged, StagingCopy::smallest_timed)][way];
     const float known = cost.load(std::memory_order_relaxed);
     const auto found = std::chrono::duration<float>(taken).count() / static_cast<float>(n);
@@ -34,8 +35,14 @@ std::array<double, 2> ReadCosts::of(std::size_t size_class) const {
             costs_[size_class][1].load(std::memory_order_relaxed)};
 }
 
+void read_staged(Staged how, Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
+    if (how == Staged::handed_over) return copy_and_take(stores, dst, src, n);
+    if (how == Staged::streamed) return copy_from_far(stores, dst, src, n);
+    copy_by(stores)(dst, src, n);
+}
+
 Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader,
-                               Second second) {
+                               bool alone, Second second) {
     if (n < smallest_timed) {
         copy_twice(Stores::cached, dst, second, src, n);
         return Staged::unsaid;
@@ -48,7 +55,8 @@ Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t
     copy_twice(way == 0 ? Stores::cached : Stores::streaming, dst, second, src, n);
     const auto taken = Faster::Clock::now() - began;
     faster_.took(n, way, second.place == nullptr ? taken : taken / 2);
-    return way == 0 ? Staged::cached : Staged::streamed;
+    if (way == 1) return Staged::streamed;
+    return alone && hands_lines_over() ? Staged::handed_over : Staged::cached;
 }
 
 }  // namespace collectives

@@ -20,7 +20,8 @@ std::byte* page_aligned(std::vector<std::byte>& memory) {
     return memory.data() + (-reinterpret_cast<std::uintptr_t>(memory.data()) % page);
 }
 
-void check(void (*copy)(std::byte*, const std::byte*, std::size_t)) {
+template <typename Copy>
+void check(Copy copy) {
     constexpr std::size_t longest = 20000;
     std::vector<std::byte> from(longest + 2 * page), to(longest + 3 * page);
     std::mt19937_64 random(1);
@@ -47,6 +48,25 @@ void check(void (*copy)(std::byte*, const std::byte*, std::size_t)) {
 TEST_CASE("copy_bytes copies every byte and no other") { check(copy_bytes); }
 
 TEST_CASE("copy_streaming copies every byte and no other") { check(copy_streaming); }
+
+TEST_CASE("copy_from_far copies every byte and no other") {
+    for (const Stores stores : {Stores::cached, Stores::streaming})
+        check([stores](std::byte* dst, const std::byte* src, std::size_t n) {
+            copy_from_far(stores, dst, src, n);
+        });
+}
+
+TEST_CASE("copy_and_take copies every byte and no other, and leaves the source as it was") {
+    const auto by = [](Stores stores) {
+        return [stores](std::byte* dst, const std::byte* src, std::size_t n) {
+            const std::vector<std::byte> before(src, src + n);
+            copy_and_take(stores, dst, const_cast<std::byte*>(src), n);
+            REQUIRE(std::equal(before.begin(), before.end(), src));
+        };
+    };
+    check(by(Stores::cached));
+    check(by(Stores::streaming));
+}
 
 TEST_CASE("copy_twice copies every byte to both places and no other") {
     for (const Stores first : {Stores::cached, Stores::streaming}) {

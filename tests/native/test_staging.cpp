@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cpu.hpp"
 #include "staging.hpp"
 
 using namespace collectives;
@@ -31,7 +32,7 @@ int streamed(StagingCopy& copy, const ReadCosts& reader, int times) {
     int found = 0;
     for (int i = 0; i < times; ++i) {
         std::memset(src.data(), i, large);
-        const Staged how = copy(dst.data(), src.data(), large, reader);
+        const Staged how = copy(dst.data(), src.data(), large, reader, false);
         REQUIRE(dst == src);
         REQUIRE(how != Staged::unsaid);
         found += how == Staged::streamed ? 1 : 0;
@@ -45,12 +46,37 @@ TEST_CASE("small copies are not timed, and nobody notes how they were made") {
     StagingCopy copy;
     const std::vector<std::byte> src(2 << 10, std::byte{7});
     std::vector<std::byte> dst(src.size());
-    CHECK(copy(dst.data(), src.data(), src.size(), ReadCosts{}) == Staged::unsaid);
+    CHECK(copy(dst.data(), src.data(), src.size(), ReadCosts{}, false) == Staged::unsaid);
     CHECK(dst == src);
     CHECK_FALSE(ReadCosts::are_noted(Staged::unsaid, large));
     CHECK_FALSE(ReadCosts::are_noted(Staged::cached, src.size()));
     CHECK_FALSE(ReadCosts::are_noted(static_cast<Staged>(7), large));  // as a broken peer might say
     CHECK(ReadCosts::are_noted(Staged::streamed, large));
+}
+
+TEST_CASE("what one rank alone reads is handed over where processors do that, and arrives") {
+    ReadCosts reader{};
+    reader.note(Staged::streamed, large, large, 10s);
+    reader.note(Staged::handed_over, large, large, 1us);
+    const Staged cached = hands_lines_over() ? Staged::handed_over : Staged::cached;
+    for (const bool alone : {false, true}) {
+        StagingCopy copy;
+        std::vector<std::byte> src(large);
+        std::vector<std::byte> staged(large);
+        std::vector<std::byte> dst(large);
+        int in_caches = 0;
+        for (int i = 0; i < 400; ++i) {
+            std::memset(src.data(), i, large);
+            const Staged how = copy(staged.data(), src.data(), large, reader, alone);
+            if (how != Staged::streamed) REQUIRE(how == (alone ? cached : Staged::cached));
+            in_caches += how == Staged::streamed ? 0 : 1;
+            read_staged(how, i % 2 == 0 ? Stores::cached : Stores::streaming, dst.data(), staged.data(),
+                        large);
+            REQUIRE(dst == src);
+            REQUIRE(staged == src);
+        }
+        CHECK(in_caches >= 300);
+    }
 }
 
 TEST_CASE("the way that is dear to read is left, however fast it is written") {
