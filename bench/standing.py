@@ -142,10 +142,11 @@ class Session:
         found: dict[Setting, list[dict[str, Any]]] = {}
         runs = list(product(range(self.launches), dict.fromkeys(line.setting for line in self.lines)))
         end = time.monotonic() + self.budget
-        besides = _BESIDES
+        besides: dict[Setting, float] = {}  # as measured, seconds that a figure costs beyond its budget
         for number, (_, setting) in enumerate(runs):
-            left = sum(figures(self.plan(s, 1.0)) for _, s in runs[number:])
-            seconds = min(LONGEST, max(SHORTEST, (end - time.monotonic()) / left - besides))
+            left = [(figures(self.plan(s, 1.0)), besides.get(s, _BESIDES)) for _, s in runs[number:]]
+            for_them = end - time.monotonic() - sum(count * cost for count, cost in left)
+            seconds = min(LONGEST, max(SHORTEST, for_them / sum(count for count, _ in left)))
             plan = self.plan(setting, seconds)
             self.say(f"{setting} ({number + 1} of {len(runs)}): {figures(plan)} figures of {seconds:.2f} s")
             start = time.monotonic()
@@ -153,7 +154,7 @@ class Session:
             if document is None:
                 continue
             found.setdefault(setting, []).append(document)
-            besides = max(0.0, (time.monotonic() - start) / figures(plan) - seconds)
+            besides[setting] = max(0.0, (time.monotonic() - start) / figures(plan) - seconds)
         return found
 
 

@@ -16,8 +16,9 @@ class Caster {
     explicit Caster(std::shared_ptr<Arena> own) : own_(std::move(own)) {}
 
     // Take up to n bytes as the next bytes of the message that was begun on all of `links`, and to a
-    // second place.
-    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n, Second second);
+    // second place. `on_one_core`: that is where all who read it are.
+    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n, bool on_one_core,
+                      Second second);
 
   private:
     struct Use {
@@ -29,6 +30,7 @@ class Caster {
     std::array<std::vector<Use>, cast_slots> uses_;
     std::size_t next_ = 0;
     StagingCopy stage_;
+    StagingCopy stage_for_one_core_;
 };
 
 }  // namespace collectives

@@ -30,6 +30,9 @@ constexpr std::uint64_t placed_with_cores = 2 << 20;
 constexpr std::uint64_t placed_crowded = 512 << 10;
 constexpr std::uint64_t placed_combined = 1 << 20;
 constexpr std::uint64_t placed_apart = 256 << 10;
+// One that a copy for each core serves, where nobody sends at the same time, and otherwise.
+constexpr std::uint64_t by_core_one_way = 1 << 20;
+constexpr std::uint64_t by_core_mutual = 512 << 10;
 // A message that only goes one way is written and read at the same time, piece by piece.
 constexpr std::uint32_t pieces_one_way = 8;
 // So many times a core's second cache is staged before the same memory is written again: then it lies in
@@ -95,6 +98,8 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     cast_context_ = context_;
     cast_context_.placed_up_to = are_few(program) ? std::min(context_.placed_up_to, placed_apart) : 0;
     cast_context_.pulled_from = ~std::uint64_t{0};
+    const bool by_core = workshop_.crowded && are_few(program) && hands_lines_over();
+    cast_by_core_up_to_ = !by_core ? 0 : only_sends ? by_core_one_way : by_core_mutual;
     context_.pulled_from = pulled_from_of(program, request.in == request.out);
     const bool helps = !workshop_.crowded && only_sends;
     if (!helps) context_.pulled_below = pulled_below;

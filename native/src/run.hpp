@@ -244,6 +244,15 @@ class Run {
     void cast(const Task& task, State& state);
     // Where several peers read staging, one copy serves them: offer it to `cast_links_`.
     void stage_cast(const Task& task, const std::byte* data, std::uint64_t ready);
+    // Where they do so on several cores, one for each other core may serve those there: they take its lines
+    // from this one, and read them in turn from their own core's caches.
+    bool is_cast_by_core(const Task& task) const;
+    // Offer it to those, who come first among `cast_links_` then; where the rest begins.
+    std::vector<ShmLink*>::iterator cast_by_core(const Task& task, const std::byte* data,
+                                                 std::uint64_t ready);
+    // `on_one_core`: that is where all of them are.
+    void offer(const Task& task, const std::byte* data, std::uint64_t ready, std::span<ShmLink* const> to,
+               bool on_one_core);
     void recv(const Task& task, State& state);
     void reduce(const Task& task, State& state);
     void reduce_together(const Task& task, State& state);
@@ -309,7 +318,8 @@ class Run {
     std::uint64_t section_ = 0;             // under way
     const Operation* operation_ = nullptr;  // that of this section
     Context context_;                       // links refer to it between operations
-    Context cast_context_;                  // the same, of messages to several peers
+    Context cast_context_;                  // the same, of messages to several peers,
+    std::uint64_t cast_by_core_up_to_ = 0;  // and how long those are that cores get each for itself
     double scale_ = 1.0;
     std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
     bool streams_ = false;         // its results do not stay in the caches

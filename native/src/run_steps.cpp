@@ -11,6 +11,8 @@ namespace {
 
 // Up to this size sharing out a reduction of what lies there anyway costs more than making it.
 constexpr std::uint64_t reduced_alone = 2 << 10;
+// From this size on one copy for several ranks of a core is cheaper than one for each.
+constexpr std::uint64_t by_core_from = 16 << 10;
 
 }  // namespace
 
@@ -93,18 +95,53 @@ void Run::stage_cast(const Task& task, const std::byte* data, std::uint64_t read
     for (const int peer : task.peers) {
         ShmLink* const shm = link(peer).shared_memory();
         if (shm != nullptr && shm->stages(data, static_cast<std::size_t>(task.length)) &&
-            !shm->changes_places() && !is_relayed(task, peer)) {
+            !is_relayed(task, peer)) {
             cast_links_.push_back(shm);
         }
     }
-    if (cast_links_.size() < 2) {
-        cast_links_.clear();
-        return;
+    const auto first = is_cast_by_core(task) ? cast_by_core(task, data, ready) : cast_links_.begin();
+    const auto places = [](const ShmLink* to) { return to->changes_places(); };
+    cast_links_.erase(std::remove_if(first, cast_links_.end(), places), cast_links_.end());
+    if (cast_links_.end() - first >= 2) {
+        offer(task, data, ready, {first, cast_links_.end()}, false);
+    } else {
+        cast_links_.erase(first, cast_links_.end());
     }
-    const std::uint64_t from = cast_links_[0]->written();
-    write_echoed(task, cast_links_[0], from, static_cast<std::size_t>(ready - from),
+}
+
+bool Run::is_cast_by_core(const Task& task) const {
+    return task.length >= by_core_from && task.length <= cast_by_core_up_to_;
+}
+
+std::vector<ShmLink*>::iterator Run::cast_by_core(const Task& task, const std::byte* data,
+                                                  std::uint64_t ready) {
+    const auto home = [](const ShmLink* to) { return to->arena_of_peer()->presence().home(); };
+    const auto is_at = [&](int core) {
+        return [&home, core](const ShmLink* to) { return home(to) == core; };
+    };
+    const auto begin = cast_links_.begin(), end = cast_links_.end();
+    // A rank without others on its core is not the one that is waited for.
+    const auto others = std::partition(begin, end, is_at(workshop_.arena->presence().home()));
+    if (others == begin) return begin;
+    auto offered = begin;
+    for (auto left = others; left != end;) {
+        const auto next = std::partition(left, end, is_at(home(*left)));
+        if (next - left >= 2) {
+            offer(task, data, ready, {left, next}, true);
+            std::rotate(offered, left, next);
+            offered += next - left;
+        }
+        left = next;
+    }
+    return offered;
+}
+
+void Run::offer(const Task& task, const std::byte* data, std::uint64_t ready, std::span<ShmLink* const> to,
+                bool on_one_core) {
+    const std::uint64_t from = to[0]->written();
+    write_echoed(task, to[0], from, static_cast<std::size_t>(ready - from),
                  [&](std::size_t part, Second second) {
-                     return workshop_.caster->write(cast_links_, data + from, part, second);
+                     return workshop_.caster->write(to, data + from, part, on_one_core, second);
                  });
 }
 

@@ -52,7 +52,7 @@ def test_messages_of_all_sizes_arrive_as_they_were_sent(segment: int | None) -> 
     ranks(2, body, transport="shm", **options)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_results_do_not_depend_on_what_lay_there_before(size: int) -> None:
     """Collectives of changing sizes, each of which writes over places that others have read."""
     names = ["ring", "two_shot", "one_shot", "claim"]
@@ -68,6 +68,8 @@ def test_results_do_not_depend_on_what_lay_there_before(size: int) -> None:
             swapped = comm.alltoall(rows)
             np.testing.assert_array_equal(swapped[:, 0], comm.rank * 1000 + np.arange(size) + number)
             np.testing.assert_array_equal(swapped[:, -1], swapped[:, 0])
+            everything = np.arange(size, dtype=np.float32)[:, None] + np.full(n, number, dtype=np.float32)
+            np.testing.assert_array_equal(comm.allgather(x), everything)
             root = number % size
             np.testing.assert_array_equal(comm.broadcast(x.copy(), root), np.full(n, root + number, dtype=np.float32))
 
