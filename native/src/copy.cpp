@@ -61,9 +61,11 @@ void stream_quad(std::byte* p, const Quad& whole) {
     _mm_stream_si128(to + 3, whole.d);
 }
 
-// What lies at `p` as it is, so that its line has been written.
+// The byte at `p` once more, so that its line has been written. No store in the language's sense: others may
+// read there meanwhile, or do the same.
 void write_back(std::byte* p, const Quad& whole) {
-    *reinterpret_cast<volatile unsigned char*>(p) = static_cast<unsigned char>(_mm_cvtsi128_si32(whole.a));
+    const auto first = static_cast<unsigned char>(_mm_cvtsi128_si32(whole.a));
+    asm volatile("movb %1, %0" : "+m"(*p) : "q"(first));
 }
 
 // `Source` is constant for who only reads; otherwise the line is taken.

@@ -34,8 +34,8 @@ void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::siz
 
 // The same, and writes a byte of each line back as it was: the line is this core's then, from which the other
 // one gets it to write there as fast as to read it. One that both have read, and neither has written since,
-// is several times as dear to write. Only where processors hand lines over like that, and nobody else may be
-// reading there, or writing.
+// is several times as dear to write. Nobody may be changing what lies there; of those who read it, all on one
+// core may take it. As above where processors do not hand lines over like that.
 void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n);
 
 // Where else a copy goes, and how; to one place only if it is null.

@@ -91,6 +91,13 @@ class ShmLink final : public Link {
     std::uint64_t written() const { return written_; }
 
   private:
+    // Below this, copying is cheaper than waiting until the peer has read the original.
+    static constexpr std::size_t direct_from_shm = 2 << 10;
+    // The offset that stands for: where it was wanted.
+    static constexpr std::uint64_t where_posted = ~std::uint64_t{0};
+    // With this bit an offset is an address in the sender's process.
+    static constexpr std::uint64_t is_address = std::uint64_t{1} << 63;
+
     std::optional<int> blamed() const override;
     // Between what was stored and the look at whether the peer sleeps there has to be a full fence.
     void wake_peer();

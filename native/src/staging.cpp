@@ -42,7 +42,7 @@ void read_staged(Staged how, Stores stores, std::byte* dst, std::byte* src, std:
 }
 
 Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader,
-                               bool alone, Second second) {
+                               bool on_one_core, Second second) {
     if (n < smallest_timed) {
         copy_twice(Stores::cached, dst, second, src, n);
         return Staged::unsaid;
@@ -56,7 +56,7 @@ Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t
     const auto taken = Faster::Clock::now() - began;
     faster_.took(n, way, second.place == nullptr ? taken : taken / 2);
     if (way == 1) return Staged::streamed;
-    return alone && hands_lines_over() ? Staged::handed_over : Staged::cached;
+    return on_one_core && hands_lines_over() ? Staged::handed_over : Staged::cached;
 }
 
 }  // namespace collectives

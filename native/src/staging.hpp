@@ -17,8 +17,8 @@
 
 namespace collectives {
 
-// How bytes came to where they lie. `handed_over`: through the caches, and their reader, which is the only
-// one, takes the lines from the core that has written them.
+// How bytes came to where they lie. `handed_over`: through the caches, for readers of one core, who take the
+// lines from the one that has written them.
 enum class Staged : std::uint32_t { unsaid = 0, cached = 1, streamed = 2, handed_over = 3 };
 
 // What staged bytes cost a rank to read, in its own memory: it writes, those who stage for it look.
@@ -52,10 +52,10 @@ void read_staged(Staged how, Stores stores, std::byte* dst, std::byte* src, std:
 
 class StagingCopy {
   public:
-    // Copy n bytes, which somebody whose costs are `reader` will read, `alone` or not, and to a second place.
-    // How, to be told to who reads.
+    // Copy n bytes, which somebody whose costs are `reader` will read, and others `on_one_core` with it or
+    // nobody else, and to a second place. How, to be told to who reads.
     Staged operator()(std::byte* dst, const std::byte* src, std::size_t n, const ReadCosts& reader,
-                      bool alone, Second second = {});
+                      bool on_one_core, Second second = {});
 
   private:
     static constexpr std::size_t smallest_timed = 8 << 10;  // below, streaming stores do not pay anywhere
