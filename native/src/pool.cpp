@@ -17,6 +17,9 @@ constexpr std::size_t largest_piece = 32 << 10;
 constexpr std::size_t cut_up_to = 4;
 constexpr std::size_t smallest_cut = 64 << 10;
 
+// Of the last addition: what it adds is copied out while it is in the first cache.
+constexpr std::size_t added_at_once = 8 << 10;
+
 // An accumulator's word: the piece's number, and the rank that has added to it last.
 constexpr unsigned rank_bits = 16;
 std::uint64_t added_by(std::uint64_t number, std::size_t rank) { return number << rank_bits | rank; }
@@ -135,14 +138,31 @@ bool Pool::add(std::size_t half) {
         if (word(half, piece).load(std::memory_order_acquire) != added_by(number(piece), previous)) {
             return false;
         }
-        const std::array<const std::byte*, 2> operands{sum, own};
-        const bool last = part.position + 1 == size_;
-        kernel_.reduce(sum, operands.data(), operands.size(), n / kernel_.unit, last ? kernel_.scale : 1.0);
-        if (last) copy_out(half, piece);
+        if (part.position + 1 == size_) {
+            add_last(half, piece);
+        } else {
+            const std::array<const std::byte*, 2> operands{sum, own};
+            kernel_.reduce(sum, operands.data(), operands.size(), n / kernel_.unit, 1.0);
+        }
     }
     word(half, piece).store(added_by(number(piece), rank_), std::memory_order_release);
     ++part.added;
     return true;
+}
+
+void Pool::add_last(std::size_t half, std::uint64_t piece) {
+    std::byte* const sum = accumulator(half, piece);
+    const std::byte* const own = in_ + offset_of(half, piece);
+    const std::size_t n = length_of(half, piece);
+    // Streaming stores are waited for at the end of each copy.
+    const std::size_t block = stores_ == Stores::streaming ? n : added_at_once;
+    for (std::size_t at = 0; at < n; at += block) {
+        const std::size_t some = std::min(block, n - at);
+        const std::array<const std::byte*, 2> operands{sum + at, own + at};
+        kernel_.reduce(sum + at, operands.data(), operands.size(), some / kernel_.unit, kernel_.scale);
+        copy_out(half, piece, at, some);
+    }
+    tell_got(half, piece);
 }
 
 bool Pool::get(std::size_t half) {
@@ -151,18 +171,20 @@ bool Pool::get(std::size_t half) {
     if (piece == part.added) return false;
     if (word(half, piece).load(std::memory_order_acquire) != added_by(number(piece), last_of(half)))
         return false;
-    copy_out(half, piece);
+    copy_out(half, piece, 0, length_of(half, piece));
+    tell_got(half, piece);
     return true;
 }
 
-void Pool::copy_out(std::size_t half, std::uint64_t piece) {
-    const CopyFn copy = copy_by(stores_);
+void Pool::copy_out(std::size_t half, std::uint64_t piece, std::size_t from, std::size_t n) {
     const Part& part = parts_[half];
     const bool adds_last = part.position + 1 == size_;
-    const std::size_t n = length_of(half, piece);
-    std::byte* const sum = part.copied && !adds_last ? copy_of(half, piece) : accumulator(half, piece);
-    copy(out_ + offset_of(half, piece), sum, n);
-    if (part.copied && adds_last) copy_bytes(copy_of(half, piece), sum, n);
+    const std::byte* const sum = part.copied && !adds_last ? copy_of(half, piece) : accumulator(half, piece);
+    copy_by(stores_)(out_ + offset_of(half, piece) + from, sum + from, n);
+    if (part.copied && adds_last) copy_bytes(copy_of(half, piece) + from, sum + from, n);
+}
+
+void Pool::tell_got(std::size_t half, std::uint64_t piece) {
     parts_[half].arena->pool_board().got[rank_].store(number(piece), std::memory_order_release);
     ++parts_[half].got;
 }

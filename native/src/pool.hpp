@@ -78,7 +78,10 @@ class Pool {
 
     bool add(std::size_t half);
     bool get(std::size_t half);
-    void copy_out(std::size_t half, std::uint64_t piece);
+    void add_last(std::size_t half, std::uint64_t piece);
+    // Of the sum, which is there, n bytes from that one on.
+    void copy_out(std::size_t half, std::uint64_t piece, std::size_t from, std::size_t n);
+    void tell_got(std::size_t half, std::uint64_t piece);
 
     std::size_t rank_;
     std::size_t size_;
