@@ -29,8 +29,10 @@ struct Context {
     std::uint32_t fingerprint = 0;
     // Messages of these sizes may be read out of the sender's process.
     std::uint64_t pulled_from = ~std::uint64_t{0};
-    std::uint64_t pulled_slowly_from = ~std::uint64_t{0};  // where that takes longer than a copy
     std::uint64_t pulled_below = ~std::uint64_t{0};
+    // The same where that takes longer than a copy, for looking up pages, so that these have to be huge.
+    std::uint64_t pulled_slowly_from = ~std::uint64_t{0};
+    std::uint64_t pulled_slowly_below = ~std::uint64_t{0};
     // Staging memory that a link goes through, at most, before it writes where it has written before; two
     // pieces at least.
     std::uint64_t staged_in_turn = 0;

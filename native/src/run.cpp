@@ -16,10 +16,11 @@ constexpr std::uint64_t scratch_alignment = 64;
 constexpr std::uint64_t combined_from = 256 << 10;
 constexpr std::uint64_t several_combined_from = 512 << 10;
 // Messages that stay in no cache are better staged: the kernel's copy writes through the caches all the same,
-// ours goes around them. But not if the sender, who receives nothing, has time to do half of it.
+// ours goes around them. But not if the sender, who receives nothing, has time to do half of it, and the
+// kernel does that quickly.
 constexpr std::uint64_t pulled_below = 32 << 20;
 // Where the kernel is slower than a copy, two copies are faster than one. From these sizes on that one is
-// faster all the same where both ends do half of it, or ranks share cores.
+// faster all the same, from huge pages, where both ends do half of it, or ranks share cores.
 constexpr std::uint64_t helped_slowly_from = 4 << 20;
 constexpr std::uint64_t pulled_slowly_from = 1 << 20;
 constexpr std::size_t most_combined = 4;  // of more, the copies do not stay in the caches
@@ -106,6 +107,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     if (helps || (workshop_.crowded && program.combines == 0)) {
         const std::uint64_t slowly_from = helps ? helped_slowly_from : pulled_slowly_from;
         context_.pulled_slowly_from = std::max(context_.pulled_from, slowly_from);
+        context_.pulled_slowly_below = pulled_below;
     }
     context_.helped = !program.says;
     scale_ = 1.0 / program.size;

@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 
 #include "arena.hpp"
 #include "link.hpp"
@@ -113,7 +114,7 @@ class ShmLink final : public Link {
     bool next_slice();
     void finish_line();
     // Whether the peer reads the message, n more bytes of which are at `data`, out of our process.
-    bool is_pulled(const std::byte* data, std::size_t n) const;
+    bool is_pulled(const std::byte* data, std::size_t n);
     // The peer could not: go on from there by staging.
     void stage_refused();
     // Read the next n bytes out of the peer's process; false if that cannot be, which it is then told.
@@ -152,6 +153,7 @@ class ShmLink final : public Link {
     bool started_ = false;             // at least one line of the message is out
     const std::byte* data_ = nullptr;  // the message's first byte, if it is read where it lies
     bool refused_ = false;            // the peer could not read some memory of ours, so it is not asked again
+    std::optional<bool> huge_;        // whether the message lies in huge pages, once that is asked
     bool helps_ = true;               // the peer's memory could be written to so far
     std::uint64_t restaged_ = 0;      // up to here the message is staged by the link itself
     std::uint64_t line_ = 0;          // lines written on this link so far

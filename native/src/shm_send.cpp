@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "copy.hpp"
+#include "huge_pages.hpp"
 #include "shm_link.hpp"
 
 namespace collectives {
@@ -26,6 +27,7 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     released_ = 0;
     started_ = false;
     restaged_ = 0;
+    huge_.reset();
     changes_places_ = fits_places() && places_.has_some();
 }
 
@@ -47,12 +49,15 @@ bool ShmLink::stages(const std::byte* data, std::size_t n) {
     return !is_pulled(data, n);
 }
 
-bool ShmLink::is_pulled(const std::byte* data, std::size_t n) const {
+bool ShmLink::is_pulled(const std::byte* data, std::size_t n) {
     if (same_process_ || refused_) return false;
     const Reads how = in_.reads_memory.load(std::memory_order_acquire);
-    const std::uint64_t from = how == Reads::slowly ? sending_->pulled_slowly_from : sending_->pulled_from;
-    return how != Reads::never && length_ >= from && length_ < sending_->pulled_below &&
-           !own_->in_heap(data, n);
+    if (how == Reads::never || own_->in_heap(data, n)) return false;
+    if (how == Reads::quickly) return length_ >= sending_->pulled_from && length_ < sending_->pulled_below;
+    if (length_ < sending_->pulled_slowly_from || length_ >= sending_->pulled_slowly_below) return false;
+    // What is left of the message when it is asked first.
+    if (!huge_) huge_ = lies_in_huge_pages(data, n);
+    return *huge_;
 }
 
 std::uint64_t ShmLink::acknowledged() {
