@@ -97,7 +97,7 @@ void copy_by_vectors(std::byte* dst, Source* src, std::size_t n) {
     std::memcpy(dst + at, src + at, n - at);
 }
 
-// Complete (fenced) on return.
+// Not fenced.
 template <typename Source>
 void copy_around(std::byte* dst, Source* src, std::size_t n) {
     const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
@@ -109,7 +109,6 @@ void copy_around(std::byte* dst, Source* src, std::size_t n) {
         _mm_prefetch(reinterpret_cast<const char*>(src + at + prefetched), _MM_HINT_T0);
         stream_quad(dst + at, read_quad(src + at));
     }
-    _mm_sfence();
     std::memcpy(dst + at, src + at, n - at);
 }
 
@@ -135,8 +134,15 @@ void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
 }
 
 void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) {
+    copy_streaming_on(dst, src, n);
+    finish_streaming();
+}
+
+void copy_streaming_on(std::byte* dst, const std::byte* src, std::size_t n) {
     if (dst != src) copy_around(dst, src, n);
 }
+
+void finish_streaming() { _mm_sfence(); }
 
 void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::size_t n) {
     if (stores == Stores::streaming || !hands_lines_over()) return copy_by(stores)(dst, src, n);
@@ -145,8 +151,9 @@ void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::siz
 
 void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
     if (!hands_lines_over()) return copy_by(stores)(dst, src, n);
-    if (stores == Stores::streaming) return copy_around(dst, src, n);
-    copy_by_vectors(dst, src, n);
+    if (stores == Stores::cached) return copy_by_vectors(dst, src, n);
+    copy_around(dst, src, n);
+    finish_streaming();
 }
 
 #else
@@ -158,6 +165,10 @@ void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n) {
 }
 
 void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n) { copy_bytes(dst, src, n); }
+
+void copy_streaming_on(std::byte* dst, const std::byte* src, std::size_t n) { copy_bytes(dst, src, n); }
+
+void finish_streaming() {}
 
 void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::size_t n) {
     copy_by(stores)(dst, src, n);

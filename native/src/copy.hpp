@@ -19,6 +19,11 @@ bool copies_slowly(std::uintptr_t dst, std::uintptr_t src);
 // copy_bytes where the processor has no streaming stores.
 void copy_streaming(std::byte* dst, const std::byte* src, std::size_t n);
 
+// The same, for one part of several: what was written is complete after `finish_streaming`, which waits for
+// it.
+void copy_streaming_on(std::byte* dst, const std::byte* src, std::size_t n);
+void finish_streaming();
+
 // How results reach memory. `streaming` goes around the caches, for outputs much larger than those that
 // nobody reads soon; it is complete (fenced) when whatever writes them returns. Only a hint: where the
 // processor has no such stores, or `dst` is not aligned to its elements, it means `cached`.

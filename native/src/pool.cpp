@@ -154,10 +154,8 @@ void Pool::add_last(std::size_t half, std::uint64_t piece) {
     std::byte* const sum = accumulator(half, piece);
     const std::byte* const own = in_ + offset_of(half, piece);
     const std::size_t n = length_of(half, piece);
-    // Streaming stores are waited for at the end of each copy.
-    const std::size_t block = stores_ == Stores::streaming ? n : added_at_once;
-    for (std::size_t at = 0; at < n; at += block) {
-        const std::size_t some = std::min(block, n - at);
+    for (std::size_t at = 0; at < n; at += added_at_once) {
+        const std::size_t some = std::min(added_at_once, n - at);
         const std::array<const std::byte*, 2> operands{sum + at, own + at};
         kernel_.reduce(sum + at, operands.data(), operands.size(), some / kernel_.unit, kernel_.scale);
         copy_out(half, piece, at, some);
@@ -180,7 +178,8 @@ void Pool::copy_out(std::size_t half, std::uint64_t piece, std::size_t from, std
     const Part& part = parts_[half];
     const bool adds_last = part.position + 1 == size_;
     const std::byte* const sum = part.copied && !adds_last ? copy_of(half, piece) : accumulator(half, piece);
-    copy_by(stores_)(out_ + offset_of(half, piece) + from, sum + from, n);
+    const CopyFn copy = stores_ == Stores::streaming ? copy_streaming_on : copy_bytes;
+    copy(out_ + offset_of(half, piece) + from, sum + from, n);
     if (part.copied && adds_last) copy_bytes(copy_of(half, piece) + from, sum + from, n);
 }
 
@@ -210,6 +209,7 @@ bool Pool::advance(std::vector<int>& waiting) {
         waiting.push_back(static_cast<int>(first_of(half)));
     }
     std::erase(waiting, static_cast<int>(rank_));
+    if (stores_ == Stores::streaming && is_complete()) finish_streaming();
     return moved;
 }
 

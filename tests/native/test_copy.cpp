@@ -49,6 +49,13 @@ TEST_CASE("copy_bytes copies every byte and no other") { check(copy_bytes); }
 
 TEST_CASE("copy_streaming copies every byte and no other") { check(copy_streaming); }
 
+TEST_CASE("copy_streaming_on copies every byte and no other") {
+    check([](std::byte* dst, const std::byte* src, std::size_t n) {
+        copy_streaming_on(dst, src, n);
+        finish_streaming();
+    });
+}
+
 TEST_CASE("copy_from_far copies every byte and no other") {
     for (const Stores stores : {Stores::cached, Stores::streaming})
         check([stores](std::byte* dst, const std::byte* src, std::size_t n) {
