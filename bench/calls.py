@@ -17,7 +17,7 @@ from bench import sequence
 from bench.cases import IN_PLACE, Case
 from bench.data import Data
 from bench.traces import buckets
-from bench.values import Array
+from bench.values import Array, touched
 from collectives import Communicator
 from collectives.arrays import dtype_of
 
@@ -38,9 +38,7 @@ class Arrays:
 
         def array(elements: int, parts: bool) -> Array:
             shape = (ranks, elements // ranks) if parts else (elements,)
-            made: Array = comm.empty(shape, dtype) if shared else np.empty(shape, dtype)
-            made.fill(0)  # so that the kernel has given the pages before anything is timed
-            return made
+            return touched(comm.empty(shape, dtype) if shared else np.empty(shape, dtype))
 
         inp = array(case.elements_in, case.collective == "scatter")
         given = needs_out and case.collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall")
@@ -83,9 +81,7 @@ def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
     out = inp if place == IN_PLACE else arrays.out
 
     def memory(elements: int, dtype: Any) -> Array:
-        made: Array = comm.empty(elements, dtype) if arrays.shared else np.empty(elements, dtype)
-        made.fill(0)
-        return made
+        return touched(comm.empty(elements, dtype) if arrays.shared else np.empty(elements, dtype))
 
     call, _ = sequence.bind(case, inp, out, partial(_one, comm), memory)
     return Bound(case, comm.rank, arrays, place == IN_PLACE or case.bucket > 0, call)

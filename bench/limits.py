@@ -29,6 +29,7 @@ from bench.measure import AGAIN, Contestant, Unsupported
 from bench.ping import FLAGS, Ping
 from bench.shared import array, shared
 from bench.sockets import Ring
+from bench.values import touched
 from collectives import Communicator
 from collectives.arrays import dtype_of
 from native import _engine
@@ -139,8 +140,8 @@ def _push(comm: Communicator, case: Case) -> Callable[[], None]:
     kind = dtype_of(case.dtype)
     arrays = [array(memory, kind, i * each, case.count) for i in range(2 * comm.size)]
     inputs, outputs = arrays[: comm.size], arrays[comm.size :]
-    inputs[comm.rank].fill(1)  # some memory takes zeros in half the time
-    outputs[comm.rank].fill(1)
+    touched(inputs[comm.rank])
+    touched(outputs[comm.rank])
     dtype, op = _engine.DTYPES[case.dtype], _engine.OPS[case.op]
     first, last = (case.count * r // comm.size for r in (comm.rank, comm.rank + 1))
     work, step = [], _BLOCK // kind.itemsize

@@ -82,6 +82,13 @@ class Values:
         return missing.astype(self.dtype) if self.dtype.kind == "c" else missing.real.astype(self.dtype)
 
 
+def touched(array: Array) -> Array:
+    """The array, written, so that the kernel has given its pages before anything is timed. Not with zeros, which some
+    memory takes in half the time."""
+    array.fill(1)
+    return array
+
+
 def fill(array: Array, table: Array, phase: int = 0) -> None:
     """Overwrite `array` with the table, again and again, from its element `phase` on."""
     for part, values in _parts(array, table, phase):

@@ -25,6 +25,7 @@ from bench.data import Data
 from bench.loop import elapsed, sample
 from bench.peers import module
 from bench.sequence import bind
+from bench.values import touched
 
 if TYPE_CHECKING:
     from bench.peers import Member, Task, Tasker
@@ -49,10 +50,8 @@ class OnArrays:
         except TypeError as error:
             raise NotImplementedError(f"NumPy alone has no {case.dtype}") from error
         self._case, self._rank = case, member.rank
-        self._inp = member.empty(case.elements_in, dtype)
-        self._inp.fill(0)  # so that the kernel has given the pages, as for our own arrays
-        self._out = member.empty(case.elements_out, dtype)
-        self._out.fill(0)
+        self._inp = touched(member.empty(case.elements_in, dtype))
+        self._out = touched(member.empty(case.elements_out, dtype))
         self.call, self._result = bind(case, self._inp, self._out, member.bind)
 
     def renew(self) -> None:
