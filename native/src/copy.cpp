@@ -61,18 +61,16 @@ void stream_quad(std::byte* p, const Quad& whole) {
     _mm_stream_si128(to + 3, whole.d);
 }
 
-// The byte at `p` once more, so that its line has been written. No store in the language's sense: others may
-// read there meanwhile, or do the same.
-void write_back(std::byte* p, const Quad& whole) {
-    const auto first = static_cast<unsigned char>(_mm_cvtsi128_si32(whole.a));
-    asm volatile("movb %1, %0" : "+m"(*p) : "q"(first));
-}
+// Writes the byte at `p` as it is, so that its line has been written. No store in the language's sense:
+// others may read there meanwhile, or do the same. One instruction, which nothing interrupts between its load
+// and its store.
+void write_back(std::byte* p) { asm volatile("orb $0, %0" : "+m"(*p)); }
 
 // `Source` is constant for who only reads; otherwise the line is taken.
 template <typename Source>
 Quad read_quad(Source* p) {
     const Quad whole = load_quad(p);
-    if constexpr (!std::is_const_v<Source>) write_back(p, whole);
+    if constexpr (!std::is_const_v<Source>) write_back(p);
     return whole;
 }
 
@@ -156,6 +154,11 @@ void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n)
     finish_streaming();
 }
 
+void take_lines(std::byte* src, std::size_t n) {
+    if (!hands_lines_over()) return;
+    for (std::size_t at = 0; at < n; at += line) write_back(src + at);
+}
+
 #else
 
 bool copies_slowly(std::uintptr_t, std::uintptr_t) { return false; }
@@ -177,6 +180,8 @@ void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::siz
 void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
     copy_by(stores)(dst, src, n);
 }
+
+void take_lines(std::byte*, std::size_t) {}
 
 #endif
 

@@ -112,6 +112,8 @@ class ShmLink final : public Link {
     // What the peer is in instead of `mine`, to say so.
     Call their_call(const Call& mine) const;
     bool next_slice();
+    // Go on behind n bytes of it.
+    void pass(std::size_t n);
     void finish_line();
     // Whether the peer reads the message, n more bytes of which are at `data`, out of our process.
     bool is_pulled(const std::byte* data, std::size_t n);

@@ -54,6 +54,7 @@ bool ShmLink::next_slice() {
     in_line_ = true;
     if (expected_length_ <= Line::inline_bytes) {
         slice_ = {line.data.data(), static_cast<std::size_t>(expected_length_)};
+        staged_ = Staged::unsaid;
         if (slice_.empty()) finish_line();
         return !slice_.empty();
     }
@@ -111,7 +112,7 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
             own_->header().read_costs.time(staged_, whole, part, [&] {
                 read_staged(staged_, stores, data + done, slice_.data(), part);
             });
-            consume(part);
+            pass(part);
         }
         done += part;
     }
@@ -134,6 +135,11 @@ std::span<const std::byte> ShmLink::peek(std::size_t) {
 bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == expected_length_); }
 
 void ShmLink::consume(std::size_t n) {
+    if (staged_ == Staged::lent) take_lines(slice_.data(), n);
+    pass(n);
+}
+
+void ShmLink::pass(std::size_t n) {
     slice_ = slice_.subspan(n);
     taken_ += n;
     if (slice_.empty() && remote_left_ == 0 && in_line_) finish_line();

@@ -113,8 +113,12 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     n = std::min(n, std::max(direct_piece - direct_piece % slot, slot));
     data_ = data - written_;
     direct_.push_back({line_ + 1, written_ + n});
-    announce(is_pulled(data, n) ? reinterpret_cast<std::uintptr_t>(data) | is_address : own_->offset_of(data),
-             n);
+    if (is_pulled(data, n)) {
+        announce(reinterpret_cast<std::uintptr_t>(data) | is_address, n);
+    } else {
+        const bool lent = sending_->lent && !same_process_;
+        announce(own_->offset_of(data), n, lent ? Staged::lent : Staged::unsaid);
+    }
     return n;
 }
 
