@@ -97,8 +97,9 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         context_.staged_in_turn = std::min(geometry.link_staging(), written) / others;
     }
     if (!only_sends) context_.placed_up_to = placed_up_to_of(program, workshop_.crowded);
-    const std::uint64_t in_all = operation().out_bytes() * static_cast<std::uint64_t>(program.size);
-    context_.lent = request.in == request.out && hands_lines_over() && in_all <= caches_lent * second_cache();
+    context_.lent =
+        request.in == request.out && program.combines > 0 && hands_lines_over() &&
+        operation().out_bytes() * static_cast<std::uint64_t>(program.size) <= caches_lent * second_cache();
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
     cast_context_.placed_up_to = are_few(program) ? std::min(context_.placed_up_to, placed_apart) : 0;

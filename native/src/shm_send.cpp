@@ -12,6 +12,7 @@ namespace collectives {
 
 namespace {
 
+// As `direct_from_shm`, between threads of one process.
 constexpr std::size_t direct_from_thread = 4 << 10;
 // Directly read memory is handed over in pieces, so that what follows can start on the first ones.
 constexpr std::size_t direct_piece = 1 << 20;
