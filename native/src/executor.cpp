@@ -39,7 +39,7 @@ Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>&
     : settings_(settings), sleeper_(sleeper), closing_(closing), backoff_(settings.spins, settings.home) {
     workshop_.slice = settings.slice;
     workshop_.copied = settings.copied;
-    workshop_.cached_below = settings.cached_below;
+    workshop_.results = ResultStores(settings.cache, settings.crowded);
     workshop_.crowded = settings.crowded;
 }
 

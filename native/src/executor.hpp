@@ -20,12 +20,12 @@ namespace collectives {
 class Executor {
   public:
     struct Settings {
-        std::size_t slice = 0;  // see Workshop, as the next two
+        std::size_t slice = 0;  // see Workshop, as the next
         std::size_t copied = 0;
-        std::uint64_t cached_below = unknown_size;
-        int spins = 0;         // looks before the first yield, where nobody waited for needs the core
-        bool crowded = false;  // ranks outnumber cores; the same on all ranks
-        int home = -1;         // the core to be on, which others share; -1 for any
+        std::uint64_t cache = 0;  // bytes of the last one for each rank; 0 where nobody knows
+        int spins = 0;            // looks before the first yield, where nobody waited for needs the core
+        bool crowded = false;     // ranks outnumber cores; the same on all ranks
+        int home = -1;            // the core to be on, which others share; -1 for any
     };
 
     Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing);

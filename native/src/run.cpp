@@ -116,7 +116,9 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     }
     context_.helped = !program.says;
     scale_ = 1.0 / program.size;
-    streams_ = !fits_caches();
+    results_ = workshop_.results.next(results());
+    results_.timed &= earlier.empty();
+    if (results_.timed) began_ = ResultStores::Clock::now();
     sockets_.reset();
     held_ = false;
     error_ = nullptr;
@@ -177,10 +179,9 @@ void Run::go_to_next_section() {
     find_active();
 }
 
-bool Run::fits_caches() const {
-    const std::uint64_t in = request_.in == request_.out ? 0 : request_.operation->in_bytes();
-    const std::uint64_t out = request_.operation->out_bytes();
-    return out < streaming_from && in + out < workshop_.cached_below;
+ResultStores::Work Run::results() const {
+    const Operation& whole = *request_.operation;
+    return {&whole.program(), request_.in == request_.out ? 0 : whole.in_bytes(), whole.out_bytes()};
 }
 
 Run::Way Run::choose_way() const {
@@ -258,6 +259,8 @@ void Run::end() {
         for (const int peer : operation().program().peers) {
             if (ShmLink* const shm = shared_memory(peer)) shm->abandon(shows_memory_);
         }
+    } else if (results_.timed) {
+        workshop_.results.took(results(), results_.stores, ResultStores::Clock::now() - began_);
     }
     for (ShmLink* const link : posted_) link->withdraw();
     posted_.clear();

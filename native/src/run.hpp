@@ -23,16 +23,13 @@
 #include "program.hpp"
 #include "reduce.hpp"
 #include "relay.hpp"
+#include "result_stores.hpp"
 #include "together.hpp"
 
 namespace collectives {
 
 // Operations that a group has under way; more wait.
 inline constexpr std::size_t most_at_a_time = 32;
-// Outputs from this size on are written around the caches, however large those are: they would not stay.
-inline constexpr std::uint64_t streaming_from = 12 << 20;
-
-inline constexpr std::uint64_t unknown_size = ~std::uint64_t{0};
 
 // What the calling thread keeps from others of its process, such as Python's lock, until it has to wait.
 class Held {
@@ -57,10 +54,9 @@ struct Request {
 
 // What the runs of one executor have in common.
 struct Workshop {
-    std::size_t slice = 0;   // the most that one reduction does before others get their turn
-    std::size_t copied = 0;  // the most that one copy does
-    // Arrays of an operation that are together smaller than this fit into the caches, beside those of others.
-    std::uint64_t cached_below = unknown_size;
+    std::size_t slice = 0;           // the most that one reduction does before others get their turn
+    std::size_t copied = 0;          // the most that one copy does
+    ResultStores results;            // how they are written
     std::shared_ptr<Arena> arena;    // memory shared with peers, or null
     std::unique_ptr<Caster> caster;  // stages what several of them read
     bool together = false;           // all ranks share memory: shared reductions are done together
@@ -307,7 +303,7 @@ class Run {
     bool is_streamed(const Task& task) const;
     // Large results that no later step reads go around the caches.
     Stores stores(const Task& task) const;
-    bool fits_caches() const;
+    ResultStores::Work results() const;
     // n bytes of `operands_` reduced to `dst`.
     void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;
     void reduce_operands(std::byte* dst, std::size_t n, double scale, Stores stores) const;
@@ -321,8 +317,9 @@ class Run {
     Context cast_context_;                  // the same, of messages to several peers,
     std::uint64_t cast_by_core_up_to_ = 0;  // and how long those are that cores get each for itself
     double scale_ = 1.0;
-    std::optional<bool> sockets_;  // whether it has links over them, once somebody has asked
-    bool streams_ = false;         // its results do not stay in the caches
+    std::optional<bool> sockets_;            // whether it has links over them, once somebody has asked
+    ResultStores::Turn results_;             // how they are written
+    ResultStores::Clock::time_point began_;  // where that is timed
     bool held_ = false;
     const Run* behind_ = nullptr;  // the last earlier run that works on the same memory
     Way way_ = Way::links;

@@ -16,7 +16,9 @@ constexpr std::uint64_t by_core_from = 16 << 10;
 
 }  // namespace
 
-bool Run::is_streamed(const Task& task) const { return streams_ && task.dst.buffer == buffer_out; }
+bool Run::is_streamed(const Task& task) const {
+    return results_.stores == Stores::streaming && task.dst.buffer == buffer_out;
+}
 
 Stores Run::stores(const Task& task) const {
     return is_streamed(task) && !operation().program().needed[index_of(task)] ? Stores::streaming

@@ -1,0 +1,70 @@
+// Whether results go through the caches or around them.
+//
+// Around is right for what does not stay there: a plain store reads its line first. Of what is somewhat
+// larger than the caches a part stays, from one call to the next, and that is worth more or less as the cores
+// share a cache and a way to memory or have their own, which changes on virtual machines. So there both ways
+// are timed, whole operations.
+//
+// Invariant: the choice changes the speed only. The turns follow from the calls alone, which are the same on
+// all ranks, so these try the same way at the same time.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "copy.hpp"
+
+namespace collectives {
+
+inline constexpr std::uint64_t unknown_size = ~std::uint64_t{0};
+
+class ResultStores {
+  public:
+    using Clock = std::chrono::steady_clock;
+
+    // Operations that write their results in the same way each time. `in`: bytes, 0 in place.
+    struct Work {
+        const void* program = nullptr;
+        std::uint64_t in = 0;
+        std::uint64_t out = 0;
+
+        bool operator==(const Work&) const = default;
+    };
+    struct Turn {
+        Stores stores = Stores::cached;
+        bool timed = false;  // what it takes is to be told
+    };
+
+    // `share`: bytes of the last cache that a rank has; 0 where nobody knows. `crowded`: ranks share cores,
+    // and each leaves the caches to the next one: nothing is tried.
+    explicit ResultStores(std::uint64_t share = 0, bool crowded = false);
+
+    bool knows_caches() const { return fitting_ != unknown_size; }
+    // How the next one writes them.
+    Turn next(const Work& work);
+    // How long it took.
+    void took(const Work& work, Stores stores, Clock::duration taken);
+
+  private:
+    struct Kept {
+        Work work;
+        Stores chosen = Stores::cached;
+        std::uint32_t interval = 0;  // uses from one trial to the next
+        std::uint32_t uses = 0;      // since the last one
+        std::array<Clock::duration, 2> least{};
+    };
+
+    bool fits(const Work& work) const;
+    // Whether a part of what does not fit may stay all the same.
+    bool is_doubtful(const Work& work) const;
+    Kept* find(const Work& work);
+
+    std::uint64_t fitting_;  // arrays of fewer bytes stay in the caches, beside those of others
+    bool crowded_;
+    std::array<Kept, 8> kept_;
+    std::size_t oldest_ = 0;
+};
+
+}  // namespace collectives

@@ -1,0 +1,103 @@
+// Results go around the caches where they do not fit, unless that was found to be the slower way.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+
+#include "result_stores.hpp"
+
+using namespace collectives;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::uint64_t mebi = 1 << 20;
+constexpr std::uint64_t share = 16 * mebi;  // of which arrays may have twelve
+constexpr int settled = 100;                // uses, after which trials are rare
+const int program = 0;
+const int another = 0;
+
+ResultStores::Work work(std::uint64_t in, std::uint64_t out) { return {&program, in * mebi, out * mebi}; }
+
+// So many uses, which take `taken[stores]`; how many of them went around the caches.
+int around(ResultStores& results, const ResultStores::Work& work, int uses,
+           std::array<std::chrono::microseconds, 2> taken) {
+    int found = 0;
+    for (int i = 0; i < uses; ++i) {
+        const ResultStores::Turn turn = results.next(work);
+        const auto way = static_cast<std::size_t>(turn.stores);
+        if (turn.timed) results.took(work, turn.stores, taken[way]);
+        found += turn.stores == Stores::streaming ? 1 : 0;
+    }
+    return found;
+}
+
+}  // namespace
+
+TEST_CASE("what fits stays in the caches, and what is much larger goes around them, untried") {
+    ResultStores results(share);
+    CHECK(around(results, work(5, 5), 1000, {2ms, 1ms}) == 0);
+    CHECK(around(results, work(0, 11), 1000, {2ms, 1ms}) == 0);
+    CHECK(around(results, work(16, 16), 1000, {1ms, 2ms}) == 1000);
+    CHECK(around(results, work(64, 64), 1000, {1ms, 2ms}) == 1000);
+}
+
+TEST_CASE("both ways are tried for what is somewhat larger, and the faster one is gone from then on") {
+    ResultStores results(share);
+    CHECK(around(results, work(8, 16), 5, {1ms, 2ms}) == 5);
+    around(results, work(8, 16), settled, {1ms, 2ms});
+    CHECK(around(results, work(8, 16), 2000, {1ms, 2ms}) <= 50);
+    around(results, work(6, 6), settled, {2ms, 1ms});
+    CHECK(around(results, work(6, 6), 2000, {2ms, 1ms}) >= 1950);
+}
+
+TEST_CASE("a way that has become the faster one is found again") {
+    ResultStores results(share);
+    around(results, work(8, 8), settled, {1ms, 2ms});
+    around(results, work(8, 8), 1100, {2ms, 1ms});
+    CHECK(around(results, work(8, 8), 1000, {2ms, 1ms}) >= 950);
+}
+
+TEST_CASE("a way that is hardly faster is no reason to leave the other one") {
+    ResultStores results(share);
+    around(results, work(8, 8), settled, {98us, 100us});
+    CHECK(around(results, work(8, 8), 1000, {98us, 100us}) >= 950);
+}
+
+TEST_CASE("ranks that were waited for once, or most of the time, change nothing") {
+    ResultStores results(share);
+    const auto at = work(8, 16);
+    for (int i = 0; i < settled; ++i) {
+        const ResultStores::Turn turn = results.next(at);
+        const auto taken = turn.stores == Stores::cached ? 1ms : 2ms;
+        if (turn.timed) results.took(at, turn.stores, i % 4 == 0 ? taken : taken + 50ms);
+    }
+    CHECK(around(results, at, 400, {1ms, 2ms}) <= 20);
+}
+
+TEST_CASE("uses that were not timed say nothing") {
+    ResultStores results(share);
+    for (int i = 0; i < 1000; ++i) {
+        const ResultStores::Turn turn = results.next(work(8, 8));
+        if (turn.timed && turn.stores == Stores::cached) results.took(work(8, 8), turn.stores, 1us);
+    }
+    CHECK(around(results, work(8, 8), 8, {1ms, 1ms}) == 8);
+}
+
+TEST_CASE("each size of each program has its own, and the oldest is forgotten") {
+    ResultStores results(share);
+    around(results, work(8, 8), settled, {1ms, 2ms});
+    CHECK(around(results, {&another, 8 * mebi, 8 * mebi}, 2, {1ms, 2ms}) == 2);
+    CHECK(around(results, work(8, 8), 100, {1ms, 2ms}) <= 8);
+    for (std::uint64_t n = 0; n < 8; ++n) around(results, work(8 + n, 9), 1, {1ms, 1ms});
+    CHECK(around(results, work(8, 8), 2, {1ms, 2ms}) == 2);
+}
+
+TEST_CASE("nothing is tried where ranks share cores, or nobody knows the caches") {
+    ResultStores crowded(share, true);
+    CHECK(around(crowded, work(8, 8), 1000, {1ms, 2ms}) == 1000);
+    ResultStores unknowing;
+    CHECK(!unknowing.knows_caches());
+    CHECK(around(unknowing, work(8, 8), 1000, {2ms, 1ms}) == 0);
+    CHECK(around(unknowing, work(8, 16), 1000, {1ms, 2ms}) == 1000);
+}
