@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+ROW: Final = 100  # calls in a row
 MPI: Final = ("openmpi", "mpich", "impi")
 
 
@@ -32,9 +33,9 @@ BANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: the ratio to the best of `against` is to be at most `bars`, one for each band.
+    """One line of the table: the ratio to the best of `against` is to be at most `bars`, one for each band there is.
 
-    `near`: bars instead of those where the cores are near each other (see `ping`). `buffers`: as in a plan.
+    `near`: bars instead of those where the cores are near each other (see `ping`). `buffers`, `row`: as in a plan.
     """
 
     transport: str
@@ -42,12 +43,17 @@ class Line:
     ranks: int
     collective: str
     against: tuple[str, ...]
-    bars: tuple[float, float, float]
-    near: tuple[float, float, float] | None = None
+    bars: tuple[float, ...]
+    near: tuple[float, ...] | None = None
+    row: int = 1
 
     @property
     def setting(self) -> Setting:
-        return Setting(self.transport, self.buffers, self.ranks)
+        return Setting(self.transport, self.buffers, self.ranks, self.row)
+
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        return BANDS[: len(self.bars)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +63,11 @@ class Setting:
     transport: str
     buffers: str
     ranks: int
+    row: int = 1
 
     def __str__(self) -> str:
-        return f"{self.transport}, {self.buffers} buffers, {self.ranks} ranks"
+        row = f", {self.row} calls in a row" if self.row > 1 else ""
+        return f"{self.transport}, {self.buffers} buffers, {self.ranks} ranks{row}"
 
 
 LINES: Final = (
@@ -76,4 +84,6 @@ LINES: Final = (
         for collective in ("reduce_scatter", "allgather", "broadcast", "alltoall")
         for ranks in (2, 4)
     ),
+    # What the bars of short messages were set by: the prototype's loop had no barriers.
+    *(Line("shm", "plain", ranks, "allreduce", MPI, (bar,), row=ROW) for ranks, bar in ((2, 0.6), (4, 0.65), (8, 0.5))),
 )

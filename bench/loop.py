@@ -26,9 +26,18 @@ Samples = npt.NDArray[np.float64]
 
 
 def sample(
-    call: Callable[[], Any], barrier: Callable[[], Any], iterations: int, renew: Callable[[], Any] | None = None
+    call: Callable[[], Any],
+    barrier: Callable[[], Any],
+    iterations: int,
+    renew: Callable[[], Any] | None = None,
+    row: int = 1,
 ) -> Samples:
-    """Seconds that each of so many calls took on this rank. `renew` writes the input anew, before the barrier."""
+    """Seconds that a call took on this rank, in each of so many iterations.
+
+    `renew` writes the input anew, before the barrier. `row`: calls right after one another in an iteration, whose
+    mean is its figure.
+    """
+    many = call if row == 1 else _in_a_row(call, row)
     clock = time.perf_counter_ns
     times = np.zeros(iterations, np.int64)
     collecting = gc.isenabled()
@@ -39,20 +48,32 @@ def sample(
                 renew()
             barrier()
             start = clock()
-            call()
+            many()
             times[i] = clock() - start
     finally:
         if collecting:
             gc.enable()
-    return times / 1e9
+    return times / (1e9 * row)
+
+
+def _in_a_row(call: Callable[[], Any], row: int) -> Callable[[], None]:
+    def many() -> None:
+        for _ in range(row):
+            call()
+
+    return many
 
 
 def elapsed(
-    call: Callable[[], Any], barrier: Callable[[], Any], iterations: int, renew: Callable[[], Any] | None = None
+    call: Callable[[], Any],
+    barrier: Callable[[], Any],
+    iterations: int,
+    renew: Callable[[], Any] | None = None,
+    row: int = 1,
 ) -> float:
     """Seconds that so many iterations take, barriers and all."""
     start = time.perf_counter()
-    sample(call, barrier, iterations, renew)
+    sample(call, barrier, iterations, renew, row)
     return time.perf_counter() - start
 
 

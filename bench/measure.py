@@ -142,7 +142,7 @@ class Ours:
         call, renew = self._bound.call, self._renew
 
         def attempt(iterations: int) -> float:
-            seconds = elapsed(call, self._comm.barrier, iterations, renew)
+            seconds = elapsed(call, self._comm.barrier, iterations, renew, self._plan.row)
             return float(self._comm.allreduce(np.array(seconds), "max"))
 
         return pace.iterations(attempt)
@@ -150,7 +150,7 @@ class Ours:
     def turn(self, iterations: int) -> tuple[Samples, ...]:
         assert self._bound is not None
         self._repeat(AGAIN)
-        times = sample(self._bound.call, self._comm.barrier, iterations, self._renew)
+        times = sample(self._bound.call, self._comm.barrier, iterations, self._renew, self._plan.row)
         return tuple(self._comm.allgather(times))
 
     def finish(self) -> None:

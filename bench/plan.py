@@ -41,7 +41,8 @@ class Plan:
     `iterations` None: as many as fit into `budget`
     seconds for each line and place. `rounds`: how often the contestants take turns. `limits`: names of floors.
     `addresses`: as `collectives run` has them; auto: those of peers random, as other launchers leave them.
-    `renew`: every rank writes its input before each call, outside what is timed.
+    `renew`: every rank writes its input before each call, outside what is timed. `row`: calls right after one another,
+    between two barriers.
     `traces`: models whose gradients take the place of `sizes`, one by one and in buckets of `bucket` bytes.
     """
 
@@ -55,6 +56,7 @@ class Plan:
     usual: bool = False
     buffers: str = "plain"
     renew: bool = False
+    row: int = 1
     warmup: int = 5
     iterations: int | None = None
     budget: float = 0.2

@@ -285,5 +285,7 @@ def _preamble(plan: Plan, group: Group, peers: Versions, started: datetime) -> l
         lines.append(f"{name}: {', '.join(f'{package} {version}' for package, version in versions.items()) or 'none'}")
     took = f"{plan.iterations} iterations" if plan.iterations else f"as many iterations as fit into {plan.budget:g} s"
     turns = f" in {plan.rounds} rounds" if plan.rounds > 1 else ""
-    lines.append(f"time: median over {took}{turns} of the slowest rank's, barrier not included; warm-up {plan.warmup}")
+    row = f" of {plan.row} calls in a row, of each the mean," if plan.row > 1 else ""
+    whose = f"{took}{row}{turns} of the slowest rank's"
+    lines.append(f"time: median over {whose}, barrier not included; warm-up {plan.warmup}")
     return lines

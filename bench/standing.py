@@ -14,7 +14,7 @@ from itertools import product
 from statistics import median
 from typing import Any, Final
 
-from bench.bars import BANDS, Band, Line, Setting
+from bench.bars import Band, Line, Setting
 from bench.cases import IN_PLACE, OUT_OF_PLACE
 from bench.loop import quotients
 from bench.ping import Reading, alike, mode
@@ -72,7 +72,7 @@ def cells(line: Line, documents: Sequence[dict[str, Any]]) -> list[Cell]:
         if result["collective"] == line.collective:
             found.setdefault(result["bytes"], []).append(result)
     told = []
-    for number, band in enumerate(BANDS):
+    for number, band in enumerate(line.bands):
         inside = [_size(line, number, n, found[n]) for n in sorted(found) if band.first <= n <= band.last]
         told.append(Cell(line, band, tuple(size for size in inside if size is not None)))
     return told
@@ -126,11 +126,12 @@ class Session:
         peers = dict.fromkeys(name for line in mine for name in line.against)
         return Plan(
             collectives=tuple(dict.fromkeys(line.collective for line in mine)),
-            sizes=tuple(size for band in BANDS for size in band.sizes),
+            sizes=tuple(size for band in max((line.bands for line in mine), key=len) for size in band.sizes),
             places=(OUT_OF_PLACE, IN_PLACE),
             usual=True,
             buffers=setting.buffers,
-            renew=self.renew,
+            renew=self.renew and setting.row == 1,
+            row=setting.row,
             transport=setting.transport,
             budget=seconds,
             rounds=self.rounds,

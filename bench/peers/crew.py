@@ -93,9 +93,9 @@ class Crew:
             if time.monotonic() > end:
                 raise TimeoutError(f"ranks {sorted(missing)} did not come within {START:g} s")
 
-    def prepare(self, case: Case, warmup: int, renew: bool = False) -> None:
+    def prepare(self, case: Case, warmup: int, renew: bool = False, row: int = 1) -> None:
         """PeerCannot, PeerFailed."""
-        answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup, "renew": renew})
+        answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup, "renew": renew, "row": row})
         reasons = [a.get("unsupported") or a.get("error") for a in answers]
         if all(reasons):
             self._ask({"do": "finish"})

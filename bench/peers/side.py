@@ -40,6 +40,7 @@ class Side:
         self._gate: Final = gate
         self._warmup: Final = plan.warmup
         self._renew: Final = plan.renew
+        self._row: Final = plan.row
         self._random: Final = plan.addresses == "auto" and not is_ours
         self._crew: Crew | None = None
         self._over = ""  # why it takes no part any more
@@ -62,7 +63,7 @@ class Side:
         if self._crew is None:
             return self._over
         try:
-            self._crew.prepare(case, self._warmup, self._renew)
+            self._crew.prepare(case, self._warmup, self._renew, self._row)
         except PeerCannot as error:
             return str(error)
         except PeerFailed as error:

@@ -74,6 +74,7 @@ class Worker:
         self._task: Task | None = None
         self._call: Callable[[], Any] = _nothing
         self._renew: Callable[[], Any] | None = None
+        self._row = 1
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
         match command["do"]:
@@ -81,16 +82,18 @@ class Worker:
                 return {"versions": _versions()}
             case "prepare":
                 told = command["case"]
+                self._row = command["row"]
                 self._prepare(Case(**{**told, "parts": tuple(told["parts"])}), command["warmup"], command["renew"])
                 return {}
             case "wrong":
                 assert self._task is not None
                 return {"wrong": self._task.wrong(command["salt"])}
             case "elapsed":
-                return {"seconds": elapsed(self._call, self._member.barrier, command["iterations"], self._renew)}
+                barrier, iterations = self._member.barrier, command["iterations"]
+                return {"seconds": elapsed(self._call, barrier, iterations, self._renew, self._row)}
             case "turn":
                 self._repeat(command["warmup"])
-                times = sample(self._call, self._member.barrier, command["iterations"], self._renew)
+                times = sample(self._call, self._member.barrier, command["iterations"], self._renew, self._row)
                 return {"samples": times.tolist()}
             case "finish":
                 self._task, self._call, self._renew = None, _nothing, None

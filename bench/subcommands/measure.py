@@ -141,6 +141,14 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     is_flag=True,
     help="Write the input anew before each call, outside the clock: it lies in its own cache then.",
 )
+@click.option(
+    "--row",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Calls right after one another, without barriers between them: time is their mean.",
+)
 @click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="auto, all, or one of them.")
 @click.option(
     "--import",
@@ -203,6 +211,7 @@ def command(
     in_place: bool | None,
     buffers: str,
     renew: bool,
+    row: int,
     algorithm: str,
     modules: tuple[str, ...],
     transport: str | None,
@@ -269,6 +278,8 @@ def command(
         in_place = True if in_place is None else in_place  # as gradients are averaged
     elif bucket is not None:
         raise click.UsageError("--bucket is for --trace")
+    if renew and row > 1:
+        raise click.UsageError("--renew writes before each call, and --row makes calls without anything between them")
     alone = not peers and not limits
     plan = Plan(
         collectives=tuple(KINDS) if collective == "all" else (collective,),
@@ -280,6 +291,7 @@ def command(
         places=(OUT_OF_PLACE, IN_PLACE) if in_place is None else (IN_PLACE,) if in_place else (OUT_OF_PLACE,),
         buffers=buffers,
         renew=renew,
+        row=row,
         warmup=warmup,
         iterations=iters,
         budget=budget or (BUDGET if alone else BESIDE),

@@ -69,8 +69,8 @@ def command(
 
     Each cell is our time over the best of theirs for float32 sums: of the worst of the band's sizes, and the
     median over them. "pass" means that every size is at or below its bar. Systems take turns, all of them are
-    started several times; rounds in which the machine was in another mode are set aside. About ten minutes for all
-    lines.
+    started several times; rounds in which the machine was in another mode are set aside. A row: short calls right
+    after one another, without a barrier before each. About ten minutes for all lines.
 
     \b
       collectives bench standing --json standing.json
@@ -165,7 +165,7 @@ def _print(rows: Sequence[Sequence[Cell]], documents: Sequence[dict[str, Any]], 
     show("# our time over the best of the others; worst (its size), median over sizes, the bar of the worst", "bold")
     show(f"# {'':<48}" + "".join(f" {head:^35}" for head in heads), "bold")
     titles = f"{'worst':>6} {'at':>5} {'median':>6} {'bar':>5} {'':>4}  "
-    show(f"# {'where':<10} {'ranks':>5} {'collective':<14} {'against':<16}" + f" {titles:>35}" * len(heads), "bold")
+    show(f"# {'where':<10} {'ranks':>5} {'collective':<15} {'against':<15}" + f" {titles:>35}" * len(heads), "bold")
     for row in rows:
         line = _line(row[0].line)
         for cell in row:
@@ -183,4 +183,5 @@ def _print(rows: Sequence[Sequence[Cell]], documents: Sequence[dict[str, Any]], 
 def _line(line: Line) -> Text:
     against = "best-MPI" if len(line.against) > 1 else line.against[0]
     where = f"{line.transport}/{line.buffers}"
-    return Text(f"  {where:<10} {line.ranks:>5} {line.collective:<14} {against:<16}")
+    what = line.collective + (" (row)" if line.row > 1 else "")
+    return Text(f"  {where:<10} {line.ranks:>5} {what:<15} {against:<15}")

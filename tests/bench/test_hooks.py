@@ -294,7 +294,8 @@ def test_tasks() -> None:
     member = Counting()
     worker = Worker(member)
     assert (
-        worker.handle({"do": "prepare", "case": asdict(LIST), "warmup": 2, "renew": False}) == {} and member.calls == 2
+        worker.handle({"do": "prepare", "case": asdict(LIST), "warmup": 2, "renew": False, "row": 1}) == {}
+        and member.calls == 2
     )
     assert worker.handle({"do": "wrong", "salt": 5}) == {"wrong": 5}
     assert len(worker.handle({"do": "turn", "iterations": 3, "warmup": 1})["samples"]) == 3 and member.calls == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 
 import numpy as np
 import pytest
@@ -29,6 +30,20 @@ def test_input_is_written_before_the_barrier() -> None:
     call, barrier = (lambda: events.append("call")), (lambda: events.append("barrier"))
     sample(call, barrier, 2, lambda: events.append("renew"))
     assert events == ["renew", "barrier", "call"] * 2
+
+
+def test_calls_in_a_row_have_one_barrier_and_their_mean_is_told() -> None:
+    events: list[str] = []
+
+    def call() -> None:
+        events.append("call")
+        end = time.perf_counter() + 0.001
+        while time.perf_counter() < end:
+            pass
+
+    times = sample(call, lambda: events.append("barrier"), 2, row=3)
+    assert events == ["barrier", "call", "call", "call"] * 2
+    assert times.shape == (2,) and (times >= 0.001).all() and (times < 0.003).any()
 
 
 def test_the_barrier_is_not_in_the_time() -> None:

@@ -97,9 +97,9 @@ def test_a_task_that_cannot_write_its_input_anew_says_so() -> None:
 
     worker = Worker(Fixed())
     command = {"do": "prepare", "case": asdict(CASE), "warmup": 1}
-    assert worker.handle({**command, "renew": False}) == {}
+    assert worker.handle({**command, "renew": False, "row": 1}) == {}
     with pytest.raises(NotImplementedError, match="cannot be written anew"):
-        worker.handle({**command, "renew": True})
+        worker.handle({**command, "renew": True, "row": 1})
 
 
 def test_what_it_does_not_have(cache: Path) -> None:
@@ -217,10 +217,10 @@ class Returning:
 def test_results_in_new_arrays(mistake: int) -> None:
     worker = Worker(Returning(mistake))
     case = asdict(replace(CASE, ranks=1))
-    assert worker.handle({"do": "prepare", "case": case, "warmup": 1, "renew": False}) == {}
+    assert worker.handle({"do": "prepare", "case": case, "warmup": 1, "renew": False, "row": 1}) == {}
     assert worker.handle({"do": "wrong", "salt": 1}) == {"wrong": mistake * CASE.count}
     with pytest.raises(NotImplementedError, match="makes new arrays"):
-        worker.handle({"do": "prepare", "case": {**case, "parts": [1000]}, "warmup": 1, "renew": False})
+        worker.handle({"do": "prepare", "case": {**case, "parts": [1000]}, "warmup": 1, "renew": False, "row": 1})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])

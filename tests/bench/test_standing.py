@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.bars import BANDS, LINES, Line, Setting
+from bench.bars import BANDS, LINES, ROW, Line, Setting
 from bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
 from bench.commands import command
 from bench.hosts import busy
@@ -16,6 +16,7 @@ from bench.peers import NAMES
 from bench.plan import Plan, cases
 from bench.standing import LONGEST, SHORTEST, Session, cells, figures
 
+SETTINGS = 9  # in which something is measured
 LINE = Line("shm", "plain", 2, "allreduce", ("openmpi", "impi"), (0.5, 1.0, 0.7), near=(0.5, 0.8, 0.7))
 NEAR, FAR = {"flag": 1e-7, "link": 2e-6}, {"flag": 3e-7, "link": 2e-6}
 
@@ -103,29 +104,30 @@ def session(
 def test_a_run_for_each_setting() -> None:
     runs: list[tuple[Plan, int]] = []
     found = session(LINES, 600.0, runs).documents()
-    told = {(plan.transport, plan.buffers, ranks): plan for plan, ranks in runs}
-    assert len(runs) == len(found) == 6
-    assert set(told) == {(line.transport, line.buffers, line.ranks) for line in LINES}
-    four = told["shm", "plain", 4]
+    told = {(plan.transport, plan.buffers, ranks, plan.row): plan for plan, ranks in runs}
+    assert len(runs) == len(found) == SETTINGS
+    assert set(told) == {(line.transport, line.buffers, line.ranks, line.row) for line in LINES}
+    four = told["shm", "plain", 4, 1]
     assert four.collectives == ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
     assert [p.name for p in four.peers] == ["openmpi", "mpich", "impi"] and four.rounds == 5
-    assert [p.name for p in told["tcp", "plain", 2].peers] == ["openmpi-tcp", "gloo"]
+    assert [p.name for p in told["tcp", "plain", 2, 1].peers] == ["openmpi-tcp", "gloo"]
     assert all(SHORTEST <= plan.budget <= LONGEST for plan, _ in runs)
     assert figures(four) == 5 * 4 * len(cases(replace(four, collectives=("alltoall",)), 4))
+    assert told["shm", "plain", 4, ROW].sizes == BANDS[0].sizes
 
 
 def test_everything_is_started_anew_for_each_launch() -> None:
     runs: list[tuple[Plan, int]] = []
     found = session(LINES, 600.0, runs, launches=3).documents()
-    settings = [(plan.transport, plan.buffers, ranks) for plan, ranks in runs]
-    assert settings == settings[:6] * 3 and len(set(settings)) == 6  # far apart in time
+    settings = [(plan.transport, plan.buffers, ranks, plan.row) for plan, ranks in runs]
+    assert settings == settings[:SETTINGS] * 3 and len(set(settings)) == SETTINGS  # far apart in time
     assert {len(documents) for documents in found.values()} == {3}
 
 
 def test_what_failed_is_left_out() -> None:
     runs: list[tuple[Plan, int]] = []
     found = session(LINES, 1.0, runs, missing="tcp").documents()
-    assert {setting.transport for setting in found} == {"shm"} and len(runs) == 6
+    assert {setting.transport for setting in found} == {"shm"} and len(runs) == SETTINGS
     assert {plan.budget for plan, _ in runs} == {SHORTEST}
 
 
@@ -136,8 +138,8 @@ def test_the_data_fits_together() -> None:
         assert following is None or band.last < following.first
     for line in LINES:
         assert line.collective in KINDS and set(line.against) <= set(NAMES)
-        assert line.setting == Setting(line.transport, line.buffers, line.ranks)
-        assert len(line.bars) == len(BANDS) and all(0 < bar <= 1 for bar in line.bars)
+        assert line.setting == Setting(line.transport, line.buffers, line.ranks, line.row)
+        assert len(line.bars) == (len(BANDS) if line.row == 1 else 1) and all(0 < bar <= 1 for bar in line.bars)
 
 
 def test_no_line_for_that() -> None:
