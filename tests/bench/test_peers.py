@@ -79,6 +79,16 @@ def test_side_by_side_on_input_that_is_written_anew(cache: Path, tmp_path: Path)
     assert told["arguments"]["renew"] is True and told["results"][0]["measurements"]["gloo"]["wrong"] == 0
 
 
+def test_side_by_side_in_a_row(cache: Path, tmp_path: Path) -> None:
+    env = environment(XDG_CACHE_HOME=str(cache))
+    done = bench(*QUICK, "--row", "20", "--peers", "gloo", "--json", "both.json", folder=tmp_path, env=env)
+    (line,) = table(done.stdout)
+    assert line[13] == "0" and float(line[15]) > 0
+    assert "of 20 calls in a row, of each the mean," in done.stdout
+    told = json.loads((tmp_path / "both.json").read_text())
+    assert told["arguments"]["row"] == 20 and told["results"][0]["measurements"]["gloo"]["wrong"] == 0
+
+
 def test_a_task_that_cannot_write_its_input_anew_says_so() -> None:
     class Fixed:
         rank = 0
