@@ -129,6 +129,8 @@ struct Bfloat16 {
 
     // Adding half of the last place rounds to nearest with ties away from zero. Of a tie nothing is left
     // below, and clearing the last bit makes it even. This way all 16-bit halves are looked at together.
+    // AVX512_BF16 has an instruction for it, which makes zeros of subnormal numbers: other bits than
+    // elsewhere.
     template <int B>
     static COLLECTIVES_INLINE Raw<B> pack(Pair<Vec<float, B>> v) {
         using Halves = Vec<std::uint16_t, B>;
