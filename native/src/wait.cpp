@@ -60,7 +60,7 @@ void futex_wake(const std::atomic<std::uint32_t>& word) {
 
 void Backoff::reset() {
     if (in_vain_) {
-        spins_ = std::max(spins_ / 2, std::min(fewest_spins, most_spins_));
+        spins_ = std::max(spins_ / shortened_, std::min(fewest_spins, most_spins_));
     } else if (looks_ > 0) {
         spins_ = std::min(spins_ * 2, most_spins_);
     }

@@ -44,10 +44,12 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 //
 // Spin while nobody that is waited for needs this core, then yield, then sleep. Spinning pays only if what is
 // waited for comes meanwhile, which it cannot where two ranks have ended up on one core unnoticed: periods
-// that outlast the spinning halve it, those that end in it double it. A yield that took long may have handed
-// a whole time slice to some other process. Then there is another core to wait on, or yielding is skipped for
-// a while: a sleeper that is woken gets its core back at once. It may have been chance, so the while is short
-// at first, and doubles as long as it happens again.
+// that outlast the spinning halve it, those that end in it double it. Where ranks share cores they quarter
+// it, so that it pays at least twice for each time that it does not: to look in vain takes several times as
+// long as to yield in vain, and keeps the core from a rank that may be waited for in turn. A yield that took
+// long may have handed a whole time slice to some other process. Then there is another core to wait on, or
+// yielding is skipped for a while: a sleeper that is woken gets its core back at once. It may have been
+// chance, so the while is short at first, and doubles as long as it happens again.
 class Backoff {
   public:
     // Anew: others have had the core; late: for a long time, and it may be time for `tell_robbed`.
@@ -56,7 +58,7 @@ class Backoff {
     // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which
     // to yield, -1 for any.
     explicit Backoff(int most_spins, int home = -1)
-        : most_spins_(most_spins), spins_(most_spins), home_(home) {}
+        : most_spins_(most_spins), spins_(most_spins), shortened_(home < 0 ? 2 : 4), home_(home) {}
 
     // An operation begins in which others may have work for `busy` before they give their core back. They may
     // still be at the one before.
@@ -98,6 +100,7 @@ class Backoff {
 
     int most_spins_;
     int spins_;
+    int shortened_;  // to a part in so many, after looking in vain
     int looks_ = 0;
     bool in_vain_ = false;  // spun for as long as seemed useful
     bool yielded_ = false;

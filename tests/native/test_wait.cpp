@@ -46,6 +46,28 @@ TEST_CASE("looking in vain halves it, success doubles it, and a yield for a mate
     CHECK(looks_of(backoff) == 64);
 }
 
+TEST_CASE("where ranks share cores looking pays more often than not, or is left") {
+    const int here = ::sched_getcpu();
+    Backoff backoff(512, here);
+    CHECK(looks_of(backoff) == 512);
+    backoff.reset();
+    CHECK(looks_of(backoff) == 128);
+    for (int i = 0; i < 8; ++i) {  // in time and in vain by turns
+        backoff.reset();
+        CHECK(backoff.idle(false) == Next::look);
+        backoff.reset();
+        looks_of(backoff);
+    }
+    backoff.reset();
+    CHECK(looks_of(backoff) == 32);
+    for (int i = 0; i < 4; ++i) {
+        backoff.reset();
+        CHECK(backoff.idle(false) == Next::look);
+    }
+    backoff.reset();
+    CHECK(looks_of(backoff) == 512);
+}
+
 TEST_CASE("who yields in vain sleeps in the end") {
     Backoff backoff(0);
     int yields = 0;
