@@ -84,6 +84,6 @@ LINES: Final = (
         for collective in ("reduce_scatter", "allgather", "broadcast", "alltoall")
         for ranks in (2, 4)
     ),
-    # What the bars of short messages were set by: the prototype's loop had no barriers.
+    # Short messages without barriers in between, as the prototype seems to have been measured: see docs/benchmark.md.
     *(Line("shm", "plain", ranks, "allreduce", MPI, (bar,), row=ROW) for ranks, bar in ((2, 0.6), (4, 0.65), (8, 0.5))),
 )
