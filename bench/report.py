@@ -286,6 +286,6 @@ def _preamble(plan: Plan, group: Group, peers: Versions, started: datetime) -> l
     took = f"{plan.iterations} iterations" if plan.iterations else f"as many iterations as fit into {plan.budget:g} s"
     turns = f" in {plan.rounds} rounds" if plan.rounds > 1 else ""
     row = f" of {plan.row} calls in a row, of each the mean," if plan.row > 1 else ""
-    whose = f"{took}{row}{turns} of the slowest rank's"
-    lines.append(f"time: median over {whose}, barrier not included; warm-up {plan.warmup}")
+    took += row + turns
+    lines.append(f"time: median over {took} of the slowest rank's, barrier not included; warm-up {plan.warmup}")
     return lines

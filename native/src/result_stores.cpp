@@ -37,7 +37,7 @@ bool ResultStores::fits(const Work& work) const {
 }
 
 bool ResultStores::is_doubtful(const Work& work) const {
-    if (!knows_caches() || crowded_ || fits(work)) return false;
+    if (!knows_caches() || crowded_) return false;
     return static_cast<double>(work.in + work.out) < doubtful_up_to * static_cast<double>(fitting_);
 }
 
@@ -48,7 +48,8 @@ ResultStores::Kept* ResultStores::find(const Work& work) {
 }
 
 ResultStores::Turn ResultStores::next(const Work& work) {
-    if (!is_doubtful(work)) return {fits(work) ? Stores::cached : Stores::streaming, false};
+    if (fits(work)) return {Stores::cached, false};
+    if (!is_doubtful(work)) return {Stores::streaming, false};
     Kept* kept = find(work);
     if (kept == nullptr) {
         kept = &kept_[oldest_];

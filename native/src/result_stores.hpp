@@ -5,8 +5,8 @@
 // share a cache and a way to memory or have their own, which changes on virtual machines. So there both ways
 // are timed, whole operations.
 //
-// Invariant: the choice changes the speed only. The turns follow from the calls alone, which are the same on
-// all ranks, so these try the same way at the same time.
+// Invariant: the choice changes the speed only. When there are trials follows from the calls alone, so all
+// ranks have them at the same time; those that have come to the same choice try the same way.
 #pragma once
 
 #include <array>
@@ -57,7 +57,7 @@ class ResultStores {
     };
 
     bool fits(const Work& work) const;
-    // Whether a part of what does not fit may stay all the same.
+    // Of what does not fit: whether a part may stay all the same.
     bool is_doubtful(const Work& work) const;
     Kept* find(const Work& work);
 
