@@ -12,13 +12,15 @@ constexpr std::uint64_t around_from = 12 << 20;
 // More than fits is doubtful up to so many times as much.
 constexpr double doubtful_up_to = 2.5;
 
-// A trial is so many uses of the other way on end. The first of them find the caches as the way in use has
-// left them, so the second half counts, beside as many uses before the trial; of these the least, since who
-// waits for a rank that came late waits longer.
+// A trial is so many uses of one way on end, and then of the other. The first of them find the caches as the
+// way before has left them, so the second half counts; of these the least, since who waits for a rank that
+// came late waits longer.
+constexpr std::array<Stores, 2> ways{Stores::cached, Stores::streaming};
 constexpr std::uint32_t looks = 8;
-constexpr std::uint32_t counted = looks / 2;
+constexpr std::uint32_t skipped = looks / 2;
+constexpr std::uint32_t trial = looks * ways.size();
 // The first uses find memory that nobody has touched.
-constexpr std::uint32_t first_interval = 1 + counted;
+constexpr std::uint32_t first_interval = 5;
 constexpr std::uint32_t second_interval = 32;
 constexpr std::uint32_t longest_interval = 512;
 constexpr double clearly = 0.95;  // of the time of the way in use
@@ -57,10 +59,10 @@ ResultStores::Turn ResultStores::next(const Work& work) {
         *kept = Kept{work, Stores::streaming, first_interval, 0, {unknown, unknown}};
     }
     const std::uint32_t use = kept->uses++;
-    if (use < kept->interval) return {kept->chosen, use + counted >= kept->interval};
-    const Stores other = kept->chosen == Stores::cached ? Stores::streaming : Stores::cached;
+    if (use < kept->interval) return {kept->chosen, false};
     const std::uint32_t look = use - kept->interval;
-    if (look < looks) return {other, look + counted >= looks};
+    if (look < trial) return {ways[look / looks], look % looks >= skipped};
+    const Stores other = kept->chosen == Stores::cached ? Stores::streaming : Stores::cached;
     const Clock::duration in_use = kept->least[index_of(kept->chosen)];
     if (in_use != unknown && kept->least[index_of(other)] < in_use * clearly) kept->chosen = other;
     kept->least = {unknown, unknown};

@@ -5,8 +5,8 @@
 // share a cache and a way to memory or have their own, which changes on virtual machines. So there both ways
 // are timed, whole operations.
 //
-// Invariant: the choice changes the speed only. When there are trials follows from the calls alone, so all
-// ranks have them at the same time; those that have come to the same choice try the same way.
+// Invariant: the choice changes the speed only. When there are trials, and which way is tried first, follows
+// from the calls alone: in a trial all ranks go the same way, whatever each has chosen before.
 #pragma once
 
 #include <array>

@@ -58,6 +58,28 @@ TEST_CASE("a way that has become the faster one is found again") {
     CHECK(around(results, work(8, 8), 1000, {2ms, 1ms}) >= 950);
 }
 
+TEST_CASE("ranks that have come to different choices try the same way at the same time, and agree again") {
+    ResultStores one(share);
+    ResultStores other(share);
+    around(one, work(8, 8), settled, {1ms, 2ms});
+    around(other, work(8, 8), settled, {2ms, 1ms});
+    int apart = 0;
+    for (int i = 0; i < 2000; ++i) {
+        const ResultStores::Turn here = one.next(work(8, 8));
+        const ResultStores::Turn there = other.next(work(8, 8));
+        // Both take as long as the slower of them.
+        const auto taken = here.stores == Stores::streaming || there.stores == Stores::streaming ? 2ms : 1ms;
+        CHECK(here.timed == there.timed);
+        if (here.timed) {
+            CHECK(here.stores == there.stores);
+            one.took(work(8, 8), here.stores, taken);
+            other.took(work(8, 8), there.stores, taken);
+        }
+        if (i >= 1000) apart += here.stores != there.stores ? 1 : 0;
+    }
+    CHECK(apart == 0);
+}
+
 TEST_CASE("a way that is hardly faster is no reason to leave the other one") {
     ResultStores results(share);
     around(results, work(8, 8), settled, {98us, 100us});
