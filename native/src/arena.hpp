@@ -76,6 +76,7 @@ struct alignas(cache_line) Post {
     std::atomic<std::uint64_t> tag;  // which message; 0: none. Stored last, and first withdrawn
     std::uint64_t offset;            // within the receiver's arena
     std::uint64_t length;
+    std::uint64_t replaces;  // of the messages to the peer, the one that is sent from there, see Program
 };
 
 // One rank's side of its link to a peer.

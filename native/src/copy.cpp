@@ -154,11 +154,6 @@ void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n)
     finish_streaming();
 }
 
-void take_lines(std::byte* src, std::size_t n) {
-    if (!hands_lines_over()) return;
-    for (std::size_t at = 0; at < n; at += line) write_back(src + at);
-}
-
 #else
 
 bool copies_slowly(std::uintptr_t, std::uintptr_t) { return false; }
@@ -180,8 +175,6 @@ void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::siz
 void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
     copy_by(stores)(dst, src, n);
 }
-
-void take_lines(std::byte*, std::size_t) {}
 
 #endif
 

@@ -42,8 +42,6 @@ void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::siz
 // is several times as dear to write. Nobody may be changing what lies there; of those who read it, all on one
 // core may take it. As above where processors do not hand lines over like that.
 void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n);
-// Takes what has been read otherwise.
-void take_lines(std::byte* src, std::size_t n);
 
 // Where else a copy goes, and how; to one place only if it is null.
 struct Second {

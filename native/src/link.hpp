@@ -40,8 +40,6 @@ struct Context {
     // are not too short for it, none longer than this.
     std::uint32_t pieces = 1;
     std::uint64_t longest_piece = ~std::uint64_t{0};
-    // What is read where it lies is written again in every operation: who reads it had better take its lines.
-    bool lent = false;
     // Messages of up to this size may lie in places of their link that change hands.
     std::uint64_t placed_up_to = 0;
     // This rank sends nothing in it, so those who send to it may well have time to help it reading.

@@ -72,13 +72,13 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
     }
     std::map<Queue, std::pair<std::uint32_t, std::uint32_t>> spans;  // first and last step so far
     std::map<Queue, std::uint32_t> lengths;                          // steps so far
+    std::vector<std::vector<Ordinal>> ordinals(steps.size());
     std::set<int> seen;
     for (std::uint32_t i = 0; i < steps.size(); ++i) {
         check(i);
         for (const Dependency& dependency : steps[i].dependencies) needed[dependency.step] = true;
-        std::vector<std::uint32_t> ordinals;
         for (const Queue& queue : queues_of(steps[i])) {
-            ordinals.push_back(lengths[queue]++);
+            ordinals[i].push_back(++lengths[queue]);
             if (queue.first == Lane::to_peer || queue.first == Lane::from_peer) seen.insert(queue.second);
             const auto [place, first] = spans.try_emplace(queue, i, i);
             if (!first) {
@@ -89,9 +89,7 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
             }
         }
         if (steps[i].kind == StepKind::send && !relay) find_relay(i, ordinals);
-        if (steps[i].kind == StepKind::recv && steps[i].dependencies.empty()) {
-            receptions.push_back({i, steps[i].peers[0], ordinals[0]});
-        }
+        if (steps[i].kind == StepKind::recv) find_reception(i, ordinals);
     }
     find_echo();
     peers.assign(seen.begin(), seen.end());
@@ -115,7 +113,7 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
     }
 }
 
-void Program::find_relay(std::uint32_t send, const std::vector<std::uint32_t>& ordinals) {
+void Program::find_relay(std::uint32_t send, const std::vector<std::vector<Ordinal>>& ordinals) {
     const Step& step = steps[send];
     if (step.dependencies.size() != 1) return;
     const Dependency& after = step.dependencies[0];
@@ -124,9 +122,29 @@ void Program::find_relay(std::uint32_t send, const std::vector<std::uint32_t>& o
                        after.buffer == step.dst.buffer && after.there == after.here;
     if (!whole) return;
     relay = Relay{after.step, send, {}};
+    const std::vector<Queue> taken = queues_of(source);
     for (std::size_t i = 0; i < step.peers.size(); ++i) {
-        relay->messages.emplace_back(step.peers[i], ordinals[i]);
+        const auto from = std::find(taken.begin(), taken.end(), Queue{Lane::from_peer, step.peers[i]});
+        const Ordinal read =
+            from == taken.end() ? 0 : ordinals[after.step][static_cast<std::size_t>(from - taken.begin())];
+        relay->messages.push_back({step.peers[i], ordinals[send][i], read});
     }
+}
+
+void Program::find_reception(std::uint32_t recv, const std::vector<std::vector<Ordinal>>& ordinals) {
+    const Step& step = steps[recv];
+    const int peer = step.peers[0];
+    Ordinal replaces = 0;
+    if (!step.dependencies.empty()) {
+        const Dependency& after = step.dependencies[0];
+        const Step& reader = steps[after.step];
+        const bool same = step.dependencies.size() == 1 && after.there == after.here &&
+                          reader.dst.first == step.dst.first && reader.dst.count == step.dst.count;
+        const bool read_by_peer = reader.kind == StepKind::send && reader.peers == step.peers;
+        if (!same || !read_by_peer) return;
+        replaces = ordinals[after.step][0];
+    }
+    receptions.push_back({recv, peer, ordinals[recv][0], replaces});
 }
 
 void Program::find_echo() {

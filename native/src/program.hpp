@@ -102,12 +102,18 @@ struct Program {
     std::vector<LaneUse> lanes;  // ascending
     const LaneUse* use_of(std::uint32_t lane) const;
 
-    // A reduction whose result is sent on, and the messages that do: a peer, and how many come before on the
-    // link.
+    // Which message of one direction of a link: 1 + how many come before; 0: none.
+    using Ordinal = std::uint32_t;
+    // A reduction whose result is sent on, and the messages that do.
     struct Relay {
+        struct Message {
+            int peer = -1;
+            Ordinal ordinal = 0;
+            Ordinal read = 0;  // of those from the peer, the one that the reduction takes
+        };
         std::uint32_t reduction = 0;
         std::uint32_t send = 0;
-        std::vector<std::pair<int, std::uint32_t>> messages;
+        std::vector<Message> messages;
     };
     std::optional<Relay> relay;  // the first there is
     // A step that sends and one that copies the same, neither of which waits for anything.
@@ -116,11 +122,12 @@ struct Program {
         std::uint32_t copy = 0;
     };
     std::optional<Echo> echo;  // the first there is
-    // Receptions that wait for nothing, in the same way as a relay's messages.
+    // Receptions that wait for nothing, or only until the peer has read what lies at their place.
     struct Reception {
         std::uint32_t step = 0;
         int peer = -1;
-        std::uint32_t ordinal = 0;
+        Ordinal ordinal = 0;
+        Ordinal replaces = 0;  // of those to the peer, the one that is sent from there
     };
     std::vector<Reception> receptions;
 
@@ -134,7 +141,9 @@ struct Program {
   private:
     void check(std::uint32_t index);
     void check_flat() const;
-    void find_relay(std::uint32_t send, const std::vector<std::uint32_t>& ordinals);
+    // `ordinals`: of each step, in the order of its queues.
+    void find_relay(std::uint32_t send, const std::vector<std::vector<Ordinal>>& ordinals);
+    void find_reception(std::uint32_t recv, const std::vector<std::vector<Ordinal>>& ordinals);
     void find_echo();
     std::uint32_t blocks_of(int buffer) const;
 };

@@ -1,11 +1,13 @@
 // Results that go straight to where others want them: a reduction whose result is sent on at once, to peers
 // that have said where in their shared memory they will receive it.
 //
-// A receiver that may be written to from the beginning posts its place when the operation begins. The
-// reduction then writes each slice there as well, while it is in the caches, and the message that follows
-// only says so. Whoever has posted nothing in time gets an ordinary message. Invariant: a peer's memory is
-// written to only for the message for which it was posted, and not once its owner has withdrawn the post.
-// That is looked at before each slice: of an operation that fails, the slice under way may still be written.
+// A receiver posts its place when the operation begins, if it may be written to from the beginning, or, in
+// place, as soon as the peer has read what is sent to it from there. The reduction then writes each slice
+// there as well, while it is in the caches, and the message that follows only says so. Whoever has posted
+// nothing in time gets an ordinary message. Invariant: a peer's memory is written to only for the message for
+// which it was posted, byte by byte after what it has sent from there was read, and not once its owner has
+// withdrawn the post. That is looked at before each slice: of an operation that fails, the slice under way
+// may still be written.
 #pragma once
 
 #include <span>
@@ -16,9 +18,8 @@
 
 namespace collectives {
 
-// The name of a message for posts: its operation, and how many messages of it come before on that link. Never
-// 0.
-std::uint64_t post_tag(const Call& call, std::uint32_t ordinal);
+// The name of a message for posts, never 0.
+std::uint64_t post_tag(const Call& call, Program::Ordinal ordinal);
 
 class Relay {
   public:
@@ -39,6 +40,7 @@ class Relay {
         int peer;
         ShmLink* link;
         std::uint64_t tag;
+        Program::Ordinal read;
     };
 
     bool begun_ = false;

@@ -40,8 +40,6 @@ constexpr std::uint32_t pieces_one_way = 8;
 // neither core's. Who reads meanwhile fills it as well.
 constexpr std::size_t caches_one_way = 2;
 constexpr std::size_t caches_both_ways = 1;
-// As many bytes of all ranks' arrays in place stay in caches, so that it matters which core has their lines.
-constexpr std::size_t caches_lent = 4;
 // Results smaller than this are not worth saying where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
@@ -97,9 +95,6 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
         context_.staged_in_turn = std::min(geometry.link_staging(), written) / others;
     }
     if (!only_sends) context_.placed_up_to = placed_up_to_of(program, workshop_.crowded);
-    context_.lent =
-        request.in == request.out && program.combines > 0 && hands_lines_over() &&
-        operation().out_bytes() * static_cast<std::uint64_t>(program.size) <= caches_lent * second_cache();
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
     cast_context_.placed_up_to = are_few(program) ? std::min(context_.placed_up_to, placed_apart) : 0;

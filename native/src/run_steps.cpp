@@ -17,7 +17,9 @@ constexpr std::uint64_t by_core_from = 16 << 10;
 }  // namespace
 
 bool Run::is_streamed(const Task& task) const {
-    return results_.stores == Stores::streaming && task.dst.buffer == buffer_out;
+    // In place a sum goes where the caches still hold what was added.
+    const bool held = task.kind == StepKind::reduce && request_.in == request_.out;
+    return results_.stores == Stores::streaming && task.dst.buffer == buffer_out && !held;
 }
 
 Stores Run::stores(const Task& task) const {
@@ -193,7 +195,9 @@ void Run::post_receptions() {
         const Task& task = tasks()[reception.step];
         ShmLink* const shm = shared_memory(reception.peer);
         const std::uint64_t tag = post_tag(request_.call, reception.ordinal);
-        if (shm != nullptr && shm->post(tag, at(task.dst), task.length)) posted_.push_back(shm);
+        if (shm != nullptr && shm->post(tag, at(task.dst), task.length, reception.replaces)) {
+            posted_.push_back(shm);
+        }
     }
 }
 

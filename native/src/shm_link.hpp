@@ -65,12 +65,14 @@ class ShmLink final : public Link {
     void ensure_valid(const Call& call);
 
     // --- messages that go straight to their place
-    // Say where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`. False where
-    // the peer cannot write there, or something else is posted.
-    bool post(std::uint64_t tag, std::byte* place, std::uint64_t length);
+    // Say where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`, once the
+    // peer has read what is sent from there, see Program::Reception. False where the peer cannot write there,
+    // or something else is posted.
+    bool post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces);
     void withdraw();
-    // Where the peer wants that message; nullptr if it has not said so.
-    std::byte* posted(std::uint64_t tag, std::uint64_t length) const;
+    // Where the peer wants that message; nullptr if it has not said so, or if something else than what was
+    // `read` is sent from there.
+    std::byte* posted(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const;
     // The next n bytes of the message lie where the peer wants them. How many of them are announced; wakes
     // nobody.
     std::size_t announce_posted(std::size_t n);
@@ -112,8 +114,6 @@ class ShmLink final : public Link {
     // What the peer is in instead of `mine`, to say so.
     Call their_call(const Call& mine) const;
     bool next_slice();
-    // Go on behind n bytes of it.
-    void pass(std::size_t n);
     void finish_line();
     // Whether the peer reads the message, n more bytes of which are at `data`, out of our process.
     bool is_pulled(const std::byte* data, std::size_t n);

@@ -27,13 +27,14 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
     refusing_ = false;
 }
 
-bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length) {
+bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces) {
     if (same_process_ || wanted_ != nullptr || length < direct_from_shm || !own_->in_heap(place, length)) {
         return false;
     }
     wanted_ = place;
     out_.post.offset = own_->offset_of(place);
     out_.post.length = length;
+    out_.post.replaces = replaces;
     out_.post.tag.store(tag, std::memory_order_release);
     return true;
 }
@@ -54,7 +55,6 @@ bool ShmLink::next_slice() {
     in_line_ = true;
     if (expected_length_ <= Line::inline_bytes) {
         slice_ = {line.data.data(), static_cast<std::size_t>(expected_length_)};
-        staged_ = Staged::unsaid;
         if (slice_.empty()) finish_line();
         return !slice_.empty();
     }
@@ -112,7 +112,7 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
             own_->header().read_costs.time(staged_, whole, part, [&] {
                 read_staged(staged_, stores, data + done, slice_.data(), part);
             });
-            pass(part);
+            consume(part);
         }
         done += part;
     }
@@ -135,11 +135,6 @@ std::span<const std::byte> ShmLink::peek(std::size_t) {
 bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == expected_length_); }
 
 void ShmLink::consume(std::size_t n) {
-    if (staged_ == Staged::lent) take_lines(slice_.data(), n);
-    pass(n);
-}
-
-void ShmLink::pass(std::size_t n) {
     slice_ = slice_.subspan(n);
     taken_ += n;
     if (slice_.empty() && remote_left_ == 0 && in_line_) finish_line();

@@ -117,15 +117,16 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     if (is_pulled(data, n)) {
         announce(reinterpret_cast<std::uintptr_t>(data) | is_address, n);
     } else {
-        const bool lent = sending_->lent && !same_process_;
-        announce(own_->offset_of(data), n, lent ? Staged::lent : Staged::unsaid);
+        announce(own_->offset_of(data), n, Staged::unsaid);
     }
     return n;
 }
 
-std::byte* ShmLink::posted(std::uint64_t tag, std::uint64_t length) const {
-    if (in_.post.tag.load(std::memory_order_acquire) != tag || in_.post.length != length) return nullptr;
-    std::byte* const place = theirs_->at(in_.post.offset);
+std::byte* ShmLink::posted(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const {
+    const Post& post = in_.post;
+    if (post.tag.load(std::memory_order_acquire) != tag || post.length != length) return nullptr;
+    if (post.replaces != 0 && post.replaces != read) return nullptr;
+    std::byte* const place = theirs_->at(post.offset);
     return theirs_->in_heap(place, length) ? place : nullptr;
 }
 

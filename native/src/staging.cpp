@@ -36,7 +36,7 @@ std::array<double, 2> ReadCosts::of(std::size_t size_class) const {
 }
 
 void read_staged(Staged how, Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
-    if (how == Staged::handed_over || how == Staged::lent) return copy_and_take(stores, dst, src, n);
+    if (how == Staged::handed_over) return copy_and_take(stores, dst, src, n);
     if (how == Staged::streamed) return copy_from_far(stores, dst, src, n);
     copy_by(stores)(dst, src, n);
 }

@@ -18,9 +18,8 @@
 namespace collectives {
 
 // How bytes came to where they lie. `handed_over`: through the caches, for readers of one core, who take the
-// lines from the one that has written them. `lent`: not staged, but where the sender will write again, and
-// readers take the lines as well.
-enum class Staged : std::uint32_t { unsaid = 0, cached = 1, streamed = 2, handed_over = 3, lent = 4 };
+// lines from the one that has written them.
+enum class Staged : std::uint32_t { unsaid = 0, cached = 1, streamed = 2, handed_over = 3 };
 
 // What staged bytes cost a rank to read, in its own memory: it writes, those who stage for it look.
 class alignas(64) ReadCosts {

@@ -64,9 +64,10 @@ def test_results_do_not_depend_on_what_lay_there_before(size: int) -> None:
             x = np.full(n, comm.rank + number, dtype=np.float32)
             total = comm.allreduce(x, algorithm=names[number % len(names)])
             np.testing.assert_array_equal(total, np.full(n, sum(range(size)) + size * number, dtype=np.float32))
-            lent = comm.empty(n)
-            lent[:] = x
-            np.testing.assert_array_equal(comm.allreduce(lent, out=lent, algorithm=names[number % len(names)]), total)
+            shared = comm.empty(n)
+            shared[:] = x
+            comm.allreduce(shared, out=shared, algorithm=names[number % len(names)])
+            np.testing.assert_array_equal(shared, total)
             rows = np.repeat(np.arange(size, dtype=np.int64) * 1000 + comm.rank + number, n).reshape(size, n)
             swapped = comm.alltoall(rows)
             np.testing.assert_array_equal(swapped[:, 0], comm.rank * 1000 + np.arange(size) + number)

@@ -134,8 +134,9 @@ inline std::shared_ptr<const Program> flat_claim(int rank, int size) {
     return all_to_all(rank, size, true, true);
 }
 
-// Each reduces a block of everyone's and sends it to all.
-inline std::shared_ptr<const Program> two_shot(int rank, int size, bool pooled) {
+// Each reduces a block of everyone's and sends it to all. `in_place`: for one array, so that a result may
+// come once what it replaces has been sent.
+inline std::shared_ptr<const Program> two_shot(int rank, int size, bool pooled, bool in_place = false) {
     const auto block = [](int r) { return static_cast<std::uint32_t>(r); };
     std::vector<Step> steps;
     std::vector<int> others;
@@ -150,7 +151,12 @@ inline std::shared_ptr<const Program> two_shot(int rank, int size, bool pooled) 
     const Chunk mine{buffer_out, block(rank), 1};
     steps.push_back({StepKind::reduce, true, false, mine, {}, operands, {}});
     steps.push_back(send(others, mine, {{reduction, buffer_out, block(rank), block(rank)}}));
-    for (const int r : others) steps.push_back(recv(r, {buffer_out, block(r), 1}));
+    for (std::uint32_t i = 0; i < others.size(); ++i) {
+        const std::uint32_t b = block(others[i]);
+        std::vector<Dependency> after;
+        if (in_place) after.push_back({i, buffer_out, b, b});
+        steps.push_back(recv(others[i], {buffer_out, b, 1}, after));
+    }
     const auto blocks = static_cast<std::uint32_t>(size);
     return std::make_shared<const Program>(rank, size, blocks, blocks, std::vector<std::vector<Block>>{},
                                            steps, pooled);

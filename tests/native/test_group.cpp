@@ -115,6 +115,70 @@ TEST_CASE("results go straight to memory of the arena, where a peer has such") {
     }
 }
 
+TEST_CASE("in place a result may come where a rank has sent what it replaces, from who reads that") {
+    for (const int size : {2, 3}) {
+        for (int rank = 0; rank < size; ++rank) {
+            const auto program = two_shot(rank, size, false, true);
+            REQUIRE(program->receptions.size() == static_cast<std::size_t>(size - 1));
+            for (const Program::Reception& reception : program->receptions) CHECK(reception.replaces == 1);
+            REQUIRE(program->relay);
+            for (const Program::Relay::Message& message : program->relay->messages) CHECK(message.read == 1);
+            const auto elsewhere = two_shot(rank, size);
+            CHECK(elsewhere->receptions.size() == static_cast<std::size_t>(size - 1));
+            for (const Program::Reception& reception : elsewhere->receptions) CHECK(reception.replaces == 0);
+        }
+    }
+    const Chunk whole{buffer_out, 0, 2};
+    const Chunk half{buffer_out, 1, 1};
+    const auto receptions = [](std::vector<Step> steps) {
+        return Program(0, 3, 2, 2, {}, std::move(steps)).receptions.size();
+    };
+    CHECK(receptions({send({1}, whole), recv(1, whole, {{0, buffer_out, 0, 0}})}) == 1);
+    // Who reads it is not who writes there, or not the only one, or reads something else.
+    CHECK(receptions({send({2}, whole), recv(1, whole, {{0, buffer_out, 0, 0}})}) == 0);
+    CHECK(receptions({send({1, 2}, whole), recv(1, whole, {{0, buffer_out, 0, 0}})}) == 0);
+    CHECK(receptions({send({1}, whole), send({2}, whole),
+                      recv(1, whole, {{0, buffer_out, 0, 0}, {1, buffer_out, 0, 0}})}) == 0);
+    CHECK(receptions({send({1}, whole), recv(1, half, {{0, buffer_out, 0, 1}})}) == 0);
+    CHECK(receptions({{StepKind::copy, false, false, whole, {}, {{-1, {buffer_in, 0, 2}}}, {}},
+                      recv(1, whole, {{0, buffer_out, 0, 0}})}) == 0);
+}
+
+TEST_CASE("results go straight to where they replace what was added, in any mixture of ranks") {
+    for (const int size : {2, 3}) {
+        for (int mixture = 0; mixture < 8; ++mixture) {
+            World world(size, Scheme::shm);
+            world.each([&](int rank, Group& group) {
+                const bool in_arena = (mixture & 1) == 0 || rank == 1;
+                const bool in_place = (mixture & 2) == 0 || rank == 1;
+                // An earlier operation on the same memory: nothing can be said of it yet.
+                const bool behind = (mixture & 4) != 0 && rank == 0;
+                for (const std::size_t n : {std::size_t{40'000}, std::size_t{300'001}, large}) {
+                    std::vector<float> own(2 * n);
+                    auto* const memory = group.links().arena()->allocate(2 * n * sizeof(float));
+                    float* const x = in_arena ? reinterpret_cast<float*>(memory) : own.data();
+                    float* const y = in_place ? x : x + n;
+                    const auto raw_of = [](float* p) { return reinterpret_cast<std::byte*>(p); };
+                    const auto operation = sum_of_floats(two_shot(rank, size, false, in_place), n);
+                    const auto again = sum_of_floats(two_shot(rank, size, false, true), n);
+                    const std::vector<float> expected = total(size, n);
+                    for (int i = 0; i < 3; ++i) {
+                        std::ranges::copy(values(rank, n), x);
+                        const auto first = group.start(operation, raw_of(x), raw_of(y), 30.0);
+                        if (!behind) REQUIRE(group.wait(*first, 30.0, {}));
+                        const auto second = group.start(again, raw_of(y), raw_of(y), 30.0);
+                        REQUIRE(group.wait(*second, 30.0, {}));
+                        const auto times = static_cast<float>(size);
+                        CHECK(std::equal(expected.begin(), expected.end(), y,
+                                         [&](float a, float b) { return b == times * a; }));
+                    }
+                    group.links().arena()->release(memory, 2 * n * sizeof(float));
+                }
+            });
+        }
+    }
+}
+
 TEST_CASE("two results on their way into the same memory come one after the other") {
     World world(2, Scheme::shm);
     constexpr std::size_t n = 200'000;
