@@ -2,8 +2,10 @@
 //
 // Around is right for what does not stay there: a plain store reads its line first. Of what is somewhat
 // larger than the caches a part stays, from one call to the next, and that is worth more or less as the cores
-// share a cache and a way to memory or have their own, which changes on virtual machines. So there both ways
-// are timed, whole operations.
+// share a cache and a way to memory or have their own, which changes on virtual machines. And what should fit
+// may not, where strangers use most of a cache that the kernel says is ours. So there both ways are timed,
+// whole operations. What fits is read from the caches afterwards, which no operation sees: there around them
+// has to be faster by as much as that is worth.
 //
 // Invariant: the choice changes the speed only. When there are trials, and which way is tried first, follows
 // from the calls alone: in a trial all ranks go the same way, whatever each has chosen before.
@@ -38,7 +40,7 @@ class ResultStores {
     };
 
     // `share`: bytes of the last cache that a rank has; 0 where nobody knows. `crowded`: ranks share cores,
-    // and each leaves the caches to the next one: nothing is tried.
+    // and each leaves the caches to the next one: of what does not fit nothing stays, and nothing is tried.
     explicit ResultStores(std::uint64_t share = 0, bool crowded = false);
 
     bool knows_caches() const { return fitting_ != unknown_size; }
@@ -57,13 +59,15 @@ class ResultStores {
     };
 
     bool fits(const Work& work) const;
-    // Of what does not fit: whether a part may stay all the same.
+    // Whether what fits may not do so, or of what does not a part may stay all the same.
     bool is_doubtful(const Work& work) const;
     Kept* find(const Work& work);
+    // After a trial.
+    void settle(Kept& kept) const;
 
     std::uint64_t fitting_;  // arrays of fewer bytes stay in the caches, beside those of others
     bool crowded_;
-    std::array<Kept, 8> kept_;
+    std::array<Kept, 32> kept_;
     std::size_t oldest_ = 0;
 };
 

@@ -34,10 +34,10 @@ int around(ResultStores& results, const ResultStores::Work& work, int uses,
 
 }  // namespace
 
-TEST_CASE("what fits stays in the caches, and what is much larger goes around them, untried") {
+TEST_CASE("what is small stays in the caches, and what is much larger goes around them, untried") {
     ResultStores results(share);
-    CHECK(around(results, work(5, 5), 1000, {2ms, 1ms}) == 0);
-    CHECK(around(results, work(0, 11), 1000, {2ms, 1ms}) == 0);
+    CHECK(around(results, work(1, 2), 1000, {4ms, 1ms}) == 0);
+    CHECK(around(results, work(0, 3), 1000, {4ms, 1ms}) == 0);
     CHECK(around(results, work(16, 16), 1000, {1ms, 2ms}) == 1000);
     CHECK(around(results, work(64, 64), 1000, {1ms, 2ms}) == 1000);
 }
@@ -49,6 +49,18 @@ TEST_CASE("both ways are tried for what is somewhat larger, and the faster one i
     CHECK(around(results, work(8, 16), 2000, {1ms, 2ms}) <= 50);
     around(results, work(6, 6), settled, {2ms, 1ms});
     CHECK(around(results, work(6, 6), 2000, {2ms, 1ms}) >= 1950);
+}
+
+TEST_CASE("what fits stays in the caches, unless it takes much longer through them, as if it did not") {
+    ResultStores results(share);
+    CHECK(around(results, work(5, 5), 5, {1ms, 1ms}) == 0);
+    around(results, work(5, 5), settled, {100us, 70us});
+    CHECK(around(results, work(5, 5), 2000, {100us, 70us}) <= 50);
+    around(results, work(0, 11), settled, {100us, 50us});
+    CHECK(around(results, work(0, 11), 2000, {100us, 50us}) >= 1950);
+    // Once there is room again.
+    around(results, work(0, 11), 1100, {100us, 70us});
+    CHECK(around(results, work(0, 11), 1000, {100us, 70us}) <= 50);
 }
 
 TEST_CASE("a way that has become the faster one is found again") {
@@ -111,13 +123,18 @@ TEST_CASE("each size of each program has its own, and the oldest is forgotten") 
     around(results, work(8, 8), settled, {1ms, 2ms});
     CHECK(around(results, {&another, 8 * mebi, 8 * mebi}, 2, {1ms, 2ms}) == 2);
     CHECK(around(results, work(8, 8), 100, {1ms, 2ms}) <= 8);
-    for (std::uint64_t n = 0; n < 8; ++n) around(results, work(8 + n, 9), 1, {1ms, 1ms});
+    for (std::uint64_t n = 1; n <= 32; ++n) {
+        around(results, {&program, 8 * mebi + n, 8 * mebi}, 1, {1ms, 1ms});
+    }
     CHECK(around(results, work(8, 8), 2, {1ms, 2ms}) == 2);
 }
 
-TEST_CASE("nothing is tried where ranks share cores, or nobody knows the caches") {
+TEST_CASE(
+    "what does not fit is not tried where ranks share cores, and nothing where nobody knows the caches") {
     ResultStores crowded(share, true);
     CHECK(around(crowded, work(8, 8), 1000, {1ms, 2ms}) == 1000);
+    around(crowded, work(5, 5), settled, {2ms, 1ms});
+    CHECK(around(crowded, work(5, 5), 2000, {2ms, 1ms}) >= 1950);
     ResultStores unknowing;
     CHECK(!unknowing.knows_caches());
     CHECK(around(unknowing, work(8, 8), 1000, {2ms, 1ms}) == 0);
