@@ -19,7 +19,7 @@ from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
 from transports import registry
 from transports.cache import cache_share
-from transports.host import HostIdentity, home_core, oversubscribed
+from transports.host import HostIdentity, fill_cores, home_core, oversubscribed
 from transports.transport import Listener, Place, Scope
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Linked:
     hosts: tuple[str, ...]
     local_rank: int
     local_size: int
-    home: int  # the core to wait on where ranks outnumber cores
+    home: int  # the core to wait on where ranks leave none to others
     sockets: int  # of each link over TCP
 
     def close(self) -> None:
@@ -157,12 +157,15 @@ def link(
     mine = identities[rank]
     layout = Layout.of((identity.boot, identity.netns) for identity in identities)
     crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
+    here = oversubscribed(mine, identities)
+    # Those who share cores in the group that they first belonged to may be as many as cores in this one.
+    returns = here or (home is None and fill_cores(mine, identities))
     if home is None:
         home = home_core(rank, identities)
-    here = oversubscribed(mine, identities)
+    seat = home if returns else -1
     sockets = policy.sockets or 1
     cache = cache_share(mine, identities)
-    group = Group(rank, len(members), name, epoch, policy.secret, policy.segment, here, home, crowded, sockets, cache)
+    group = Group(rank, len(members), name, epoch, policy.secret, policy.segment, here, seat, crowded, sockets, cache)
     try:
         doors.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):

@@ -113,8 +113,8 @@ class Group:
         cache: int = 0,
     ) -> None:
         """`context`: 16 bytes naming run and communicator. `secret` may be empty (insecure).
-        `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; then
-        `home` is the core that this rank's threads go back to when they wait, -1 for none.
+        `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; `home`: the
+        core that this rank's threads go back to when they wait in vain, -1 for none.
         `crowded`: ranks outnumber cores, on some host; the same on all ranks. `sockets`: of each link over TCP, 1 to
         16, the same on all ranks. `cache`: bytes of the last cache that this rank has, 0 where nobody knows."""
 

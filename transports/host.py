@@ -122,6 +122,12 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
     return bool(quotas) and len(here) > max(1, math.floor(min(quotas)))
 
 
+def fill_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
+    """Whether ranks (one identity each) that may use the same cores as mine are as many as these, or more."""
+    here, _ = on_machine(mine, everyone)
+    return sum(identity.cpus == mine.cpus for identity in here) >= mine.cpus.bit_count()
+
+
 def ranges(numbers: Sequence[int], separator: str = ",") -> str:
     """Ascending numbers as the kernel writes lists of cores: 0-3,8."""
     parts: list[list[int]] = []
@@ -134,7 +140,7 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
 
 
 def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The core on which that rank waits where ranks (one identity each) outnumber cores; -1 for none.
+    """The core on which that rank waits where ranks (one identity each) leave none to others; -1 for none.
 
     Those that may use the same cores are spread over them evenly, neighbours together. Under a quota of less than
     these cores no core is short, but time is.

@@ -36,7 +36,10 @@ std::chrono::microseconds work_of_others(const Operation& operation) {
 }  // namespace
 
 Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing)
-    : settings_(settings), sleeper_(sleeper), closing_(closing), backoff_(settings.spins, settings.home) {
+    : settings_(settings),
+      sleeper_(sleeper),
+      closing_(closing),
+      backoff_(settings.spins, settings.home, settings.shares_home) {
     workshop_.slice = settings.slice;
     workshop_.copied = settings.copied;
     workshop_.results = ResultStores(settings.cache, settings.crowded);
@@ -45,7 +48,7 @@ Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>&
 
 void Executor::share(std::shared_ptr<Arena> arena) {
     workshop_.arena = std::move(arena);
-    workshop_.arena->presence().settle(settings_.home);
+    workshop_.arena->presence().settle(settings_.shares_home ? settings_.home : -1);
     workshop_.caster = std::make_unique<Caster>(workshop_.arena);
 }
 
@@ -147,11 +150,11 @@ void Executor::wait() {
         check();
         return;
     }
-    if (!needed_) needed_ = settings_.home >= 0 && keeps_from_running();
+    if (!needed_) needed_ = settings_.shares_home && keeps_from_running();
     let_go_unless_soon();
     switch (backoff_.idle(*needed_)) {
         case Backoff::Next::look:
-            if (settings_.home >= 0 && ++looks_ % looks_per_question == 0) needed_.reset();
+            if (settings_.shares_home && ++looks_ % looks_per_question == 0) needed_.reset();
             break;
         case Backoff::Next::look_late:
             look_into_lost_slice();

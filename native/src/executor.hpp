@@ -22,10 +22,11 @@ class Executor {
     struct Settings {
         std::size_t slice = 0;  // see Workshop, as the next
         std::size_t copied = 0;
-        std::uint64_t cache = 0;  // bytes of the last one for each rank; 0 where nobody knows
-        int spins = 0;            // looks before the first yield, where nobody waited for needs the core
-        bool crowded = false;     // ranks outnumber cores; the same on all ranks
-        int home = -1;            // the core to be on, which others share; -1 for any
+        std::uint64_t cache = 0;   // bytes of the last one for each rank; 0 where nobody knows
+        int spins = 0;             // looks before the first yield, where nobody waited for needs the core
+        bool crowded = false;      // ranks outnumber cores; the same on all ranks
+        int home = -1;             // the core to be on; -1 for any
+        bool shares_home = false;  // others are at home there, too
     };
 
     Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing);
@@ -76,7 +77,7 @@ class Executor {
     template <typename Predicate>
     bool any_awaited(Predicate predicate);
     // Whether ranks that wait want to know where this one is.
-    bool tells_where() const { return settings_.home >= 0 && workshop_.arena; }
+    bool tells_where() const { return settings_.shares_home && workshop_.arena; }
     void sleep();
     void disarm();
     // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.

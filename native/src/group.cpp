@@ -29,14 +29,14 @@ Geometry make_geometry(const Group::Options& options) {
 
 Executor::Settings make_settings(const Group::Options& options) {
     constexpr std::size_t largest_unit = 16;
-    const int home = options.oversubscribed ? options.home : -1;
     Executor::Settings settings;
     settings.slice = options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice;
     settings.copied = options.segment > 0 || options.crowded ? settings.slice : copied_with_cores;
     settings.cache = options.cache;
-    settings.spins = !options.oversubscribed ? spins_with_cores : home >= 0 ? spins_with_mates : 0;
+    settings.spins = !options.oversubscribed ? spins_with_cores : options.home >= 0 ? spins_with_mates : 0;
     settings.crowded = options.crowded;
-    settings.home = home;
+    settings.home = options.home;
+    settings.shares_home = options.oversubscribed && options.home >= 0;
     return settings;
 }
 

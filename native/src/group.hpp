@@ -42,7 +42,7 @@ class Group {
         std::size_t cache = 0;    // bytes of the last cache that this rank has; 0: unknown
         bool oversubscribed = false;
         bool crowded = false;  // some ranks do, on some host; the same on all ranks
-        int home = -1;         // the core for this rank's threads while ranks outnumber cores; -1: any
+        int home = -1;         // the core for this rank's threads where ranks leave none to others; -1: any
     };
 
     explicit Group(Options options);

@@ -56,9 +56,9 @@ class Backoff {
     enum class Next : std::uint8_t { look, look_anew, look_late, sleep };
 
     // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which
-    // to yield, -1 for any.
-    explicit Backoff(int most_spins, int home = -1)
-        : most_spins_(most_spins), spins_(most_spins), shortened_(home < 0 ? 2 : 4), home_(home) {}
+    // to yield, -1 for any; whether others share it.
+    explicit Backoff(int most_spins, int home = -1, bool shares_home = false)
+        : most_spins_(most_spins), spins_(most_spins), shortened_(shares_home ? 4 : 2), home_(home) {}
 
     // An operation begins in which others may have work for `busy` before they give their core back. They may
     // still be at the one before.

@@ -93,7 +93,7 @@ TEST_CASE("who flees goes on yielding") {
     const std::vector<int> cores = allowed_cores();
     if (cores.size() < 2) return;
     std::thread([&] {
-        Backoff backoff(0, cores[1]);
+        Backoff backoff(0, cores[1], true);
         cpu_set_t all;
         REQUIRE(::sched_getaffinity(0, sizeof(all), &all) == 0);
         bind_to(cores[1]);
@@ -103,6 +103,25 @@ TEST_CASE("who flees goes on yielding") {
         backoff.reset();
         CHECK(backoff.idle(true) != Backoff::Next::sleep);
     }).join();
+}
+
+TEST_CASE("who has looked in vain goes home, whether others share it or not") {
+    const std::vector<int> cores = allowed_cores();
+    if (cores.size() < 2) return;
+    for (const bool shares : {false, true}) {
+        std::thread([&] {
+            constexpr int looks = 3;
+            Backoff backoff(looks, cores[1], shares);
+            cpu_set_t all;
+            REQUIRE(::sched_getaffinity(0, sizeof(all), &all) == 0);
+            bind_to(cores[0]);
+            for (int i = 0; i < looks; ++i) CHECK(backoff.idle(false) == Backoff::Next::look);
+            REQUIRE(::sched_setaffinity(0, sizeof(all), &all) == 0);
+            CHECK(::sched_getcpu() == cores[0]);
+            backoff.idle(false);
+            CHECK(::sched_getcpu() == cores[1]);
+        }).join();
+    }
 }
 
 TEST_CASE("without a home nobody is moved, nor to a core that is not allowed") {

@@ -48,7 +48,7 @@ TEST_CASE("looking in vain halves it, success doubles it, and a yield for a mate
 
 TEST_CASE("where ranks share cores looking pays more often than not, or is left") {
     const int here = ::sched_getcpu();
-    Backoff backoff(512, here);
+    Backoff backoff(512, here, true);
     CHECK(looks_of(backoff) == 512);
     backoff.reset();
     CHECK(looks_of(backoff) == 128);

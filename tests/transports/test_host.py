@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transports.host import HostIdentity, cpu_quota, home_core, oversubscribed, usable_cores
+from transports.host import HostIdentity, cpu_quota, fill_cores, home_core, oversubscribed, usable_cores
 
 HERE = HostIdentity.here()
 
@@ -87,6 +87,23 @@ def test_ranks_are_counted_against_cores(masks: list[int], quotas: list[float], 
 
 def test_ranks_of_other_machines_do_not_count() -> None:
     assert not oversubscribed(like(cpus=1), [like(cpus=1), *[like(cpus=1, boot=str(i)) for i in range(5)]])
+    assert not fill_cores(like(cpus=0b11), [like(cpus=0b11), *[like(cpus=0b11, boot=str(i)) for i in range(5)]])
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        ([0b11], False),
+        ([0b11] * 2, True),
+        ([0b11] * 3, True),
+        ([0b1, 0b10], True),  # pinned
+        ([0b11, 0b1100, 0b1100], False),  # mine has a core to spare
+        ([0b1100, 0b1100, 0b11], True),
+    ],
+)
+def test_ranks_that_may_use_the_same_cores_fill_them(masks: list[int], expected: bool) -> None:
+    everyone = [like(cpus=mask) for mask in masks]
+    assert fill_cores(everyone[0], everyone) is expected
 
 
 @pytest.mark.parametrize(
