@@ -108,6 +108,11 @@ def on_machine(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> tuple[li
     return here, functools.reduce(operator.or_, (identity.cpus for identity in here), 0)
 
 
+def _alike(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> list[int]:
+    """The ranks of my machine that may use the same cores as mine."""
+    return [r for r, identity in enumerate(everyone) if identity.same_machine(mine) and identity.cpus == mine.cpus]
+
+
 def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
     """Whether ranks (one identity each) outnumber the cores that those of my machine may use.
 
@@ -116,7 +121,7 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
     here, union = on_machine(mine, everyone)
     if len(here) > union.bit_count():
         return True
-    if sum(identity.cpus == mine.cpus for identity in here) > mine.cpus.bit_count():
+    if len(_alike(mine, everyone)) > mine.cpus.bit_count():
         return True
     quotas = [identity.quota for identity in here if identity.quota > 0]
     return bool(quotas) and len(here) > max(1, math.floor(min(quotas)))
@@ -124,8 +129,7 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
 
 def fill_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
     """Whether ranks (one identity each) that may use the same cores as mine are as many as these, or more."""
-    here, _ = on_machine(mine, everyone)
-    return sum(identity.cpus == mine.cpus for identity in here) >= mine.cpus.bit_count()
+    return len(_alike(mine, everyone)) >= mine.cpus.bit_count()
 
 
 def ranges(numbers: Sequence[int], separator: str = ",") -> str:
@@ -148,7 +152,7 @@ def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
     mine = everyone[rank]
     if 0 < mine.quota < mine.cpus.bit_count():
         return -1
-    alike = [r for r, identity in enumerate(everyone) if identity.same_machine(mine) and identity.cpus == mine.cpus]
+    alike = _alike(mine, everyone)
     cores = [core for core in range(mine.cpus.bit_length()) if mine.cpus >> core & 1]
     return cores[alike.index(rank) * len(cores) // len(alike)]
 

@@ -3,8 +3,8 @@
 //
 // Ranks that hand a core to each other by yielding are never idle, so the kernel sees nothing to balance and
 // leaves three of them on one core and one on another for many operations, or two of as many ranks as cores
-// on one, and none on another. Invariant: a thread's affinity is
-// the same after a call as before it: it is moved, not bound.
+// on one, and none on another. Invariant: a thread's affinity is the same after a call as before it: it is
+// moved, not bound.
 #pragma once
 
 #include <chrono>
