@@ -101,7 +101,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     cast_context_.pulled_from = ~std::uint64_t{0};
     const bool by_core = workshop_.crowded && are_few(program) && hands_lines_over();
     cast_by_core_up_to_ = !by_core ? 0 : only_sends ? by_core_one_way : by_core_mutual;
-    context_.pulled_from = pulled_from_of(program, request.in == request.out);
+    context_.pulled_from = pulled_from_of(program, is_in_place());
     const bool helps = !workshop_.crowded && only_sends;
     if (!helps) context_.pulled_below = pulled_below;
     if (helps || (workshop_.crowded && program.combines == 0)) {
@@ -176,7 +176,7 @@ void Run::go_to_next_section() {
 
 ResultStores::Work Run::results() const {
     const Operation& whole = *request_.operation;
-    return {&whole.program(), request_.in == request_.out ? 0 : whole.in_bytes(), whole.out_bytes()};
+    return {&whole.program(), is_in_place() ? 0 : whole.in_bytes(), whole.out_bytes()};
 }
 
 Run::Way Run::choose_way() const {

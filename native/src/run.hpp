@@ -303,6 +303,7 @@ class Run {
     bool is_streamed(const Task& task) const;
     // Large results that no later step reads go around the caches.
     Stores stores(const Task& task) const;
+    bool is_in_place() const { return request_.in == request_.out; }
     ResultStores::Work results() const;
     // n bytes of `operands_` reduced to `dst`.
     void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;

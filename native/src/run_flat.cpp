@@ -49,7 +49,7 @@ bool Run::reads_quickly() const {
 }
 
 std::uint64_t Run::shown_at() const {
-    const bool overwritten = operation().program().combines > 0 && request_.in == request_.out;
+    const bool overwritten = operation().program().combines > 0 && is_in_place();
     const std::byte* const given = at(*operation().flat()->given);
     if (overwritten || !workshop_.arena->in_heap(given, length_said())) return 0;
     return workshop_.arena->offset_of(given);

@@ -38,9 +38,9 @@ bool Run::advance_pool() {
         const std::uint64_t bytes = operation().out_bytes();
         // In place a result goes where the caches still hold what was added.
         const auto size = static_cast<std::uint64_t>(operation().program().size);
-        const bool around = request_.in != request_.out &&
-                            (workshop_.results.knows_caches() ? results_.stores == Stores::streaming
-                                                              : bytes * size > most_cached);
+        const bool around =
+            !is_in_place() && (workshop_.results.knows_caches() ? results_.stores == Stores::streaming
+                                                                : bytes * size > most_cached);
         workshop_.pool->open(request_.in, request_.out, bytes, kernel,
                              around ? Stores::streaming : Stores::cached);
     }

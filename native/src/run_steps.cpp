@@ -18,7 +18,7 @@ constexpr std::uint64_t by_core_from = 16 << 10;
 
 bool Run::is_streamed(const Task& task) const {
     // In place a sum goes where the caches still hold what was added.
-    const bool held = task.kind == StepKind::reduce && request_.in == request_.out;
+    const bool held = task.kind == StepKind::reduce && is_in_place();
     return results_.stores == Stores::streaming && task.dst.buffer == buffer_out && !held;
 }
 
