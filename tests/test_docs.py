@@ -137,7 +137,7 @@ def test_documents_are_linked_from_another() -> None:
         ("messages of 4 MiB and more", "run.cpp", "helped_slowly_from = 4 << 20"),
         ("of 1 MiB by ranks that share cores", "run.cpp", "pulled_slowly_from = 1 << 20"),
         ("1 MiB if up to four add up", "run.cpp", "placed_combined = 1 << 20"),
-        ("less than 32 MiB", "run.cpp", "pulled_below = 32 << 20"),
+        ("32 MiB and more from ranks that receive", "run.cpp", "pulled_below = 32 << 20"),
         ("a pulled line of 64 KiB or more", "shm_receive.cpp", "joint_from = 64 << 10"),
         ("at most for a second", "shm_pull.cpp", "writes_for = 1.0"),
         ("more than 512 KiB", "tcp_lane.cpp", "whole_message = 512 << 10"),

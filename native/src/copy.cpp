@@ -8,7 +8,7 @@
 #include "cpu.hpp"
 
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace collectives {
@@ -95,19 +95,44 @@ void copy_by_vectors(std::byte* dst, Source* src, std::size_t n) {
     std::memcpy(dst + at, src + at, n - at);
 }
 
+// The processor's own prefetching ends with each page.
+void prefetch_after(const std::byte* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(p + prefetched), _MM_HINT_T0);
+}
+
+// Whole lines, to where one begins; not fenced.
+template <typename Source>
+void stream_lines(std::byte* dst, Source* src, std::size_t n) {
+    for (std::size_t at = 0; at < n; at += line) {
+        prefetch_after(src + at);
+        stream_quad(dst + at, read_quad(src + at));
+    }
+}
+
+// Each by one store.
+__attribute__((target("avx512f"))) void stream_lines_at_once(std::byte* dst, const std::byte* src,
+                                                             std::size_t n) {
+    for (std::size_t at = 0; at < n; at += line) {
+        prefetch_after(src + at);
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(dst + at), _mm512_loadu_si512(src + at));
+    }
+}
+
 // Not fenced.
 template <typename Source>
 void copy_around(std::byte* dst, Source* src, std::size_t n) {
     const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
     if (n < head + line) return copy_bytes(dst, src, n);
     std::memcpy(dst, src, head);
-    std::size_t at = head;
-    for (; n - at >= line; at += line) {
-        // The processor's own prefetching ends with each page.
-        _mm_prefetch(reinterpret_cast<const char*>(src + at + prefetched), _MM_HINT_T0);
-        stream_quad(dst + at, read_quad(src + at));
+    const std::size_t lines = (n - head) / line * line;
+    if constexpr (std::is_const_v<Source>) {
+        const auto stream = selected_isa() == Isa::avx512 ? stream_lines_at_once : stream_lines<Source>;
+        stream(dst + head, src + head, lines);
+    } else {
+        stream_lines(dst + head, src + head, lines);
     }
-    std::memcpy(dst + at, src + at, n - at);
+    const std::size_t done = head + lines;
+    std::memcpy(dst + done, src + done, n - done);
 }
 
 bool has_string_copy() {

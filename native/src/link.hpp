@@ -30,6 +30,8 @@ struct Context {
     // Messages of these sizes may be read out of the sender's process.
     std::uint64_t pulled_from = ~std::uint64_t{0};
     std::uint64_t pulled_below = ~std::uint64_t{0};
+    // Longer ones, below this size, only from huge pages.
+    std::uint64_t pulled_huge_below = ~std::uint64_t{0};
     // The same where that takes longer than a copy, for looking up pages, so that these have to be huge.
     std::uint64_t pulled_slowly_from = ~std::uint64_t{0};
     std::uint64_t pulled_slowly_below = ~std::uint64_t{0};
@@ -42,8 +44,8 @@ struct Context {
     std::uint64_t longest_piece = ~std::uint64_t{0};
     // Messages of up to this size may lie in places of their link that change hands.
     std::uint64_t placed_up_to = 0;
-    // This rank sends nothing in it, so those who send to it may well have time to help it reading.
-    bool helped = false;
+    // Messages from this size on their senders may help this rank to read.
+    std::uint64_t helped_from = ~std::uint64_t{0};
 
     explicit Context(const Call& c = {}) : call(c), fingerprint(c.fingerprint()) {}
 };

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,34 @@ namespace collectives {
 // How a rank reads the memory of other processes: not at all, or so that it takes longer than a copy, for
 // looking up pages, or about as long.
 enum class Reads : std::uint32_t { never, slowly, quickly };
+
+// How long the kernel takes to read memory of this process, and a copy of as much beside it, at the least in
+// all looks so far.
+class ReadingPace {
+  public:
+    // Up to that many times, until it is surely quick.
+    void look(int tries);
+    bool is_quick() const;
+
+  private:
+    using Seconds = std::chrono::duration<double>;
+    Seconds least_ = Seconds::max();
+    Seconds least_of_copy_ = Seconds::max();
+    int quick_ = 0;
+};
+
+// Whether a kernel that was slow is quick after all: what made it slow may have been others, for a moment.
+class SecondLook {
+  public:
+    // Looks once more, a third of a millisecond or less, where n more bytes that it might have read make that
+    // due.
+    bool finds_quick(std::uint64_t n);
+
+  private:
+    std::uint64_t interval_ = std::uint64_t{64} << 20;
+    std::uint64_t since_ = 0;
+    ReadingPace pace_;
+};
 
 class Remote {
   public:
@@ -31,7 +60,6 @@ class Remote {
     static Reads ours();
 
   private:
-    bool is_quick();
     template <typename Call>
     bool move(Call call, std::byte* data, std::uint64_t address, std::size_t n) const;
     // Memory from which, and to which, both copies are fast.

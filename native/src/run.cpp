@@ -17,7 +17,8 @@ constexpr std::uint64_t combined_from = 256 << 10;
 constexpr std::uint64_t several_combined_from = 512 << 10;
 // Messages that stay in no cache are better staged: the kernel's copy writes through the caches all the same,
 // ours goes around them. But not if the sender, who receives nothing, has time to do half of it, and the
-// kernel does that quickly.
+// kernel does that quickly; nor, from huge pages, where ranks only exchange what they neither add up nor copy
+// as well. There they help each other from this size on: who is done first does more.
 constexpr std::uint64_t pulled_below = 32 << 20;
 // Where the kernel is slower than a copy, two copies are faster than one. From these sizes on that one is
 // faster all the same, from huge pages, where both ends do half of it, or ranks share cores.
@@ -103,13 +104,21 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     cast_by_core_up_to_ = !by_core ? 0 : only_sends ? by_core_one_way : by_core_mutual;
     context_.pulled_from = pulled_from_of(program, is_in_place());
     const bool helps = !workshop_.crowded && only_sends;
-    if (!helps) context_.pulled_below = pulled_below;
+    const bool only_exchanges = program.says && !only_sends && program.combines == 0 && !program.echo;
+    if (!helps) {
+        context_.pulled_below = pulled_below;
+        if (!only_exchanges) context_.pulled_huge_below = pulled_below;
+    }
     if (helps || (workshop_.crowded && program.combines == 0)) {
         const std::uint64_t slowly_from = helps ? helped_slowly_from : pulled_slowly_from;
         context_.pulled_slowly_from = std::max(context_.pulled_from, slowly_from);
         context_.pulled_slowly_below = pulled_below;
     }
-    context_.helped = !program.says;
+    if (!program.says) {
+        context_.helped_from = 0;
+    } else if (only_exchanges && !workshop_.crowded) {
+        context_.helped_from = pulled_below;
+    }
     scale_ = 1.0 / program.size;
     results_ = workshop_.results.next(results());
     results_.timed &= earlier.empty();

@@ -177,6 +177,7 @@ class ShmLink final : public Link {
     std::span<std::byte> slice_;
     Staged staged_ = Staged::unsaid;  // how it came there
     Remote remote_;
+    SecondLook second_look_;
     std::uint64_t address_ = 0;      // in the peer's process: what comes after `slice_`,
     std::uint64_t remote_left_ = 0;  // so many bytes
     bool refusing_ = false;          // of this message nothing is read there any more

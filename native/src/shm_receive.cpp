@@ -25,6 +25,10 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
     taken_ = 0;
     opened_ = false;
     refusing_ = false;
+    if (length >= context.pulled_from && out_.reads_memory.load(std::memory_order_relaxed) == Reads::slowly &&
+        second_look_.finds_quick(length)) {
+        out_.reads_memory.store(Reads::quickly, std::memory_order_release);
+    }
 }
 
 bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces) {
@@ -96,7 +100,7 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
         std::size_t part = 0;
         if (slice_.empty()) {
             part = std::min<std::size_t>(n - done, remote_left_);
-            if (expected_->helped && part == remote_left_ && part >= joint_from) {
+            if (expected_length_ >= expected_->helped_from && part == remote_left_ && part >= joint_from) {
                 if (!pull_jointly(data + done)) {
                     if (joint_) return done;
                     continue;

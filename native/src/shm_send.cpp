@@ -54,8 +54,10 @@ bool ShmLink::is_pulled(const std::byte* data, std::size_t n) {
     if (same_process_ || refused_) return false;
     const Reads how = in_.reads_memory.load(std::memory_order_acquire);
     if (how == Reads::never || own_->in_heap(data, n)) return false;
-    if (how == Reads::quickly) return length_ >= sending_->pulled_from && length_ < sending_->pulled_below;
-    if (length_ < sending_->pulled_slowly_from || length_ >= sending_->pulled_slowly_below) return false;
+    const bool quickly = how == Reads::quickly;
+    if (length_ < (quickly ? sending_->pulled_from : sending_->pulled_slowly_from)) return false;
+    if (length_ >= (quickly ? sending_->pulled_huge_below : sending_->pulled_slowly_below)) return false;
+    if (quickly && length_ < sending_->pulled_below) return true;
     // What is left of the message when it is asked first.
     if (!huge_) huge_ = lies_in_huge_pages(data, n);
     return *huge_;

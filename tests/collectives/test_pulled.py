@@ -76,6 +76,23 @@ def test_every_algorithm_moves_large_ordinary_arrays(size: int) -> None:
     ranks(size, body, transport="shm")
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_long_messages_that_ranks_only_exchange(size: int) -> None:
+    n = (32 << 20) // 8 + 12_345  # from 32 MiB on, where they lie in huge pages, those with cores of their own help
+
+    def body(comm: Communicator) -> None:
+        x, out = np.empty((size, n)), np.empty((size, n))
+        for turn in range(3):
+            for peer in range(size):
+                x[peer] = np.arange(n) % 1013 + 10 * comm.rank + peer + turn
+            out.fill(-1.0)
+            comm.alltoall(x, out=out)
+            for peer in range(size):
+                assert np.array_equal(out[peer], np.arange(n) % 1013 + 10 * peer + comm.rank + turn)
+
+    ranks(size, body, transport="shm")
+
+
 @pytest.mark.parametrize("kind", ["file", "slice"])
 def test_memory_of_other_kinds(kind: str, tmp_path: Path) -> None:
     def body(comm: Communicator) -> None:

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
@@ -13,6 +14,7 @@
 
 using collectives::Reads;
 using collectives::Remote;
+using collectives::SecondLook;
 
 TEST_CASE("memory of another process is read and written as it is there, or not at all") {
     std::vector<int> values(100'000);
@@ -76,6 +78,23 @@ TEST_CASE("memory of another process is read and written as it is there, or not 
     CHECK_FALSE(Remote(child).read(data, address, n));
     ::close(ends[0]);
     ::close(ends[1]);
+}
+
+TEST_CASE("a slow kernel is looked at again after 64 MiB that it might have read, no sooner") {
+    constexpr std::uint64_t message = 1 << 20;
+    const auto measured = [](SecondLook& look) {
+        const auto begin = std::chrono::steady_clock::now();
+        look.finds_quick(message);
+        return std::chrono::steady_clock::now() - begin;
+    };
+    SecondLook look;
+    std::chrono::steady_clock::duration before{};
+    for (int i = 1; i < 64; ++i) {
+        CHECK_FALSE(look.finds_quick(0));
+        before += measured(look);
+    }
+    // Twenty reads of 64 KiB, against sixty-three sums.
+    CHECK(measured(look) > before / 63 * 10);
 }
 
 TEST_CASE("how a process reads others is found once, unless the environment says it") {
