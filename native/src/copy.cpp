@@ -40,7 +40,9 @@ Quad load_quad(const std::byte* p) {
 // Where the destination lies less than a step of `rep movsb` after the source, modulo a page (1 to 31 bytes
 // on Zen 3, 1 to 15 on Zen 4), each load seems to depend on the stores before it, and it falls to a fifteenth
 // or a thirtieth of its speed (2 to 3 GB/s). From the end backwards there is no such dependence.
-bool seems_to_overlap(std::uintptr_t dst, std::uintptr_t src) { return (dst - src) % page - 1 < line - 1; }
+bool seems_to_overlap(std::uintptr_t dst, std::uintptr_t src) {
+    return (dst - src) % page - 1 < line - 1 && string_copy_seems_to_overlap();
+}
 bool seems_to_overlap(const std::byte* dst, const std::byte* src) {
     return seems_to_overlap(reinterpret_cast<std::uintptr_t>(dst), reinterpret_cast<std::uintptr_t>(src));
 }

@@ -16,7 +16,7 @@ struct Features {
     bool avx2 = false;
     bool avx512 = false;
     bool fast_string_copy = false;
-    bool hands_lines_over = false;
+    bool is_zen = false;
 };
 
 #if defined(__x86_64__)
@@ -35,8 +35,7 @@ Features detect() {
     Features features;
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx)) return features;
-    features.hands_lines_over =
-        ebx == signature_AMD_ebx && ecx == signature_AMD_ecx && edx == signature_AMD_edx;
+    features.is_zen = ebx == signature_AMD_ebx && ecx == signature_AMD_ecx && edx == signature_AMD_edx;
     if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return features;
     const bool osxsave = all(ecx, bit(27));
     const bool avx_f16c = all(ecx, bit(28) | bit(29));
@@ -128,7 +127,9 @@ std::vector<std::string> cpu_features() {
 
 bool has_fast_string_copy() { return features().fast_string_copy; }
 
-bool hands_lines_over() { return features().hands_lines_over; }
+bool string_copy_seems_to_overlap() { return features().is_zen; }
+
+bool hands_lines_over() { return features().is_zen; }
 
 std::size_t second_cache() {
     constexpr std::size_t usual = 1 << 20;

@@ -34,6 +34,10 @@ std::vector<std::string> cpu_features();
 // Whether `rep movsb` copies whole cache lines at once (ERMS or FSRM).
 bool has_fast_string_copy();
 
+// Whether a string copy whose destination lies less than a line after its source, modulo a page, waits at
+// each load for the stores before it (AMD's Zen).
+bool string_copy_seems_to_overlap();
+
 // Whether a line that another core has written comes to the one that reads it next together with the right to
 // write to it, so that it costs nothing to do so (AMD's Zen).
 bool hands_lines_over();
