@@ -154,14 +154,15 @@ class ShmLink final : public Link {
     std::uint64_t released_ = 0;
     bool started_ = false;             // at least one line of the message is out
     const std::byte* data_ = nullptr;  // the message's first byte, if it is read where it lies
-    bool refused_ = false;            // the peer could not read some memory of ours, so it is not asked again
-    std::optional<bool> huge_;        // whether the message lies in huge pages, once that is asked
-    bool helps_ = true;               // the peer's memory could be written to so far
-    std::uint64_t restaged_ = 0;      // up to here the message is staged by the link itself
-    std::uint64_t line_ = 0;          // lines written on this link so far
-    std::uint64_t acknowledged_ = 0;  // as last seen
-    bool changes_places_ = false;     // the message fits `places_`, some of which were ours when it began
-    bool waited_ = false;             // a turn, for one of them
+    bool refused_ = false;  // the peer could not read some memory of ours, so it is not asked again
+    Reads peer_reads_ = Reads::never;  // as of the message's beginning: who asks how it goes may rely on it
+    std::optional<bool> huge_;         // whether the message lies in huge pages, once that is asked
+    bool helps_ = true;                // the peer's memory could be written to so far
+    std::uint64_t restaged_ = 0;       // up to here the message is staged by the link itself
+    std::uint64_t line_ = 0;           // lines written on this link so far
+    std::uint64_t acknowledged_ = 0;   // as last seen
+    bool changes_places_ = false;      // the message fits `places_`, some of which were ours when it began
+    bool waited_ = false;              // a turn, for one of them
     StagingCopy stage_;
     std::uint64_t passed_ = 0;  // bytes of staging memory used, and passed over, so far
     std::array<std::uint64_t, lines_per_link> passed_by_{};  // as of each line

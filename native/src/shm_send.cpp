@@ -29,6 +29,7 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     started_ = false;
     restaged_ = 0;
     huge_.reset();
+    peer_reads_ = in_.reads_memory.load(std::memory_order_acquire);
     changes_places_ = fits_places() && places_.has_some();
 }
 
@@ -52,9 +53,8 @@ bool ShmLink::stages(const std::byte* data, std::size_t n) {
 
 bool ShmLink::is_pulled(const std::byte* data, std::size_t n) {
     if (same_process_ || refused_) return false;
-    const Reads how = in_.reads_memory.load(std::memory_order_acquire);
-    if (how == Reads::never || own_->in_heap(data, n)) return false;
-    const bool quickly = how == Reads::quickly;
+    if (peer_reads_ == Reads::never || own_->in_heap(data, n)) return false;
+    const bool quickly = peer_reads_ == Reads::quickly;
     if (length_ < (quickly ? sending_->pulled_from : sending_->pulled_slowly_from)) return false;
     if (length_ >= (quickly ? sending_->pulled_huge_below : sending_->pulled_slowly_below)) return false;
     if (quickly && length_ < sending_->pulled_below) return true;
