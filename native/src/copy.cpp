@@ -128,7 +128,7 @@ void copy_around(std::byte* dst, Source* src, std::size_t n) {
     std::memcpy(dst, src, head);
     const std::size_t lines = (n - head) / line * line;
     if constexpr (std::is_const_v<Source>) {
-        const auto stream = selected_isa() == Isa::avx512 ? stream_lines_at_once : stream_lines<Source>;
+        const auto stream = has(Isa::avx512) ? stream_lines_at_once : stream_lines<Source>;
         stream(dst + head, src + head, lines);
     } else {
         stream_lines(dst + head, src + head, lines);

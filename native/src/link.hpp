@@ -23,18 +23,21 @@
 
 namespace collectives {
 
+// Sizes of messages that may be read out of the sender's process.
+struct Pulled {
+    std::uint64_t from = ~std::uint64_t{0};
+    std::uint64_t huge_from = ~std::uint64_t{0};  // from there on only if they lie in huge pages
+    std::uint64_t below = ~std::uint64_t{0};
+};
+
 // The operation that messages belong to; outlives its messages.
 struct Context {
     Call call;
     std::uint32_t fingerprint = 0;
-    // Messages of these sizes may be read out of the sender's process.
-    std::uint64_t pulled_from = ~std::uint64_t{0};
-    std::uint64_t pulled_below = ~std::uint64_t{0};
-    // Longer ones, below this size, only from huge pages.
-    std::uint64_t pulled_huge_below = ~std::uint64_t{0};
-    // The same where that takes longer than a copy, for looking up pages, so that these have to be huge.
-    std::uint64_t pulled_slowly_from = ~std::uint64_t{0};
-    std::uint64_t pulled_slowly_below = ~std::uint64_t{0};
+    // Messages that may be read out of the sender's process, where that takes as long as a copy, and where it
+    // takes longer, for looking up pages.
+    Pulled pulled;
+    Pulled pulled_slowly;
     // Staging memory that a link goes through, at most, before it writes where it has written before; two
     // pieces at least.
     std::uint64_t staged_in_turn = 0;

@@ -100,11 +100,15 @@ bool ReadingPace::is_quick() const {
     return quick_ == enough || least_of_copy_ >= quick_share * least_;
 }
 
-bool SecondLook::finds_quick(std::uint64_t n) {
+bool SecondLook::is_due(std::uint64_t n) {
     since_ += n;
     if (since_ < interval_) return false;
     since_ = 0;
     interval_ = std::min(2 * interval_, longest_interval);
+    return true;
+}
+
+bool SecondLook::finds_quick() {
     pace_.look(tries_later);
     return pace_.is_quick();
 }

@@ -35,9 +35,10 @@ class ReadingPace {
 // Whether a kernel that was slow is quick after all: what made it slow may have been others, for a moment.
 class SecondLook {
   public:
-    // Looks once more, a third of a millisecond or less, where n more bytes that it might have read make that
-    // due.
-    bool finds_quick(std::uint64_t n);
+    // Whether n more bytes that it might have read make one due.
+    bool is_due(std::uint64_t n);
+    // Looks, for a third of a millisecond or less.
+    bool finds_quick();
 
   private:
     std::uint64_t interval_ = std::uint64_t{64} << 20;

@@ -99,20 +99,17 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
     cast_context_.placed_up_to = are_few(program) ? std::min(context_.placed_up_to, placed_apart) : 0;
-    cast_context_.pulled_from = ~std::uint64_t{0};
+    cast_context_.pulled = {};
     const bool by_core = workshop_.crowded && are_few(program) && hands_lines_over();
     cast_by_core_up_to_ = !by_core ? 0 : only_sends ? by_core_one_way : by_core_mutual;
-    context_.pulled_from = pulled_from_of(program, is_in_place());
+    context_.pulled.from = pulled_from_of(program, is_in_place());
     const bool helps = !workshop_.crowded && only_sends;
     const bool only_exchanges = program.says && !only_sends && program.combines == 0 && !program.echo;
-    if (!helps) {
-        context_.pulled_below = pulled_below;
-        if (!only_exchanges) context_.pulled_huge_below = pulled_below;
-    }
+    if (!helps) (only_exchanges ? context_.pulled.huge_from : context_.pulled.below) = pulled_below;
     if (helps || (workshop_.crowded && program.combines == 0)) {
         const std::uint64_t slowly_from = helps ? helped_slowly_from : pulled_slowly_from;
-        context_.pulled_slowly_from = std::max(context_.pulled_from, slowly_from);
-        context_.pulled_slowly_below = pulled_below;
+        const std::uint64_t from = std::max(context_.pulled.from, slowly_from);
+        context_.pulled_slowly = {.from = from, .huge_from = from, .below = pulled_below};
     }
     if (!program.says) {
         context_.helped_from = 0;

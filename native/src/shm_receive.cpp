@@ -25,8 +25,8 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
     taken_ = 0;
     opened_ = false;
     refusing_ = false;
-    if (length >= context.pulled_from && out_.reads_memory.load(std::memory_order_relaxed) == Reads::slowly &&
-        second_look_.finds_quick(length)) {
+    if (length >= context.pulled.from && out_.reads_memory.load(std::memory_order_relaxed) == Reads::slowly &&
+        second_look_.is_due(length) && second_look_.finds_quick()) {
         out_.reads_memory.store(Reads::quickly, std::memory_order_release);
     }
 }

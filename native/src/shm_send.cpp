@@ -54,10 +54,9 @@ bool ShmLink::stages(const std::byte* data, std::size_t n) {
 bool ShmLink::is_pulled(const std::byte* data, std::size_t n) {
     if (same_process_ || refused_) return false;
     if (peer_reads_ == Reads::never || own_->in_heap(data, n)) return false;
-    const bool quickly = peer_reads_ == Reads::quickly;
-    if (length_ < (quickly ? sending_->pulled_from : sending_->pulled_slowly_from)) return false;
-    if (length_ >= (quickly ? sending_->pulled_huge_below : sending_->pulled_slowly_below)) return false;
-    if (quickly && length_ < sending_->pulled_below) return true;
+    const Pulled& pulled = peer_reads_ == Reads::quickly ? sending_->pulled : sending_->pulled_slowly;
+    if (length_ < pulled.from || length_ >= pulled.below) return false;
+    if (length_ < pulled.huge_from) return true;
     // What is left of the message when it is asked first.
     if (!huge_) huge_ = lies_in_huge_pages(data, n);
     return *huge_;
