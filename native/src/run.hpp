@@ -167,6 +167,7 @@ class Run {
     enum class Way : std::uint8_t { links, flat, exchange, pool, open };
 
     Way choose_way() const;
+    void set_contexts();
 
     // --- operations on a board, see Flat
     bool may_be_flat() const;
