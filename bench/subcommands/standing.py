@@ -29,10 +29,11 @@ from bench.report import ABSENT, Screen
 from bench.standing import FAIL, PASS, Cell, Session, cells
 from bench.start import start
 from bench.subcommands.options import addresses_option, names, positive, say, screen, writable
-from collectives.commands.supervise import StartError
+from collectives.commands.supervise import ENDING, StartError
 
 BUDGET: Final = 600.0
 CROWDED: Final = 0.1  # cores that others keep busy
+_ENDED: Final = tuple(128 + number for number in ENDING)
 _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 
 
@@ -99,7 +100,7 @@ def command(
     share = len({line.setting for line in lines}) / len({line.setting for line in LINES})
     started = datetime.now(timezone.utc).astimezone()
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
-        runs = _Runs(replace(here, table=False), Path(folder), addresses)
+        runs = Runs(replace(here, table=False), Path(folder), addresses)
         session = Session(lines, budget or BUDGET * share, launches, rounds, pythons, runs.measure, say, renew)
         try:
             documents = session.documents()
@@ -122,8 +123,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class _Runs:
-    """Measures plans in processes of their own, and reads what they leave."""
+class Runs:
+    """Measures plans in processes of their own, and reads what they leave.
+
+    A signal that ends a run, Ctrl-C or another, ends this process with its status: nothing more is to be measured.
+    """
 
     def __init__(self, quiet: Screen, folder: Path, addresses: str) -> None:
         self._screen: Final = quiet
@@ -136,8 +140,8 @@ class _Runs:
         bind = ranks <= _cores()  # as the MPIs do by themselves
         chosen = replace(plan, json=str(self._file), addresses=self._addresses)
         code = start(chosen, self._screen, ranks, "", bind)
-        if code == 130:
-            raise click.Abort
+        if code in _ENDED:
+            sys.exit(code)
         self.wrong |= code == 1
         if not self._file.exists():
             return None

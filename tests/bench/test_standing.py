@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ from bench.hosts import busy
 from bench.peers import NAMES
 from bench.plan import Plan, cases
 from bench.standing import LONGEST, SHORTEST, Session, cells, figures
+from tests.bench.running import environment
 
 SETTINGS = 9  # in which something is measured
 LINE = Line("shm", "plain", 2, "allreduce", ("openmpi", "impi"), (0.5, 1.0, 0.7), near=(0.5, 0.8, 0.7))
@@ -145,6 +151,27 @@ def test_the_data_fits_together() -> None:
 def test_no_line_for_that() -> None:
     done = CliRunner().invoke(command, ["standing", "-n", "3"])
     assert done.exit_code == 2 and "no line of the table is for that" in done.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_more_is_measured_after_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    code = f"""
+from pathlib import Path
+from bench.plan import Plan
+from bench.report import Screen
+from bench.subcommands.standing import Runs
+runs = Runs(Screen(table=False), Path({str(tmp_path)!r}), "auto")
+runs.measure(Plan(("allreduce",), (8,), budget=60.0), 2)
+print("went on")
+"""
+    running = subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE, text=True)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    while len(children.read_text().split()) < 2:  # the signal is the launcher's to handle from then on
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.send_signal(number)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 128 + number and not said
 
 
 @pytest.mark.parametrize("name", ["standing", "compare", "meeting", "lifetimes"])
