@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from bench.ping import Ping, Reading, alike, mode
 from bench.shared import array, shared
 from collectives import Communicator
 from tests.collectives.groups import nothing_left, ranks
+from tests.launched import launched
 
 NEAR, FAR = Reading(100e-9, 2e-6, 20e-6), Reading(300e-9, 2.2e-6, 20e-6)
 SHARED = Reading(100e-9, 2e-6, 38e-6)  # a core that is half of one
@@ -33,14 +37,10 @@ def test_memory_that_all_map() -> None:
 
 
 def test_pings_of_a_group() -> None:
-    def body(comm: Communicator) -> tuple[Reading, list[float]]:
-        ping = Ping(comm)
-        ping.read()
-        return ping.read(), ping.flags(5)
-
-    (first, flags), (_, others), (third, none) = ranks(3, body)
-    assert all(figure is not None and 0 < figure < 1 for figure in (first.flag, first.link, first.core))
-    assert len(flags) == 5 and others == none == [] and third == Reading(None, None)
+    job = launched(3, Path(__file__).with_name("worker_ping.py")).succeeded()
+    first, second, third = (json.loads(job.lines[rank][0]) for rank in range(3))
+    assert all(0 < figure < 1 for figure in first[:3]) and len(first[3]) == 5
+    assert second[3] == [] and third == [None, None, None, []]
 
 
 def test_who_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
