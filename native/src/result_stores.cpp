@@ -1,7 +1,10 @@
 #include "result_stores.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
+
+#include "cpu.hpp"
 
 namespace collectives {
 
@@ -14,9 +17,6 @@ constexpr std::uint64_t around_from = 12 << 20;
 // as much.
 constexpr std::uint64_t doubtful_from = 4 << 20;
 constexpr double doubtful_up_to = 2.5;
-// Of the time through the caches, what the way around them may take where the result fits: to read it once
-// afterwards takes that much longer from memory.
-constexpr double worth_reading = 0.65;
 
 // A trial is so many uses of one way on end, and then of the other. The first of them find the caches as the
 // way before has left them, so the second half counts; of these the least, since who waits for a rank that
@@ -66,12 +66,15 @@ ResultStores::Turn ResultStores::next(const Work& work) {
         kept = &kept_[oldest_];
         oldest_ = (oldest_ + 1) % kept_.size();
         const std::uint32_t interval = expected == Stores::cached ? second_interval : first_interval;
-        *kept = Kept{work, expected, interval, 0, {unknown, unknown}};
+        *kept = Kept{work, expected, interval, 0, {unknown, unknown}, {unknown, unknown}};
     }
     const std::uint32_t use = kept->uses++;
     if (use < kept->interval) return {kept->chosen, false};
     const std::uint32_t look = use - kept->interval;
-    if (look < trial) return {ways[look / looks], look % looks >= skipped};
+    if (look < trial) {
+        const bool timed = look % looks >= skipped;
+        return {ways[look / looks], timed, timed && expected == Stores::cached};
+    }
     settle(*kept);
     kept->interval = std::clamp(2 * kept->interval, second_interval, longest_interval);
     kept->uses = 1;
@@ -79,23 +82,36 @@ ResultStores::Turn ResultStores::next(const Work& work) {
 }
 
 void ResultStores::settle(Kept& kept) const {
-    const std::array<Clock::duration, 2> least = std::exchange(kept.least, {unknown, unknown});
-    if (std::ranges::count(least, unknown) > 0) return;
+    const std::array<Clock::duration, 2> taken = std::exchange(kept.taken, {unknown, unknown});
+    const std::array<Clock::duration, 2> reading = std::exchange(kept.reading, {unknown, unknown});
+    if (std::ranges::count(taken, unknown) > 0) return;
     using Costs = std::chrono::duration<double>;
-    const Costs cached = least[index_of(Stores::cached)];
-    const Costs streaming = Costs(least[index_of(Stores::streaming)]) / (fits(kept.work) ? worth_reading : 1);
-    if (kept.chosen == Stores::cached) {
-        if (streaming < cached * clearly) kept.chosen = Stores::streaming;
-    } else if (cached < streaming * clearly) {
-        kept.chosen = Stores::cached;
-    }
+    const auto cost = [&](Stores stores) -> Costs {
+        return taken[index_of(stores)] + reading[index_of(stores)];
+    };
+    const Stores other = kept.chosen == Stores::cached ? Stores::streaming : Stores::cached;
+    if (cost(other) < cost(kept.chosen) * clearly) kept.chosen = other;
 }
 
-void ResultStores::took(const Work& work, Stores stores, Clock::duration taken) {
+void ResultStores::took(const Work& work, Stores stores, Clock::duration taken, Clock::duration reading) {
     Kept* const kept = find(work);
     if (kept == nullptr) return;
-    auto& least = kept->least[index_of(stores)];
-    least = std::min(least, taken);
+    const std::size_t way = index_of(stores);
+    kept->taken[way] = std::min(kept->taken[way], taken);
+    kept->reading[way] = std::min(kept->reading[way], reading);
+}
+
+ResultStores::Clock::duration time_reading(const std::byte* result, std::uint64_t n) {
+    const auto began = ResultStores::Clock::now();
+    std::uint64_t read = 0;
+    std::uint64_t word = 0;
+    // A word of each line, which is as much as all of it.
+    for (std::uint64_t at = 0; at + sizeof(word) <= n; at += cache_line) {
+        std::memcpy(&word, result + at, sizeof(word));
+        read ^= word;
+    }
+    asm volatile("" : : "r"(read));
+    return ResultStores::Clock::now() - began;
 }
 
 }  // namespace collectives

@@ -4,8 +4,8 @@
 // larger than the caches a part stays, from one call to the next, and that is worth more or less as the cores
 // share a cache and a way to memory or have their own, which changes on virtual machines. And what should fit
 // may not, where strangers use most of a cache that the kernel says is ours. So there both ways are timed,
-// whole operations. What fits is read from the caches afterwards, which no operation sees: there around them
-// has to be faster by as much as that is worth.
+// whole operations. What fits is read from the caches afterwards, which no operation sees: there a pass over
+// the result is timed as well.
 //
 // Invariant: the choice changes the speed only. When there are trials, and which way is tried first, follows
 // from the calls alone: in a trial all ranks go the same way, whatever each has chosen before.
@@ -37,6 +37,7 @@ class ResultStores {
     struct Turn {
         Stores stores = Stores::cached;
         bool timed = false;  // what it takes is to be told
+        bool read = false;   // and what it takes to read the result afterwards
     };
 
     // `share`: bytes of the last cache that a rank has; 0 where nobody knows. `crowded`: ranks share cores,
@@ -46,16 +47,17 @@ class ResultStores {
     bool knows_caches() const { return fitting_ != unknown_size; }
     // How the next one writes them.
     Turn next(const Work& work);
-    // How long it took.
-    void took(const Work& work, Stores stores, Clock::duration taken);
+    // How long it took; `reading`: its result, 0 where nobody asked.
+    void took(const Work& work, Stores stores, Clock::duration taken, Clock::duration reading);
 
   private:
     struct Kept {
         Work work;
         Stores chosen = Stores::cached;
-        std::uint32_t interval = 0;  // uses from one trial to the next
-        std::uint32_t uses = 0;      // since the last one
-        std::array<Clock::duration, 2> least{};
+        std::uint32_t interval = 0;                // uses from one trial to the next
+        std::uint32_t uses = 0;                    // since the last one
+        std::array<Clock::duration, 2> taken{};    // the least since then, of each way
+        std::array<Clock::duration, 2> reading{};  // likewise
     };
 
     bool fits(const Work& work) const;
@@ -70,5 +72,8 @@ class ResultStores {
     std::array<Kept, 32> kept_;
     std::size_t oldest_ = 0;
 };
+
+// How long it takes to read so many bytes once.
+ResultStores::Clock::duration time_reading(const std::byte* result, std::uint64_t n);
 
 }  // namespace collectives

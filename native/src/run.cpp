@@ -181,13 +181,31 @@ void Run::end() {
             if (ShmLink* const shm = shared_memory(peer)) shm->abandon(shows_memory_);
         }
     } else if (results_.timed) {
-        workshop_.results.took(results(), results_.stores, ResultStores::Clock::now() - began_);
+        tell_time_taken();
     }
     for (ShmLink* const link : posted_) link->withdraw();
     posted_.clear();
     if (scratch_size_ <= kept_scratch) return;
     scratch_.reset();
     scratch_size_ = 0;
+}
+
+void Run::tell_time_taken() {
+    const auto taken = ResultStores::Clock::now() - began_;
+    auto reading = decltype(taken)::zero();
+    if (results_.read) reading = time_reading(request_.out, results().out) * count_mates();
+    workshop_.results.took(results(), results_.stores, taken, reading);
+}
+
+int Run::count_mates() const {
+    const auto home = [](const Arena& arena) { return arena.presence().home(); };
+    if (!workshop_.arena || home(*workshop_.arena) < 0) return 1;
+    int found = 1;
+    for (int peer = 0; peer < operation().program().size; ++peer) {
+        const ShmLink* const shm = shared_memory(peer);
+        if (shm != nullptr && home(*shm->arena_of_peer()) == home(*workshop_.arena)) ++found;
+    }
+    return found;
 }
 
 bool Run::pass() {

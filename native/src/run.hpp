@@ -306,6 +306,10 @@ class Run {
     Stores stores(const Task& task) const;
     bool is_in_place() const { return request_.in == request_.out; }
     ResultStores::Work results() const;
+    // Where that is timed; ranks of one core read their results one after the other.
+    void tell_time_taken();
+    // The ranks that are at home on this one's core, this one among them.
+    int count_mates() const;
     // n bytes of `operands_` reduced to `dst`.
     void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;
     void reduce_operands(std::byte* dst, std::size_t n, double scale, Stores stores) const;
