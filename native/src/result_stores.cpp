@@ -25,12 +25,11 @@ constexpr std::array<Stores, 2> ways{Stores::cached, Stores::streaming};
 constexpr std::uint32_t looks = 8;
 constexpr std::uint32_t skipped = looks / 2;
 constexpr std::uint32_t trial = looks * ways.size();
-// The first uses find memory that nobody has touched. What should fit is not doubted before the second trial
-// of what should not.
+// The first uses find memory that nobody has touched.
 constexpr std::uint32_t first_interval = 5;
 constexpr std::uint32_t second_interval = 32;
 constexpr std::uint32_t longest_interval = 512;
-constexpr double clearly = 0.95;  // of the time of the way in use
+constexpr double clearly = 0.95;  // of the time of the way that is preferred
 
 constexpr auto unknown = ResultStores::Clock::duration::max();
 
@@ -65,8 +64,8 @@ ResultStores::Turn ResultStores::next(const Work& work) {
     if (kept == nullptr) {
         kept = &kept_[oldest_];
         oldest_ = (oldest_ + 1) % kept_.size();
-        const std::uint32_t interval = expected == Stores::cached ? second_interval : first_interval;
-        *kept = Kept{work, expected, interval, 0, {unknown, unknown}, {unknown, unknown}};
+        const Stores guess = crowded_ ? Stores::streaming : expected;
+        *kept = Kept{work, guess, first_interval, 0, {unknown, unknown}, {unknown, unknown}};
     }
     const std::uint32_t use = kept->uses++;
     if (use < kept->interval) return {kept->chosen, false};
@@ -89,8 +88,11 @@ void ResultStores::settle(Kept& kept) const {
     const auto cost = [&](Stores stores) -> Costs {
         return taken[index_of(stores)] + reading[index_of(stores)];
     };
-    const Stores other = kept.chosen == Stores::cached ? Stores::streaming : Stores::cached;
-    if (cost(other) < cost(kept.chosen) * clearly) kept.chosen = other;
+    // Of what fits, the way in which the operation is shorter, unless its reading takes that back and more.
+    Stores preferred = kept.chosen;
+    if (fits(kept.work)) preferred = taken[0] < taken[1] ? ways[0] : ways[1];
+    const Stores other = preferred == Stores::cached ? Stores::streaming : Stores::cached;
+    kept.chosen = cost(other) < cost(preferred) * clearly ? other : preferred;
 }
 
 void ResultStores::took(const Work& work, Stores stores, Clock::duration taken, Clock::duration reading) {

@@ -41,7 +41,8 @@ class ResultStores {
     };
 
     // `share`: bytes of the last cache that a rank has; 0 where nobody knows. `crowded`: ranks share cores,
-    // and each leaves the caches to the next one: of what does not fit nothing stays, and nothing is tried.
+    // and each leaves the caches to the next one: of what does not fit nothing stays, and nothing is tried,
+    // and what may fit goes around them until both ways have been tried.
     explicit ResultStores(std::uint64_t share = 0, bool crowded = false);
 
     bool knows_caches() const { return fitting_ != unknown_size; }

@@ -63,6 +63,9 @@ TEST_CASE("what fits stays in the caches, unless with its reading it takes longe
     CHECK(around(results, work(5, 5), 2000, {100us, 70us}, {20us, 60us}) <= 50);
     around(results, work(0, 11), settled, {100us, 70us}, {50us, 60us});
     CHECK(around(results, work(0, 11), 2000, {100us, 70us}, {50us, 60us}) >= 1950);
+    around(results, work(3, 4), settled, {100us, 80us},
+           {40us, 60us});  // the shorter operation, where both cost as much
+    CHECK(around(results, work(3, 4), 2000, {100us, 80us}, {40us, 60us}) >= 1950);
     // Once there is room again.
     around(results, work(0, 11), 1100, {100us, 70us}, {20us, 60us});
     CHECK(around(results, work(0, 11), 1000, {100us, 70us}, {20us, 60us}) <= 50);
@@ -149,6 +152,8 @@ TEST_CASE(
     "what does not fit is not tried where ranks share cores, and nothing where nobody knows the caches") {
     ResultStores crowded(share, true);
     CHECK(around(crowded, work(8, 8), 1000, {1ms, 2ms}) == 1000);
+    CHECK(around(crowded, work(4, 4), 5, {1ms, 1ms}) == 5);
+    CHECK(around(crowded, work(1, 1), 5, {1ms, 1ms}) == 0);
     around(crowded, work(5, 5), settled, {2ms, 1ms});
     CHECK(around(crowded, work(5, 5), 2000, {2ms, 1ms}) >= 1950);
     ResultStores unknowing;
