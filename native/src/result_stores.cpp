@@ -31,8 +31,6 @@ constexpr std::uint32_t second_interval = 32;
 constexpr std::uint32_t longest_interval = 512;
 constexpr double clearly = 0.95;  // of the time of the way that is preferred
 
-constexpr auto unknown = ResultStores::Clock::duration::max();
-
 std::size_t index_of(Stores stores) { return static_cast<std::size_t>(stores); }
 
 }  // namespace
@@ -65,7 +63,7 @@ ResultStores::Turn ResultStores::next(const Work& work) {
         kept = &kept_[oldest_];
         oldest_ = (oldest_ + 1) % kept_.size();
         const Stores guess = crowded_ ? Stores::streaming : expected;
-        *kept = Kept{work, guess, first_interval, 0, {unknown, unknown}, {unknown, unknown}};
+        *kept = Kept{work, guess, first_interval};
     }
     const std::uint32_t use = kept->uses++;
     if (use < kept->interval) return {kept->chosen, false};
@@ -81,16 +79,17 @@ ResultStores::Turn ResultStores::next(const Work& work) {
 }
 
 void ResultStores::settle(Kept& kept) const {
-    const std::array<Clock::duration, 2> taken = std::exchange(kept.taken, {unknown, unknown});
-    const std::array<Clock::duration, 2> reading = std::exchange(kept.reading, {unknown, unknown});
-    if (std::ranges::count(taken, unknown) > 0) return;
+    const std::array<Spent, 2> least = std::exchange(kept.least, {});
+    const auto is_unknown = [](const Spent& spent) { return spent.operation == Clock::duration::max(); };
+    if (std::ranges::any_of(least, is_unknown)) return;
     using Costs = std::chrono::duration<double>;
     const auto cost = [&](Stores stores) -> Costs {
-        return taken[index_of(stores)] + reading[index_of(stores)];
+        const Spent& spent = least[index_of(stores)];
+        return spent.operation + spent.reading;
     };
     // Of what fits, the way in which the operation is shorter, unless its reading takes that back and more.
     Stores preferred = kept.chosen;
-    if (fits(kept.work)) preferred = taken[0] < taken[1] ? ways[0] : ways[1];
+    if (fits(kept.work)) preferred = least[0].operation < least[1].operation ? ways[0] : ways[1];
     const Stores other = preferred == Stores::cached ? Stores::streaming : Stores::cached;
     kept.chosen = cost(other) < cost(preferred) * clearly ? other : preferred;
 }
@@ -98,9 +97,9 @@ void ResultStores::settle(Kept& kept) const {
 void ResultStores::took(const Work& work, Stores stores, Clock::duration taken, Clock::duration reading) {
     Kept* const kept = find(work);
     if (kept == nullptr) return;
-    const std::size_t way = index_of(stores);
-    kept->taken[way] = std::min(kept->taken[way], taken);
-    kept->reading[way] = std::min(kept->reading[way], reading);
+    Spent& least = kept->least[index_of(stores)];
+    least.operation = std::min(least.operation, taken);
+    least.reading = std::min(least.reading, reading);
 }
 
 ResultStores::Clock::duration time_reading(const std::byte* result, std::uint64_t n) {

@@ -52,13 +52,16 @@ class ResultStores {
     void took(const Work& work, Stores stores, Clock::duration taken, Clock::duration reading);
 
   private:
+    struct Spent {
+        Clock::duration operation = Clock::duration::max();
+        Clock::duration reading = Clock::duration::max();
+    };
     struct Kept {
         Work work;
         Stores chosen = Stores::cached;
-        std::uint32_t interval = 0;                // uses from one trial to the next
-        std::uint32_t uses = 0;                    // since the last one
-        std::array<Clock::duration, 2> taken{};    // the least since then, of each way
-        std::array<Clock::duration, 2> reading{};  // likewise
+        std::uint32_t interval = 0;    // uses from one trial to the next
+        std::uint32_t uses = 0;        // since the last one
+        std::array<Spent, 2> least{};  // since then, of each way
     };
 
     bool fits(const Work& work) const;

@@ -198,12 +198,12 @@ void Run::tell_time_taken() {
 }
 
 int Run::count_mates() const {
-    const auto home = [](const Arena& arena) { return arena.presence().home(); };
-    if (!workshop_.arena || home(*workshop_.arena) < 0) return 1;
+    const int home = workshop_.arena ? workshop_.arena->presence().home() : -1;
+    if (home < 0) return 1;
     int found = 1;
     for (int peer = 0; peer < operation().program().size; ++peer) {
-        const ShmLink* const shm = shared_memory(peer);
-        if (shm != nullptr && home(*shm->arena_of_peer()) == home(*workshop_.arena)) ++found;
+        const Arena* const arena = arena_of(peer);
+        if (arena != nullptr && arena->presence().home() == home) ++found;
     }
     return found;
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from bench.peers import NAMES
 from bench.plan import Plan, cases
 from bench.standing import LONGEST, SHORTEST, Session, cells, figures
 from tests.bench.running import environment
+from tests.rendezvous.threads import eventually
 
 SETTINGS = 9  # in which something is measured
 LINE = Line("shm", "plain", 2, "allreduce", ("openmpi", "impi"), (0.5, 1.0, 0.7), near=(0.5, 0.8, 0.7))
@@ -166,9 +166,8 @@ print("went on")
 """
     running = subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE, text=True)
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-    while len(children.read_text().split()) < 2:  # the signal is the launcher's to handle from then on
-        assert running.poll() is None
-        time.sleep(0.01)
+    # The signal is the launcher's to handle from then on.
+    assert eventually(lambda: len(children.read_text().split()) >= 2) and running.poll() is None
     running.send_signal(number)
     said, _ = running.communicate(timeout=60)
     assert running.returncode == 128 + number and not said

@@ -250,9 +250,7 @@ inline void check_gone(std::span<const std::optional<Error>> errors, std::size_t
 inline std::byte* raw(std::vector<float>& data) { return reinterpret_cast<std::byte*>(data.data()); }
 
 // What a rank makes up for itself need not be watched: the thread sanitizer takes minutes over it.
-#define COLLECTIVES_UNWATCHED __attribute__((no_sanitize("thread")))
-
-COLLECTIVES_UNWATCHED inline void add_values(int rank, float* data, std::size_t n) {
+__attribute__((no_sanitize("thread"))) inline void add_values(int rank, float* data, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i)
         data[i] += static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101);
 }

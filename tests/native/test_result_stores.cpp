@@ -63,8 +63,8 @@ TEST_CASE("what fits stays in the caches, unless with its reading it takes longe
     CHECK(around(results, work(5, 5), 2000, {100us, 70us}, {20us, 60us}) <= 50);
     around(results, work(0, 11), settled, {100us, 70us}, {50us, 60us});
     CHECK(around(results, work(0, 11), 2000, {100us, 70us}, {50us, 60us}) >= 1950);
-    around(results, work(3, 4), settled, {100us, 80us},
-           {40us, 60us});  // the shorter operation, where both cost as much
+    // The shorter operation, where both cost as much.
+    around(results, work(3, 4), settled, {100us, 80us}, {40us, 60us});
     CHECK(around(results, work(3, 4), 2000, {100us, 80us}, {40us, 60us}) >= 1950);
     // Once there is room again.
     around(results, work(0, 11), 1100, {100us, 70us}, {20us, 60us});
