@@ -18,7 +18,7 @@ from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
 from transports import registry
-from transports.cache import cache_share
+from transports.cache import caches_of_rank
 from transports.host import HostIdentity, fill_cores, home_core, oversubscribed
 from transports.transport import Listener, Place, Scope
 
@@ -164,8 +164,21 @@ def link(
         home = home_core(rank, identities)
     seat = home if returns else -1
     sockets = policy.sockets or 1
-    cache = cache_share(mine, identities)
-    group = Group(rank, len(members), name, epoch, policy.secret, policy.segment, here, seat, crowded, sockets, cache)
+    caches = caches_of_rank(mine, identities)
+    group = Group(
+        rank,
+        len(members),
+        name,
+        epoch,
+        policy.secret,
+        policy.segment,
+        here,
+        seat,
+        crowded,
+        sockets,
+        caches.second,
+        caches.last,
+    )
     try:
         doors.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):

@@ -22,7 +22,7 @@ class Executor {
     struct Settings {
         std::size_t slice = 0;  // see Workshop, as the next
         std::size_t copied = 0;
-        std::uint64_t cache = 0;   // bytes of the last one for each rank; 0 where nobody knows
+        Caches caches;             // each rank's share
         int spins = 0;             // looks before the first yield, where nobody waited for needs the core
         bool crowded = false;      // ranks outnumber cores; the same on all ranks
         int home = -1;             // the core to be on; -1 for any

@@ -13,8 +13,10 @@ namespace {
 // Outputs from this size on go around the caches, however large those are, unless that was found to be
 // slower.
 constexpr std::uint64_t around_from = 12 << 20;
-// What fits is doubtful from this size on, input and output together, and more than that up to so many times
-// as much.
+// What fits is doubtful, input and output together, from so many times the second cache on, which most of it
+// has gone through then, or from this size on where nobody knows that; and what is larger up to so many times
+// what fits.
+constexpr std::uint64_t second_caches = 4;
 constexpr std::uint64_t doubtful_from = 4 << 20;
 constexpr double doubtful_up_to = 2.5;
 
@@ -35,8 +37,10 @@ std::size_t index_of(Stores stores) { return static_cast<std::size_t>(stores); }
 
 }  // namespace
 
-ResultStores::ResultStores(std::uint64_t share, bool crowded)
-    : fitting_(share > 0 ? share / 4 * 3 : unknown_size), crowded_(crowded) {}
+ResultStores::ResultStores(Caches caches, bool crowded)
+    : fitting_(caches.last > 0 ? caches.last / 4 * 3 : unknown_size),
+      doubtful_(caches.second > 0 ? second_caches * caches.second : doubtful_from),
+      crowded_(crowded) {}
 
 bool ResultStores::fits(const Work& work) const {
     return work.out < around_from && work.in + work.out < fitting_;
@@ -45,7 +49,7 @@ bool ResultStores::fits(const Work& work) const {
 bool ResultStores::is_doubtful(const Work& work) const {
     if (!knows_caches()) return false;
     const std::uint64_t bytes = work.in + work.out;
-    if (fits(work)) return bytes >= doubtful_from;
+    if (fits(work)) return bytes >= doubtful_;
     return !crowded_ && static_cast<double>(bytes) < doubtful_up_to * static_cast<double>(fitting_);
 }
 

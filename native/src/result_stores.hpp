@@ -22,6 +22,12 @@ namespace collectives {
 
 inline constexpr std::uint64_t unknown_size = ~std::uint64_t{0};
 
+// A rank's share of the second and of the last one, bytes; 0 where nobody knows.
+struct Caches {
+    std::uint64_t second = 0;
+    std::uint64_t last = 0;
+};
+
 class ResultStores {
   public:
     using Clock = std::chrono::steady_clock;
@@ -40,10 +46,10 @@ class ResultStores {
         bool read = false;   // and what it takes to read the result afterwards
     };
 
-    // `share`: bytes of the last cache that a rank has; 0 where nobody knows. `crowded`: ranks share cores,
+    // `crowded`: ranks share cores,
     // and each leaves the caches to the next one: of what does not fit nothing stays, and nothing is tried,
     // and what may fit goes around them until both ways have been tried.
-    explicit ResultStores(std::uint64_t share = 0, bool crowded = false);
+    explicit ResultStores(Caches caches = {}, bool crowded = false);
 
     bool knows_caches() const { return fitting_ != unknown_size; }
     // How the next one writes them.
@@ -71,7 +77,8 @@ class ResultStores {
     // After a trial.
     void settle(Kept& kept) const;
 
-    std::uint64_t fitting_;  // arrays of fewer bytes stay in the caches, beside those of others
+    std::uint64_t fitting_;   // arrays of fewer bytes stay in the caches, beside those of others
+    std::uint64_t doubtful_;  // those of as many or more may not
     bool crowded_;
     std::array<Kept, 32> kept_;
     std::size_t oldest_ = 0;

@@ -14,8 +14,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::uint64_t mebi = 1 << 20;
-constexpr std::uint64_t share = 16 * mebi;  // of which arrays may have twelve
-constexpr int settled = 100;                // uses, after which trials are rare
+constexpr Caches share{mebi, 16 * mebi};  // arrays may have twelve, and fit for certain below four
+constexpr int settled = 100;              // uses, after which trials are rare
 const int program = 0;
 const int another = 0;
 
@@ -69,6 +69,24 @@ TEST_CASE("what fits stays in the caches, unless with its reading it takes longe
     // Once there is room again.
     around(results, work(0, 11), 1100, {100us, 70us}, {20us, 60us});
     CHECK(around(results, work(0, 11), 1000, {100us, 70us}, {20us, 60us}) <= 50);
+}
+
+TEST_CASE(
+    "what a second cache holds at least a quarter of is not tried, and below 4 MiB nothing where that is "
+    "unknown") {
+    const auto tries = [](Caches caches, const ResultStores::Work& work) {
+        ResultStores results(caches);
+        return around(results, work, settled, {1ms, 1ms}) > 0;
+    };
+    const Caches half{mebi / 2, 16 * mebi};
+    CHECK(tries(half, work(1, 1)));
+    CHECK(!tries(half, work(0, 1)));
+    const Caches large{2 * mebi, 16 * mebi};
+    CHECK(tries(large, work(4, 4)));
+    CHECK(!tries(large, work(3, 4)));
+    const Caches unknown{0, 16 * mebi};
+    CHECK(tries(unknown, work(2, 2)));
+    CHECK(!tries(unknown, work(1, 2)));
 }
 
 TEST_CASE("what does not fit is found in no cache, and its reading is not asked for") {
