@@ -92,6 +92,7 @@ struct Program {
     std::vector<int> sources;      // peers that it receives from, ascending
     std::optional<Exchange> flat;  // ranks that share memory may do it in a Flat
     std::size_t combines = 0;      // how many messages a step reduces at once, at most
+    bool adds_up_at_once() const { return combines + 1 == static_cast<std::size_t>(size); }  // all ranks'
 
     // One direction of a link, and the first and the last step that use it.
     struct LaneUse {

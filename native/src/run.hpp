@@ -55,6 +55,7 @@ struct Request {
 // What the runs of one executor have in common.
 struct Workshop {
     std::size_t slice = 0;           // the most that one reduction does before others get their turn
+    bool from_end = false;           // where the last reduction began that may begin at either end
     std::size_t copied = 0;          // the most that one copy does
     ResultStores results;            // how they are written
     std::shared_ptr<Arena> arena;    // memory shared with peers, or null
@@ -79,6 +80,9 @@ class Run {
     static constexpr std::uint64_t pulled_from = 32 << 10;
     // Up to so many ranks write to each peer by itself what all are to have, and leave barriers in order.
     static constexpr std::uint32_t most_apart = 4;
+
+    // Up to this size reductions of what lies there whole begin at either end by turns.
+    static constexpr std::uint64_t turned_up_to = 4 << 20;
 
     explicit Run(Workshop& workshop) : workshop_(workshop) {}
 
@@ -252,6 +256,10 @@ class Run {
                bool on_one_core);
     void recv(const Task& task, State& state);
     void reduce(const Task& task, State& state);
+    // All of it, from the end every other time: the caches still hold what came last the time before.
+    void reduce_whole(const Task& task);
+    // n bytes from `begin` on, to which `operands_` point.
+    void reduce_slice(const Task& task, std::uint64_t begin, std::size_t n);
     void reduce_together(const Task& task, State& state);
     // Do a part of the piece that is open, and get the others'; whether all of it is there.
     bool work_together(const Task& task);
@@ -262,7 +270,7 @@ class Run {
     // Whether peers know where they want what the task reduces.
     bool relays(const Task& task) const;
     // `operands_` to n bytes of the result, also where peers want them.
-    void reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n);
+    void reduce_and_relay(const Task& task, std::uint64_t begin, std::size_t n);
     // `operands_` to n bytes at all `places_` at once, around the caches; false if that cannot be.
     bool spread_streaming(const Task& task, std::size_t n) const;
     // Whether that peer gets what the task sends from the relay.

@@ -156,7 +156,7 @@ void Run::recv(const Task& task, State& state) {
 
 void Run::reduce(const Task& task, State& state) {
     const std::uint64_t unit = operation().unit();
-    std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.slice);
+    std::uint64_t n = limit(task) - state.done;
     if (n == 0 || !all_there(task, state)) return;
     operands_.clear();
     for (const Operation::Source& source : task.sources) {
@@ -168,17 +168,38 @@ void Run::reduce(const Task& task, State& state) {
             operands_.push_back(at(source.place) + state.done);
         }
     }
-    n -= n % unit;
-    if (relays(task)) {
-        reduce_and_relay(task, state.done, static_cast<std::size_t>(n));
+    if (n == task.length && n <= turned_up_to && operation().program().adds_up_at_once()) {
+        reduce_whole(task);
     } else {
-        apply(task, at(task.dst) + state.done, static_cast<std::size_t>(n), stores(task));
+        n = std::min<std::uint64_t>(n - n % unit, workshop_.slice);
+        reduce_slice(task, state.done, static_cast<std::size_t>(n));
     }
     for (const Operation::Source& source : task.sources) {
         if (source.peer >= 0) link(source.peer).consume(static_cast<std::size_t>(n));
     }
     state.done += n;
     state.there = 0;
+}
+
+void Run::reduce_whole(const Task& task) {
+    const std::uint64_t slices = (task.length + workshop_.slice - 1) / workshop_.slice;
+    if (slices > 1) workshop_.from_end = !workshop_.from_end;
+    std::ptrdiff_t before = 0;
+    for (std::uint64_t i = 0; i < slices; ++i) {
+        const std::uint64_t begin = (workshop_.from_end ? slices - 1 - i : i) * workshop_.slice;
+        const auto offset = static_cast<std::ptrdiff_t>(begin);
+        for (const std::byte*& operand : operands_) operand += offset - before;
+        before = offset;
+        reduce_slice(task, begin, std::min<std::uint64_t>(task.length - begin, workshop_.slice));
+    }
+}
+
+void Run::reduce_slice(const Task& task, std::uint64_t begin, std::size_t n) {
+    if (relays(task)) {
+        reduce_and_relay(task, begin, n);
+    } else {
+        apply(task, at(task.dst) + begin, n, stores(task));
+    }
 }
 
 void Run::apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const {
@@ -206,14 +227,14 @@ bool Run::relays(const Task& task) const {
     return relay && relay->reduction == index_of(task) && !is_in_sections();
 }
 
-void Run::reduce_and_relay(const Task& task, std::uint64_t done, std::size_t n) {
-    std::byte* const dst = at(task.dst) + done;
+void Run::reduce_and_relay(const Task& task, std::uint64_t begin, std::size_t n) {
+    std::byte* const dst = at(task.dst) + begin;
     if (!relay_.has_begun()) {
         relay_.begin(*operation().program().relay, request_.call, request_.links, task.length);
     }
     if (!relay_.is_used()) return apply(task, dst, n, stores(task));
     places_.assign(1, dst);
-    relay_.find_places(done, places_);
+    relay_.find_places(begin, places_);
     if (!is_streamed(task)) {
         apply(task, dst, n, Stores::cached);
         for (std::size_t i = 1; i < places_.size(); ++i) copy_bytes(places_[i], dst, n);

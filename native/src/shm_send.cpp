@@ -14,8 +14,9 @@ namespace {
 
 // As `direct_from_shm`, between threads of one process.
 constexpr std::size_t direct_from_thread = 4 << 10;
-// Directly read memory is handed over in pieces, so that what follows can start on the first ones.
-constexpr std::size_t direct_piece = 1 << 20;
+// What is read out of this process is handed over in pieces, so that what follows can start on the first
+// ones.
+constexpr std::size_t pulled_piece = 1 << 20;
 // Shorter pieces cost more than who waits for them gains.
 constexpr std::uint64_t smallest_piece = 16 << 10;
 
@@ -112,10 +113,12 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     if (!has_line()) return 0;
     // No piece that ranks work on together lies in two of these.
     const std::size_t slot = own_->geometry().slot_bytes;
-    n = std::min(n, std::max(direct_piece - direct_piece % slot, slot));
+    const bool pulled = is_pulled(data, n);
+    const std::size_t piece = pulled ? pulled_piece : static_cast<std::size_t>(sending_->direct_piece);
+    n = std::min(n, std::max(piece - piece % slot, slot));
     data_ = data - written_;
     direct_.push_back({line_ + 1, written_ + n});
-    if (is_pulled(data, n)) {
+    if (pulled) {
         announce(reinterpret_cast<std::uintptr_t>(data) | is_address, n);
     } else {
         announce(own_->offset_of(data), n, Staged::unsaid);
