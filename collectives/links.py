@@ -18,8 +18,8 @@ from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
 from transports import registry
-from transports.cache import caches_of_rank
-from transports.host import HostIdentity, fill_cores, home_core, oversubscribed
+from transports.cache import cache_share
+from transports.host import HostIdentity, fill_cores, home_core, oversubscribed, ranks_per_core
 from transports.transport import Listener, Place, Scope
 
 T = TypeVar("T")
@@ -164,7 +164,6 @@ def link(
         home = home_core(rank, identities)
     seat = home if returns else -1
     sockets = policy.sockets or 1
-    caches = caches_of_rank(mine, identities)
     group = Group(
         rank,
         len(members),
@@ -176,8 +175,8 @@ def link(
         seat,
         crowded,
         sockets,
-        caches.second,
-        caches.last,
+        cache_share(mine, identities),
+        ranks_per_core(mine, identities),
     )
     try:
         doors.attach(group, set(kinds) - {"self"})

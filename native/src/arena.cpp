@@ -13,13 +13,14 @@
 #include <cerrno>
 #include <new>
 
+#include "cpu.hpp"
 #include "error.hpp"
 
 namespace collectives {
 
 namespace {
 
-constexpr std::uint64_t arena_magic = 0x32616e6572614350;  // "PCarena2"
+constexpr std::uint64_t arena_magic = 0x33616e6572614350;  // "PCarena3"
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 std::byte* map_or_throw(std::size_t n, int flags, int fd) {
@@ -41,6 +42,10 @@ void initialise(Arena& arena) {
         throw_system("getrandom", errno);
     }
     header.address = reinterpret_cast<std::uintptr_t>(&header);
+    // Those of both halves leave half of the second cache to the arrays.
+    const std::size_t fitting = second_cache() / 4 / short_accumulator;
+    arena.pool_board().kept =
+        static_cast<std::uint32_t>(std::clamp(fitting, accumulators, most_accumulators));
 }
 
 // Blocks are at least a cache line, so that no two arrays share one; large ones are whole pages, so that

@@ -70,6 +70,9 @@ inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t most_slices = 64;
 inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
 inline constexpr std::size_t accumulators = 4;
+// Of ranks with cores of their own, in the same memory: the longest piece, and how many of these.
+inline constexpr std::size_t short_accumulator = 32 << 10;
+inline constexpr std::size_t most_accumulators = 16;
 
 // Where a message from a peer is wanted, see Relay.
 struct alignas(cache_line) Post {
@@ -133,7 +136,8 @@ struct PoolBoard {
     struct alignas(cache_line) Word {
         std::atomic<std::uint64_t> last;
     };
-    std::array<Word, accumulators> words;
+    std::array<Word, most_accumulators> words;
+    std::uint32_t kept;                // as many short ones stay in its owner's caches
     std::atomic<std::uint64_t> got[];  // by rank: the last piece that it has copied out
 };
 

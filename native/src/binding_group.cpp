@@ -35,8 +35,8 @@ struct Ticket {
 class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
-            std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets,
-            std::size_t second_cache, std::size_t last_cache) {
+            std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets, std::size_t cache,
+            int mates) {
         Group::Options options;
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
         if (context.size() != options.identity.group.size())
@@ -48,7 +48,9 @@ class PyGroup {
         options.identity.epoch = epoch;
         options.identity.secret.assign(secret.c_str(), secret.size());
         options.segment = segment;
-        options.caches = {second_cache, last_cache};
+        options.cache = cache;
+        if (mates < 1) throw nb::value_error("a rank is one of those on its core");
+        options.mates = mates;
         options.oversubscribed = oversubscribed;
         if (home < -1 || home >= CPU_SETSIZE) throw nb::value_error("no such core");
         options.home = home;
@@ -168,10 +170,10 @@ void add_groups(nb::module_& module) {
 
     nb::class_<PyGroup>(module, "Group")
         .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
-                      bool, int, std::size_t, std::size_t>(),
+                      bool, int, std::size_t, int>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
-             "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1,
-             "second_cache"_a = 0, "last_cache"_a = 0)
+             "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1, "cache"_a = 0,
+             "mates"_a = 1)
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("listen_inproc", &PyGroup::listen_inproc)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)

@@ -39,7 +39,8 @@ class Group {
     struct Options {
         Identity identity;
         std::size_t segment = 0;  // bytes per slice; 0: the default
-        Caches caches;            // this rank's share
+        std::size_t cache = 0;    // bytes of the last cache that this rank has; 0: unknown
+        int mates = 1;            // ranks on this rank's core, at most, itself among them
         bool oversubscribed = false;
         bool crowded = false;  // some ranks do, on some host; the same on all ranks
         int home = -1;         // the core for this rank's threads where ranks leave none to others; -1: any

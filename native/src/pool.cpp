@@ -8,9 +8,8 @@ namespace collectives {
 
 namespace {
 
-// Where each rank has a core of its own: all accumulators stay in its cache, beside the arrays.
+// Where each rank has a core of its own.
 constexpr std::size_t smallest_piece = 16 << 10;
-constexpr std::size_t largest_piece = 32 << 10;
 
 // Where ranks share cores, and so few of them that one core has nothing to do while the other one adds up a
 // whole half: it is cut in two, down to this.
@@ -32,13 +31,16 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
     : rank_(static_cast<std::size_t>(rank)),
       size_(arenas.size()),
       crowded_(crowded),
-      // Fewer where ranks share a core, whose cache they would not fit.
-      kept_(crowded ? accumulators / 2 : accumulators),
       arenas_(std::move(arenas)),
       middle_(find_middle()),
       room_(arenas_[0]->geometry().staging_bytes) {
+    const std::size_t memory = accumulators * room_;
+    if (!crowded_) room_ = std::min(room_, short_accumulator);
+    // Fewer where ranks share a core, whose cache they would not fit.
+    const std::size_t most = crowded_ ? accumulators / 2 : std::min(memory / room_, most_accumulators);
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         parts_[half].arena = arenas_[first_of(half)].get();
+        parts_[half].kept = std::clamp<std::size_t>(parts_[half].arena->pool_board().kept, 1, most);
         parts_[half].position = (rank_ + size_ - first_of(half)) % size_;
         parts_[half].copied = gets_copies(half);
     }
@@ -78,7 +80,7 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
     half_ = std::min(round_up((n + 1) / 2, cache_line), n);
     if (!crowded_) {
         // Ranks with cores of their own work one behind the other, each on another piece.
-        piece_ = std::clamp(round_up(half_ / size_, cache_line), smallest_piece, largest_piece);
+        piece_ = std::clamp(round_up(half_ / size_, cache_line), smallest_piece, short_accumulator);
     } else if (size_ <= cut_up_to) {
         piece_ = std::max(round_up((half_ + 1) / 2, cache_line), smallest_cut);
     } else {
@@ -91,15 +93,15 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
 }
 
 std::atomic<std::uint64_t>& Pool::word(std::size_t half, std::uint64_t piece) const {
-    return parts_[half].arena->pool_board().words[number(piece) % kept_].last;
+    return parts_[half].arena->pool_board().words[index(half, piece)].last;
 }
 
 std::byte* Pool::accumulator(std::size_t half, std::uint64_t piece) const {
-    return parts_[half].arena->pool_memory() + number(piece) % kept_ * room_;
+    return parts_[half].arena->pool_memory() + index(half, piece) * room_;
 }
 
 std::byte* Pool::copy_of(std::size_t half, std::uint64_t piece) const {
-    return arenas_[last_of(half)]->pool_copies() + number(piece) % kept_ * room_;
+    return arenas_[last_of(half)]->pool_copies() + index(half, piece) * room_;
 }
 
 std::size_t Pool::offset_of(std::size_t half, std::uint64_t piece) const {
@@ -116,9 +118,10 @@ bool Pool::has(std::size_t half, std::size_t rank, std::uint64_t number) const {
 }
 
 bool Pool::is_free(std::size_t half, std::uint64_t piece) const {
-    if (number(piece) <= kept_) return true;
+    const std::uint64_t kept = parts_[half].kept;
+    if (number(piece) <= kept) return true;
     for (std::size_t rank = 0; rank < size_; ++rank) {
-        if (!has(half, rank, number(piece) - kept_)) return false;
+        if (!has(half, rank, number(piece) - kept)) return false;
     }
     return true;
 }
@@ -225,7 +228,7 @@ void Pool::awaited(std::vector<int>& ranks) const {
             ranks.push_back(static_cast<int>(first_of(half)));
         } else {
             for (std::size_t rank = 0; rank < size_; ++rank) {
-                if (!has(half, rank, number(part.got) - kept_)) ranks.push_back(static_cast<int>(rank));
+                if (!has(half, rank, number(part.got) - part.kept)) ranks.push_back(static_cast<int>(rank));
             }
         }
     }

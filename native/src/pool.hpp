@@ -53,6 +53,7 @@ class Pool {
   private:
     struct Part {
         Arena* arena = nullptr;    // its accumulators
+        std::uint64_t kept = 0;    // of which so many are used
         std::size_t position = 0;  // how many ranks come before this one
         bool copied = false;       // for ranks of this one's core, by the last of them
         std::uint64_t added = 0;   // pieces
@@ -68,6 +69,10 @@ class Pool {
     bool gets_copies(std::size_t half) const;
     // The number of a half's piece.
     std::uint64_t number(std::uint64_t piece) const { return before_ + piece + 1; }
+    // Which of the accumulators is its.
+    std::size_t index(std::size_t half, std::uint64_t piece) const {
+        return number(piece) % parts_[half].kept;
+    }
     std::atomic<std::uint64_t>& word(std::size_t half, std::uint64_t piece) const;
     std::byte* accumulator(std::size_t half, std::uint64_t piece) const;
     std::byte* copy_of(std::size_t half, std::uint64_t piece) const;
@@ -86,7 +91,6 @@ class Pool {
     std::size_t rank_;
     std::size_t size_;
     bool crowded_;
-    std::uint64_t kept_;  // accumulators of a half that are used
     std::vector<std::shared_ptr<Arena>> arenas_;
     std::size_t middle_;
     std::size_t room_;  // bytes of an accumulator

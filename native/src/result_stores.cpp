@@ -14,10 +14,8 @@ namespace {
 // slower.
 constexpr std::uint64_t around_from = 12 << 20;
 // What fits is doubtful, input and output together, from so many times the second cache on, which most of it
-// has gone through then, or from this size on where nobody knows that; and what is larger up to so many times
-// what fits.
+// has gone through then; and what is larger up to so many times what fits.
 constexpr std::uint64_t second_caches = 4;
-constexpr std::uint64_t doubtful_from = 4 << 20;
 constexpr double doubtful_up_to = 2.5;
 
 // A trial is so many uses of one way on end, and then of the other. The first of them find the caches as the
@@ -39,7 +37,7 @@ std::size_t index_of(Stores stores) { return static_cast<std::size_t>(stores); }
 
 ResultStores::ResultStores(Caches caches, bool crowded)
     : fitting_(caches.last > 0 ? caches.last / 4 * 3 : unknown_size),
-      doubtful_(caches.second > 0 ? second_caches * caches.second : doubtful_from),
+      doubtful_(second_caches * caches.second),
       crowded_(crowded) {}
 
 bool ResultStores::fits(const Work& work) const {

@@ -22,7 +22,7 @@ namespace collectives {
 
 inline constexpr std::uint64_t unknown_size = ~std::uint64_t{0};
 
-// A rank's share of the second and of the last one, bytes; 0 where nobody knows.
+// A rank's share of the second and of the last one, bytes; 0 for the last one where nobody knows.
 struct Caches {
     std::uint64_t second = 0;
     std::uint64_t last = 0;
