@@ -25,7 +25,9 @@ constexpr std::array<Stores, 2> ways{Stores::cached, Stores::streaming};
 constexpr std::uint32_t looks = 8;
 constexpr std::uint32_t skipped = looks / 2;
 constexpr std::uint32_t trial = looks * ways.size();
-// The first uses find memory that nobody has touched.
+// The first uses find memory that nobody has touched. Around the caches there is no hurry: of ranks that
+// share cores each finds them full of what others have read, and through them the first calls take the
+// longest.
 constexpr std::uint32_t first_interval = 5;
 constexpr std::uint32_t second_interval = 32;
 constexpr std::uint32_t longest_interval = 512;
@@ -64,8 +66,8 @@ ResultStores::Turn ResultStores::next(const Work& work) {
     if (kept == nullptr) {
         kept = &kept_[oldest_];
         oldest_ = (oldest_ + 1) % kept_.size();
-        const Stores guess = crowded_ ? Stores::streaming : expected;
-        *kept = Kept{work, guess, first_interval};
+        *kept =
+            crowded_ ? Kept{work, Stores::streaming, second_interval} : Kept{work, expected, first_interval};
     }
     const std::uint32_t use = kept->uses++;
     if (use < kept->interval) return {kept->chosen, false};
