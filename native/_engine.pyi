@@ -111,6 +111,7 @@ class Group:
         crowded: bool = False,
         sockets: int = 1,
         cache: int = 0,
+        mates: int = 1,
     ) -> None:
         """`context`: 16 bytes naming run and communicator. `secret` may be empty (insecure).
         `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; `home`: the
