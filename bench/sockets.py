@@ -1,4 +1,4 @@
-"""Plain sockets between the ranks of one machine, with as little around them as Python allows.
+"""Plain sockets between the ranks, of one machine or several hosts, with as little around them as Python allows.
 
 Invariant: one thread drives both directions and never waits for one while the other could move; connections come
 from ranks of this communicator, which a random number proves.
@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -21,24 +22,30 @@ _PATIENCE: Final = 10.0  # seconds without a byte
 _TRIES: Final = 20  # in vain, before the kernel is asked to wait
 _TOKEN: Final = 16
 _UNDER_WAY: Final = 768 << 10  # bytes in a send buffer: as a link between processes of one machine has
+_HERE: Final = "127.0.0.1"
 
 
 class Ring:
-    """A connection from each rank to the next over loopback; between two ranks one, for both directions.
+    """A connection from each rank to the next; between two ranks one, for both directions.
 
     Made by all ranks together, of which there are at least two. Close it.
     """
 
-    def __init__(self, comm: Communicator) -> None:
-        """Raises OSError, CollectiveError. All ranks have to be on this machine, in one network namespace."""
+    def __init__(self, comm: Communicator, addresses: Sequence[str] = ()) -> None:
+        """Raises OSError, CollectiveError. `addresses`: of the ranks; over loopback, in one network namespace, if there
+        are none.
+        """
         size, rank = comm.size, comm.rank
-        with socket.create_server(("127.0.0.1", 0), backlog=16) as listener, contextlib.ExitStack() as stack:
+        places = addresses or [_HERE] * size
+        with socket.create_server((places[rank], 0), backlog=16) as listener, contextlib.ExitStack() as stack:
             token = np.frombuffer(os.urandom(_TOKEN), np.uint8).copy()
             tokens = comm.allgather(token)
             ports = comm.allgather(np.array(listener.getsockname()[1], np.int64)).tolist()
             ends = []
             if size > 2 or rank == 0:
-                out = stack.enter_context(socket.create_connection(("127.0.0.1", ports[(rank + 1) % size])))
+                out = stack.enter_context(
+                    socket.create_connection((places[(rank + 1) % size], ports[(rank + 1) % size]))
+                )
                 out.sendall(tokens[rank].tobytes())
                 ends.append(out)
             if size > 2 or rank == 1:
@@ -46,6 +53,8 @@ class Ring:
             for end in ends:
                 end.setblocking(False)
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if addresses:
+                    continue  # the kernel knows its network
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNDER_WAY)
                 with contextlib.suppress(OSError):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # does not pace

@@ -27,7 +27,7 @@ _BOOT: Final = (
 
 
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
-    """Measure with so many ranks; the exit code. Raises StartError, OSError."""
+    """Measure with so many ranks; the exit code, as of `processes`. Raises StartError, OSError."""
     told = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
     return processes("bench.rank", told, ranks, store=store, bind=bind, addresses=plan.addresses)
 
@@ -42,9 +42,13 @@ def processes(
     addresses: str = "auto",
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run `main()` of that module in so many processes; it gets `told` as JSON. Raises StartError, OSError."""
+    """Run `main()` of that module in so many processes, which gets `told` as JSON; the exit code.
+
+    128 + n where signal n told us to end, however the ranks ended then: one that has just been started fails in any
+    way. Raises StartError, OSError.
+    """
     command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(told)]
-    return launch(
+    outcome = launch(
         Job(
             command=command,
             ranks=ranks,
@@ -55,6 +59,7 @@ def processes(
             environment=environment or {},
         )
     )
+    return outcome.status if outcome.told is None else 128 + outcome.told
 
 
 def answer(module: str, told: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:

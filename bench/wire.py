@@ -3,7 +3,8 @@
 Invariant: the hosts are network namespaces of this machine, with links slow enough that the machine itself is not what
 is measured. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes: the rate is the nominal one, of all
 links of a host, of which packets of 1500 bytes leave 95.6 % for data. Algorithms, and numbers of sockets, take turns,
-so that all see the same machine.
+so that all see the same machine. With `--limits` plain sockets do, too, which send as many bytes round the hosts as an
+allreduce has to, and add nothing up.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import json
 import secrets
 import statistics
 import subprocess
+from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -75,6 +77,7 @@ def _sockets(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.option("-b", "--bytes", "nbytes", callback=_sizes, default="16M,64M", show_default=True, metavar="SIZE,…")
 @click.option("--algorithms", default=",".join(ALGORITHMS), show_default=True, metavar="NAME,…")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N")
+@click.option("--limits", "with_limits", is_flag=True, help="Print beside it what plain sockets round the hosts take.")
 @click.option("--sysctl", "settings", multiple=True, metavar="NAME=VALUE", help="A kernel parameter of every host.")
 @click.option("--json", "as_json", is_flag=True, help="Print all times instead of a table.")
 def main(
@@ -85,6 +88,7 @@ def main(
     nbytes: list[int],
     algorithms: str,
     repeats: int,
+    with_limits: bool,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -94,8 +98,18 @@ def main(
     if reason is not None:
         raise click.ClickException(reason)
     names = [name.strip() for name in algorithms.split(",")]
-    plan = {"sizes": nbytes, "algorithms": names, "sockets": sockets, "repeats": repeats}
-    longest = sum(2 * count * each * n / bandwidth for n in nbytes) * len(names) * len(sockets) * (repeats + 1)
+    if with_limits and len(texts) > 1:
+        raise click.UsageError("--limits is for one link a host: a plain socket uses one")
+    needed = [2 * (count - 1) * size // count for size in nbytes]  # bytes that leave each host at least
+    plan: dict[str, Any] = {
+        "sizes": nbytes,
+        "algorithms": names,
+        "sockets": sockets,
+        "repeats": repeats,
+        "limits": needed if with_limits else [],
+    }
+    contestants = len(names) * len(sockets) + with_limits
+    longest = sum(2 * count * each * n / bandwidth for n in nbytes) * contestants * (repeats + 1)
     environment = {"COLLECTIVES_INTERFACE": "bond"} if len(texts) > 1 else {}
     with bonded_hosts(count, texts) if environment else hosts(count, rates=texts) as made:
         try:
@@ -104,6 +118,7 @@ def main(
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="'--sysctl'") from None
         placement = [host for host in made for _ in range(each)]
+        plan["addresses"] = [next(iter(host.addresses.values())) for host in placement]
         arguments = ("-m", "bench.wire_rank", json.dumps(plan))
         try:
             secret, timeout = secrets.token_bytes(32), 60 + 2 * longest
@@ -122,11 +137,20 @@ def main(
     click.echo("time: median of the slowest rank's; sent: what leaves the host that sends most, headers and all")
     click.echo(f"\n{'bytes':>10}  {'algorithm':24}{'sockets':>7}{'ms':>9}{'of bound':>10}{'sent, of n':>12}")
     for at, (size, name, links) in enumerate(product(nbytes, names, sockets)):
-        slowest = [max(ranks) for ranks in zip(*(rank[at]["seconds"] for rank in found), strict=True)]
-        seconds = statistics.median(slowest)
+        seconds = _slowest(rank["cases"][at]["seconds"] for rank in found)
         bound = 2 * (count - 1) / count * size / bandwidth
-        sent = max(rank[at]["sent"] for rank in found) / size
+        sent = max(rank["cases"][at]["sent"] for rank in found) / size
         click.echo(f"{size:10}  {name:24}{links:7}{seconds * 1e3:9.2f}{bound / seconds:10.1%}{sent:12.3f}")
+    for at, nbytes_sent in enumerate(plan["limits"]):
+        seconds = _slowest(rank["limits"][at] for rank in found)
+        click.echo(
+            f"{nbytes[at]:10}  {'(plain sockets)':24}{1:7}{seconds * 1e3:9.2f}{nbytes_sent / bandwidth / seconds:10.1%}"
+        )
+
+
+def _slowest(ranks: Iterable[Sequence[float]]) -> float:
+    """The median over the calls, of the rank that took longest."""
+    return statistics.median(max(call) for call in zip(*ranks, strict=True))
 
 
 if __name__ == "__main__":

@@ -5,23 +5,28 @@ Invariant: results are compared in full, once for each size and algorithm, outsi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 import collectives
 from bench.loop import sample
+from bench.sockets import Ring
+
+_WRITE: Final = 256 << 10
 
 
 def main() -> None:
     """The plan is JSON in the first argument; what was found goes to standard output, as JSON."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
-    with collectives.init(timeout=600) as comm:
+    with collectives.init(timeout=600) as comm, contextlib.ExitStack() as stack:
         groups = {
             count: comm._child(0, comm.rank, f"sockets{count}", count) for count in dict.fromkeys(plan["sockets"])
         }
@@ -35,12 +40,24 @@ def main() -> None:
         ]
         x, out = (comm.empty(max(plan["sizes"]) // 4) for _ in range(2))
         x.fill(comm.rank)
+        limits: list[dict[str, Any]] = []
+        if plan["limits"]:
+            ring = stack.enter_context(contextlib.closing(Ring(comm, plan["addresses"])))
+            limits = [{"seconds": [], "call": _go_round(ring, nbytes)} for nbytes in plan["limits"]]
         for _ in range(plan["repeats"]):
+            for limit in limits:
+                limit["seconds"].extend(sample(limit["call"], comm.barrier, 1).tolist())
             for (size, name, group), case in zip(cases, found, strict=True):
                 part = slice(0, size // 4)
                 call = partial(group.allreduce, x[part], out=out[part], algorithm=name)
                 case["seconds"].extend(sample(call, group.barrier, 1).tolist())
-    print(json.dumps(found))
+    print(json.dumps({"cases": found, "limits": [limit["seconds"] for limit in limits]}))
+
+
+def _go_round(ring: Ring, nbytes: int) -> Callable[[], None]:
+    """As many bytes to the next rank, and from the one before."""
+    data, into = bytes(nbytes), bytearray(nbytes)
+    return partial(ring.exchange, data, into, _WRITE)
 
 
 def _check(comm: collectives.Communicator, size: int, name: str) -> int:

@@ -117,7 +117,8 @@ class Group:
         `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; `home`: the
         core that this rank's threads go back to when they wait in vain, -1 for none.
         `crowded`: ranks outnumber cores, on some host; the same on all ranks. `sockets`: of each link over TCP, 1 to
-        16, the same on all ranks. `cache`: bytes of the last cache that this rank has, 0 where nobody knows."""
+        16, the same on all ranks. `cache`: bytes of the last cache that this rank has, 0 where nobody knows.
+        `mates`: ranks on this rank's core, at most, itself among them."""
 
     def listen(self, scheme: str, fd: int) -> None:
         """Accept peers of `scheme` ("shm", "tcp") on this bound, listening, non-blocking socket; owns it."""

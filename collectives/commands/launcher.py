@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from collectives.commands import tunables
-from collectives.commands.supervise import Process, supervise
+from collectives.commands.supervise import Outcome, Process, supervise
 from rendezvous import secret
 
 GRACE: Final = 5.0  # seconds: a rank whose peer is gone raises PeerLost at once, and may want to save something
@@ -53,8 +53,8 @@ class Job:
     grace: float = GRACE
 
 
-def launch(job: Job) -> int:
-    """Run the job to its end; 0, or the status of the first rank that failed. Call from the main thread.
+def launch(job: Job) -> Outcome:
+    """Run the job to its end. Call from the main thread.
 
     Raises supervise.StartError if a program cannot be started, OSError if the temporary directory cannot be made.
     """

@@ -204,10 +204,10 @@ def command(
     if addresses == "auto" and same_addresses(job):
         click.echo("collectives: more ranks than cores: all have the same addresses, or --addresses random", err=True)
     try:
-        status = launch(job)
+        outcome = launch(job)
     except (StartError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    sys.exit(status)
+    sys.exit(outcome.status)
 
 
 def _need_in_common(options: dict[str, str | None]) -> None:

@@ -85,6 +85,14 @@ class End:
         return f"was killed by {_signal_name(self.signal or 0)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`status`: 0, or that of the first rank that failed. `told`: the signal that told us to end, if one did."""
+
+    status: int
+    told: signal.Signals | None
+
+
 @dataclass(slots=True)
 class _Running:
     process: Process
@@ -103,8 +111,8 @@ class _Running:
         return self.end
 
 
-def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> int:
-    """Run all to their end and return 0, or the status of the first that failed (128 + n for signal n).
+def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> Outcome:
+    """Run all to their end; the status is 0, or that of the first that failed (128 + n for signal n).
 
     After a failure the others have `grace` seconds to end by themselves, then get SIGTERM, and SIGKILL
     `TERMINATION` seconds later. Signals in `FORWARDED` go to every rank's process group; an ending signal that
@@ -137,8 +145,9 @@ class _Supervisor:
         self._deadline: _Deadline | None = None
         self._first: End | None = None
         self._asked = 0.0  # when the last ending signal came
+        self._told: signal.Signals | None = None  # the first of them
 
-    def run(self) -> int:
+    def run(self) -> Outcome:
         with contextlib.ExitStack() as stack:
             wakeups = stack.enter_context(_signals())
             watch = stack.enter_context(_watched(self._directory))
@@ -150,7 +159,7 @@ class _Supervisor:
             self._stop_leftovers()
             self._report_others()
             self._finish_writing(wakeups)
-        return self._first.status if self._first else 0
+        return Outcome(self._first.status if self._first else 0, self._told)
 
     def _finish_writing(self, wakeups: socket.socket) -> None:
         """Write what is queued; if we were told to stop, only as long as somebody reads it."""
@@ -241,6 +250,7 @@ class _Supervisor:
 
     def _asked_to_end(self, number: signal.Signals) -> None:
         before, self._asked = self._asked, time.monotonic()
+        self._told = self._told or number
         left = self._alive
         if not before:
             if left:

@@ -69,7 +69,7 @@ class Pool {
     bool gets_copies(std::size_t half) const;
     // The number of a half's piece.
     std::uint64_t number(std::uint64_t piece) const { return before_ + piece + 1; }
-    // Which of the accumulators is its.
+    // Which accumulator is its.
     std::size_t index(std::size_t half, std::uint64_t piece) const {
         return number(piece) % parts_[half].kept;
     }

@@ -22,7 +22,7 @@ namespace collectives {
 
 inline constexpr std::uint64_t unknown_size = ~std::uint64_t{0};
 
-// A rank's share of the second and of the last one, bytes; 0 for the last one where nobody knows.
+// A rank's share of its core's second cache and of the last one, bytes; 0 for that one where nobody knows.
 struct Caches {
     std::uint64_t second = 0;
     std::uint64_t last = 0;
@@ -46,9 +46,8 @@ class ResultStores {
         bool read = false;   // and what it takes to read the result afterwards
     };
 
-    // `crowded`: ranks share cores,
-    // and each leaves the caches to the next one: of what does not fit nothing stays, and nothing is tried,
-    // and what may fit goes around them until both ways have been tried.
+    // `crowded`: ranks share cores, and each leaves the caches to the next one: of what does not fit nothing
+    // stays, and nothing is tried, and what may fit goes around them until both ways have been tried.
     explicit ResultStores(Caches caches = {}, bool crowded = false);
 
     bool knows_caches() const { return fitting_ != unknown_size; }

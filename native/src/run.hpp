@@ -55,8 +55,8 @@ struct Request {
 // What the runs of one executor have in common.
 struct Workshop {
     std::size_t slice = 0;           // the most that one reduction does before others get their turn
-    bool from_end = false;           // where the last reduction began that may begin at either end
     std::size_t copied = 0;          // the most that one copy does
+    bool from_end = false;           // where the last reduction began that may begin at either end
     ResultStores results;            // how they are written
     std::shared_ptr<Arena> arena;    // memory shared with peers, or null
     std::unique_ptr<Caster> caster;  // stages what several of them read
@@ -80,7 +80,6 @@ class Run {
     static constexpr std::uint64_t pulled_from = 32 << 10;
     // Up to so many ranks write to each peer by itself what all are to have, and leave barriers in order.
     static constexpr std::uint32_t most_apart = 4;
-
     // Up to this size reductions of what lies there whole begin at either end by turns.
     static constexpr std::uint64_t turned_up_to = 4 << 20;
 

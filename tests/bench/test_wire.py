@@ -42,7 +42,28 @@ def test_keeps_every_time_as_json() -> None:
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
     assert (found["hosts"], found["ranks_per_host"], found["rates"]) == (2, 2, ["500mbit"])
-    assert [[len(case["seconds"]) for case in rank] for rank in found["ranks"]] == [[3]] * 4
+    assert [[len(case["seconds"]) for case in rank["cases"]] for rank in found["ranks"]] == [[3]] * 4
+    assert [rank["limits"] for rank in found["ranks"]] == [[]] * 4
+
+
+@needs_namespaces
+def test_plain_sockets_beside_it() -> None:
+    result = run("--hosts", "3", "-b", "256K,1M", "--algorithms", "ring", "--repeats", "2", "--limits")
+    assert result.exit_code == 0, result.output
+    *rings, small, large = result.output.splitlines()[4:]
+    assert [line.split()[1] for line in rings] == ["ring", "ring"]
+    assert small.split()[:3] == ["262144", "(plain", "sockets)"] and large.split()[:3] == [
+        "1048576",
+        "(plain",
+        "sockets)",
+    ]
+    # The bucket at the beginning of each link lets the first bytes through at once.
+    assert 0 < float(large.split()[-1].rstrip("%")) < 150
+
+
+def test_plain_sockets_use_one_link() -> None:
+    result = run("--rate", "100mbit,100mbit", "--limits")
+    assert result.exit_code == 2 and "--limits is for one link a host" in result.output
 
 
 @needs_namespaces

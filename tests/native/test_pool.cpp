@@ -110,6 +110,26 @@ TEST_CASE("sums in one place, of ranks that share two cores, side by side or not
     }
 }
 
+TEST_CASE("ranks use as many accumulators as those whose they are say") {
+    for (const auto& [first, second] : {std::pair{4U, 16U}, {16U, 5U}, {1U, 4U}, {0U, 1000U}}) {
+        World world(3, Scheme::shm, 0, false);
+        // The halves are added up in the memory of ranks 0 and 1.
+        world.ranks[0]->links().arena()->pool_board().kept = first;
+        world.ranks[1]->links().arena()->pool_board().kept = second;
+        world.each([&](int rank, Group& group) {
+            const std::size_t n = 400'001;
+            Array x(group, n, false);
+            Array y(group, n, false);
+            const auto operation = sum_of_floats(pooled(rank, 3), n);
+            for (int round = 0; round < 3; ++round) {
+                x.fill(values(rank, n));
+                run(group, operation, x, y);
+                CHECK(y.holds(total(3, n)));
+            }
+        });
+    }
+}
+
 TEST_CASE("large sums in one place, and averages") {
     for (const int size : {2, 4}) {
         World world(size, Scheme::shm);
