@@ -27,7 +27,7 @@ _BOOT: Final = (
 
 
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
-    """Measure with so many ranks; the exit code, as of `processes`. Raises StartError, OSError."""
+    """Measure with so many ranks; the exit code. Raises as `processes`."""
     told = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
     return processes("bench.rank", told, ranks, store=store, bind=bind, addresses=plan.addresses)
 
@@ -44,8 +44,8 @@ def processes(
 ) -> int:
     """Run `main()` of that module in so many processes, which gets `told` as JSON; the exit code.
 
-    128 + n where signal n told us to end, however the ranks ended then: one that has just been started fails in any
-    way. Raises StartError, OSError.
+    Raises StartError, OSError; SystemExit of 128 + n where signal n told us to end, however the ranks ended then (one
+    that has just been started fails in any way): nothing more is to be measured.
     """
     command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(told)]
     outcome = launch(
@@ -59,13 +59,15 @@ def processes(
             environment=environment or {},
         )
     )
-    return outcome.status if outcome.told is None else 128 + outcome.told
+    if outcome.told is not None:
+        sys.exit(128 + outcome.told)
+    return outcome.status
 
 
 def answer(module: str, told: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
     """What `answering` leaves on rank 0 of so many processes of that module.
 
-    Raises StartError, OSError; RuntimeError where a rank failed.
+    Raises as `processes`; RuntimeError where a rank failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         file = Path(folder) / "answer"

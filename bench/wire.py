@@ -94,12 +94,12 @@ def main(
 ) -> None:
     """Measure allreduce of float32 between hosts on slow links, and what crosses them. Needs root, ip and tc."""
     texts, bandwidth = [text for text, _ in limits], sum(each for _, each in limits)
+    if with_limits and len(texts) > 1:
+        raise click.UsageError("--limits is for one link a host: a plain socket uses one")
     reason = why_not(texts[0])
     if reason is not None:
         raise click.ClickException(reason)
     names = [name.strip() for name in algorithms.split(",")]
-    if with_limits and len(texts) > 1:
-        raise click.UsageError("--limits is for one link a host: a plain socket uses one")
     needed = [2 * (count - 1) * size // count for size in nbytes]  # bytes that leave each host at least
     plan: dict[str, Any] = {
         "sizes": nbytes,
@@ -140,12 +140,14 @@ def main(
         seconds = _slowest(rank["cases"][at]["seconds"] for rank in found)
         bound = 2 * (count - 1) / count * size / bandwidth
         sent = max(rank["cases"][at]["sent"] for rank in found) / size
-        click.echo(f"{size:10}  {name:24}{links:7}{seconds * 1e3:9.2f}{bound / seconds:10.1%}{sent:12.3f}")
-    for at, nbytes_sent in enumerate(plan["limits"]):
+        click.echo(f"{_row(size, name, links, seconds, bound)}{sent:12.3f}")
+    for at, leaving in enumerate(plan["limits"]):
         seconds = _slowest(rank["limits"][at] for rank in found)
-        click.echo(
-            f"{nbytes[at]:10}  {'(plain sockets)':24}{1:7}{seconds * 1e3:9.2f}{nbytes_sent / bandwidth / seconds:10.1%}"
-        )
+        click.echo(_row(nbytes[at], "(plain sockets)", 1, seconds, leaving / bandwidth))
+
+
+def _row(size: int, name: str, links: int, seconds: float, bound: float) -> str:
+    return f"{size:10}  {name:24}{links:7}{seconds * 1e3:9.2f}{bound / seconds:10.1%}"
 
 
 def _slowest(ranks: Iterable[Sequence[float]]) -> float:

@@ -29,11 +29,10 @@ from bench.report import ABSENT, Screen
 from bench.standing import FAIL, PASS, Cell, Session, cells
 from bench.start import start
 from bench.subcommands.options import addresses_option, names, positive, say, screen, writable
-from collectives.commands.supervise import ENDING, StartError
+from collectives.commands.supervise import StartError
 
 BUDGET: Final = 600.0
 CROWDED: Final = 0.1  # cores that others keep busy
-_ENDED: Final = tuple(128 + number for number in ENDING)
 _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 
 
@@ -124,10 +123,7 @@ def _cores() -> int:
 
 
 class Runs:
-    """Measures plans in processes of their own, and reads what they leave.
-
-    A signal that ends a run, Ctrl-C or another, ends this process with its status: nothing more is to be measured.
-    """
+    """Measures plans in processes of their own, and reads what they leave."""
 
     def __init__(self, quiet: Screen, folder: Path, addresses: str) -> None:
         self._screen: Final = quiet
@@ -140,8 +136,6 @@ class Runs:
         bind = ranks <= _cores()  # as the MPIs do by themselves
         chosen = replace(plan, json=str(self._file), addresses=self._addresses)
         code = start(chosen, self._screen, ranks, "", bind)
-        if code in _ENDED:
-            sys.exit(code)
         self.wrong |= code == 1
         if not self._file.exists():
             return None
