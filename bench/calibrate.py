@@ -26,7 +26,7 @@ from bench.start import processes
 from bench.subcommands.options import names, positive, screen, writable
 from collectives import tables
 from collectives.calibration import FULL, Outcome, calibrate
-from collectives.commands.supervise import StartError
+from collectives.commands.child import StartError
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.table import Table
 from collectives.schedule.table import text as table_text

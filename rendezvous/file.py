@@ -19,7 +19,7 @@ Because tokens never come twice, "`<old>` is still there" means "nothing has cha
 remove exact compare-and-swaps with no lock. (A directory with one entry is listed in one step, so a reader
 finds the old token or the new one, never none.) A crash leaves at most one `v.` file or `t.` directory (a token
 being prepared) that nobody refers to; opening the store removes those that are a day old, by the clock of the
-file system that dated them.
+file system that dated them. Or it leaves the empty directory of a key, which goes with the key's next removal.
 
 NFS: rename, link-free creation and rmdir are atomic on the server; opening a directory makes the client ask
 the server for its state, so every look opens the directories it depends on. Polls grow from 1 ms to 50 ms and
@@ -157,6 +157,8 @@ class FileStore:
                     found += 1
                     break
                 tries = self._yield_to_others(name, tries, deadline)
+            else:
+                _remove_if_empty(home)
         return found
 
     def close(self) -> None:
@@ -245,8 +247,7 @@ class FileStore:
         if old.startswith("x."):
             _forget(self._path(f"v.{old[2:]}"))
         if value is None:
-            with contextlib.suppress(OSError):
-                os.rmdir(home)
+            _remove_if_empty(home)
         return True
 
     def _create(self, home: str, value: bytes) -> bool:
@@ -261,8 +262,7 @@ class FileStore:
             if self._token(home) == token:
                 return True  # as in _change
             _forget(os.path.join(staging, token))
-            with contextlib.suppress(OSError):
-                os.rmdir(staging)
+            _remove_if_empty(staging)
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
                 return False
             raise self._failed(f"cannot create {os.path.basename(home)}", error) from error
@@ -293,7 +293,7 @@ class FileStore:
             with contextlib.suppress(OSError):
                 for token in os.listdir(self._path(name)):
                     _forget(self._path(os.path.join(name, token)))
-                os.rmdir(self._path(name))
+            _remove_if_empty(self._path(name))
 
     def _yield_to_others(self, key: str, tries: int, deadline: Deadline) -> int:
         """After a lost race: random pauses, since all who lost come back at the same time."""
@@ -318,3 +318,8 @@ class FileStore:
 def _forget(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
+
+
+def _remove_if_empty(directory: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)

@@ -19,7 +19,7 @@ from bench.exits import FAILED, REFUTED
 from bench.order import Order
 from bench.report import Progress
 from bench.subcommands.options import numbers, positive, screen, size, writable
-from collectives.commands.supervise import StartError
+from collectives.commands.child import StartError
 from collectives.schedule.conditions import COLLECTIVES
 from native.errors import CollectiveError
 from transports import registry

@@ -27,8 +27,8 @@ from bench.report import Screen
 from bench.start import start
 from bench.subcommands.options import addresses_option, names, positive, say, screen, size, writable
 from bench.traces import TRACES
+from collectives.commands.child import StartError
 from collectives.commands.run import STORES
-from collectives.commands.supervise import StartError
 from collectives.init import check_segment
 from native.errors import CollectiveError
 from rendezvous.bootstrap import bootstrap

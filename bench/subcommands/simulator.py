@@ -24,8 +24,8 @@ from bench.simulator import fastest, measure
 from bench.subcommands.options import numbers, positive, screen, size, writable
 from collectives import tables
 from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit
+from collectives.commands.child import StartError
 from collectives.commands.machine import this_machine
-from collectives.commands.supervise import StartError
 from native.errors import CollectiveError
 from transports import registry
 

@@ -29,7 +29,7 @@ from bench.report import ABSENT, Screen
 from bench.standing import FAIL, PASS, Cell, Session, cells
 from bench.start import start
 from bench.subcommands.options import addresses_option, names, positive, say, screen, writable
-from collectives.commands.supervise import StartError
+from collectives.commands.child import StartError
 
 BUDGET: Final = 600.0
 CROWDED: Final = 0.1  # cores that others keep busy

@@ -2,7 +2,7 @@
 
 Invariant: it acts exactly when its standard input ends without the word "done", which is when the launcher has
 died without doing this itself. It runs as a script of its own, in a session of its own, and imports nothing of
-this package. The ranks themselves die with the launcher (see `supervise`); this gets the processes that they
+this package. The ranks themselves die with the launcher (see `child`); this gets the processes that they
 started, and the job's secret.
 
     python -I -S janitor.py DIRECTORY      standard input: a process group's number per line

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from collectives.commands import tunables
-from collectives.commands.supervise import Outcome, Process, supervise
+from collectives.commands.child import Process
+from collectives.commands.supervise import Outcome, supervise
 from rendezvous import secret
 
 GRACE: Final = 5.0  # seconds: a rank whose peer is gone raises PeerLost at once, and may want to save something
@@ -56,7 +57,7 @@ class Job:
 def launch(job: Job) -> Outcome:
     """Run the job to its end. Call from the main thread.
 
-    Raises supervise.StartError if a program cannot be started, OSError if the temporary directory cannot be made.
+    Raises child.StartError if a program cannot be started, OSError if the temporary directory cannot be made.
     """
     directory = tempfile.mkdtemp(prefix="collectives-")  # mode 0700
     try:

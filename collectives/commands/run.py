@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import click
 
 from collectives.commands.addresses import ADDRESSES
+from collectives.commands.child import StartError
 from collectives.commands.launcher import GRACE, PER_RANK, Job, chooses_threads, launch, same_addresses
-from collectives.commands.supervise import StartError
 from native.errors import AuthError
 from rendezvous import secret
 from rendezvous.store import SCHEMES

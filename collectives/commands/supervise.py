@@ -9,23 +9,21 @@ one loop; nothing in it blocks but `poll`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-import termios
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 
-from collectives.commands import addresses, janitor
+from collectives.commands import janitor
+from collectives.commands.child import Child, End, Process
 from collectives.commands.output import Console, Stream, colourful, mark
 
 FORWARDED: Final = (
@@ -40,49 +38,6 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 REPEATED: Final = 0.5  # seconds within which a second ending signal is the same wish: timeout(1) sends two at once
 UNREAD: Final = 1.0  # seconds for which output is offered to a reader that does not read, once we have to stop
 TERMINATION: Final = 3.0  # seconds between SIGTERM and SIGKILL
-_PR_SET_PDEATHSIG: Final = 1
-
-
-class StartError(Exception):
-    """A rank's program could not be started; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """What to start for one rank: its number, program, environment, and the cores it may use (None: all).
-
-    `same_addresses`: it has its code and data where all processes of that program started so have them.
-    """
-
-    rank: int
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    cores: frozenset[int] | None = None
-    same_addresses: bool = False
-    reads_input: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a rank ended: `code` is the exit code, or None after `signal`."""
-
-    code: int | None
-    signal: int | None
-    after: float
-
-    @property
-    def failed(self) -> bool:
-        return self.code != 0
-
-    @property
-    def status(self) -> int:
-        """What a shell would report."""
-        return 128 + (self.signal or 0) if self.code is None else self.code
-
-    def __str__(self) -> str:
-        if self.code is not None:
-            return f"exited with code {self.code}"
-        return f"was killed by {_signal_name(self.signal or 0)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +48,6 @@ class Outcome:
     told: signal.Signals | None
 
 
-@dataclass(slots=True)
-class _Running:
-    process: Process
-    popen: subprocess.Popen[bytes]
-    started: float
-    end: End | None = None
-
-    def poll(self) -> End | None:
-        """How it ended, if it has. Leaves it as a zombie: its number stays taken."""
-        status = os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if status is None:
-            return None
-        exited = status.si_code == os.CLD_EXITED
-        after = time.monotonic() - self.started
-        self.end = End(status.si_status if exited else None, None if exited else status.si_status, after)
-        return self.end
-
-
 def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> Outcome:
     """Run all to their end; the status is 0, or that of the first that failed (128 + n for signal n).
 
@@ -118,7 +55,7 @@ def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, gra
     `TERMINATION` seconds later. Signals in `FORWARDED` go to every rank's process group; an ending signal that
     is repeated kills. `directory` is removed at the end. Call from the main thread.
 
-    Raises StartError.
+    Raises child.StartError.
     """
     return _Supervisor(processes, directory, prefix, grace).run()
 
@@ -140,7 +77,7 @@ class _Supervisor:
         self._prefix = prefix
         self._grace = grace
         self._console = Console()
-        self._ranks: list[_Running] = []
+        self._ranks: list[Child] = []
         self._streams: list[Stream] = []
         self._deadline: _Deadline | None = None
         self._first: End | None = None
@@ -171,29 +108,22 @@ class _Supervisor:
                 break
 
     @property
-    def _alive(self) -> list[_Running]:
+    def _alive(self) -> list[Child]:
         return [rank for rank in self._ranks if rank.end is None]
 
     def _start(self, process: Process, watch: IO[bytes]) -> None:
         ends = [os.pipe() for _ in self._console.sinks]
         try:
-            popen = subprocess.Popen(
-                process.command,
-                env=process.environment,
-                stdin=None if process.reads_input else subprocess.DEVNULL,
-                stdout=ends[0][1],
-                stderr=ends[1][1],
-                preexec_fn=_before_exec(process.cores, process.same_addresses),  # noqa: PLW1509 (see there)
-            )
-        except (OSError, subprocess.SubprocessError) as error:
+            child = Child.start(process, stdout=ends[0][1], stderr=ends[1][1])
+        except BaseException:
             for read, _ in ends:
                 os.close(read)
-            raise StartError(f"rank {process.rank} could not be started: {error}") from error
+            raise
         finally:
             for _, write in ends:
                 os.close(write)
-        self._ranks.append(_Running(process, popen, time.monotonic()))
-        _tell(watch, b"%d\n" % popen.pid)
+        self._ranks.append(child)
+        _tell(watch, b"%d\n" % child.pid)
         width = len(str(max(p.rank for p in self._processes)))
         for (read, _), sink in zip(ends, self._console.sinks, strict=True):
             os.set_blocking(read, False)
@@ -269,7 +199,7 @@ class _Supervisor:
             return
         self._first = failed[0]
         rank = next(rank for rank in self._ranks if rank.end is self._first)
-        text = f"rank {rank.process.rank} (process {rank.popen.pid}) {rank.end} after {self._first.after:.1f} s"
+        text = f"rank {rank.process.rank} (process {rank.pid}) {rank.end} after {self._first.after:.1f} s"
         if self._first.signal == signal.SIGKILL and not self._asked:
             text += "; where memory runs out, the kernel does this (see dmesg)"
         self._console.say(text)
@@ -290,17 +220,17 @@ class _Supervisor:
     def _send(self, number: signal.Signals) -> None:
         for rank in self._alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(rank.popen.pid, number)
+                os.killpg(rank.pid, number)
 
     def _stop_leftovers(self) -> None:
         """The ranks have ended; end what they left running, and take the last output."""
-        janitor.sweep([rank.popen.pid for rank in self._ranks], self._directory)
+        janitor.sweep([rank.pid for rank in self._ranks], self._directory)
         for stream in self._streams:
             stream.drain()
 
     def _report_others(self) -> None:
         """One line for each way in which ranks failed after the first."""
-        ways: dict[str, list[_Running]] = {}
+        ways: dict[str, list[Child]] = {}
         for rank in self._ranks:
             if rank.end is not None and rank.end.failed and rank.end is not self._first:
                 ways.setdefault(str(rank.end), []).append(rank)
@@ -309,55 +239,20 @@ class _Supervisor:
 
     def _sweep(self) -> None:
         """The last resort and the last step: nothing is left, and process numbers are free again."""
-        janitor.sweep([rank.popen.pid for rank in self._ranks], self._directory)
+        janitor.sweep([rank.pid for rank in self._ranks], self._directory)
         for rank in self._ranks:
-            rank.popen.wait()
+            rank.reap()
         for stream in self._streams:
             stream.close()
 
 
-def _these(ranks: Sequence[_Running]) -> str:
+def _these(ranks: Sequence[Child]) -> str:
     numbers = sorted(rank.process.rank for rank in ranks)
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     if numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2:
         return f"ranks {numbers[0]} to {numbers[-1]}"
     return f"ranks {', '.join(map(str, numbers))}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
-def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable[[], None]:
-    """What a child does between fork and exec: ask to die with us, leave the terminal, and keep to its cores.
-
-    A process group of its own, and no terminal: so it may read ours, and Ctrl-C reaches it through us alone. It stays
-    in our session, because Linux shares processor time out between sessions first (autogroup), and a rank that yields
-    gives its core to ranks of its own session only.
-    No other thread of this process runs Python, so the child may do so here.
-    """
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    us = os.getpid()
-
-    def before_exec() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != us:  # we died before the kernel knew
-            os._exit(128 + signal.SIGKILL)
-        os.setpgid(0, 0)
-        with contextlib.suppress(OSError):  # there is none
-            terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-            fcntl.ioctl(terminal, termios.TIOCNOTTY)
-            os.close(terminal)
-        if cores is not None:
-            os.sched_setaffinity(0, cores)
-        if same_addresses:
-            addresses.choose(same=True)
-
-    return before_exec
 
 
 @contextlib.contextmanager

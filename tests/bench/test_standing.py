@@ -20,7 +20,7 @@ from bench.peers import NAMES
 from bench.plan import Plan, cases
 from bench.standing import LONGEST, SHORTEST, Session, cells, figures
 from tests.bench.running import environment
-from tests.rendezvous.threads import eventually
+from tests.waiting import eventually
 
 SETTINGS = 9  # in which something is measured
 LINE = Line("shm", "plain", 2, "allreduce", ("openmpi", "impi"), (0.5, 1.0, 0.7), near=(0.5, 0.8, 0.7))

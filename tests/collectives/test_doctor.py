@@ -232,13 +232,19 @@ def test_redis_with_a_wrong_password(redis_password: RedisServer) -> None:
     assert "guessed" not in done.stdout
 
 
-def test_no_server_is_an_error_by_the_deadline(unused_port: int) -> None:
-    _, report = run("--store", f"redis://127.0.0.1:{unused_port}")
-    assert f"127.0.0.1:{unused_port}" in problem(report, "store") and "refused" in problem(report, "store")
+def test_no_server_is_an_error_by_the_deadline() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        _, report = run("--store", f"redis://{address}")
+    assert address in problem(report, "store") and "refused" in problem(report, "store")
 
 
-def test_a_store_that_rank_0_will_serve(unused_port: int) -> None:
-    _, report = run("--store", f"tcp://127.0.0.1:{unused_port}")
+def test_a_store_that_rank_0_will_serve() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    _, report = run("--store", f"tcp://127.0.0.1:{port}")
     assert report["sections"]["store"]["served by"] == "rank 0, on this host, once the job starts"
 
 
@@ -261,14 +267,6 @@ def test_urls_that_are_wrong(url: str) -> None:
 
 def test_mpi_needs_its_job() -> None:
     assert "mpiexec" in run("--store", "mpi://")[1]["sections"]["store"]["tried"]
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 # --- what a kernel says, from a made-up root

@@ -24,6 +24,7 @@ import pytest
 from collectives.commands import main as cli
 from collectives.commands import tunables
 from collectives.commands.supervise import REPEATED
+from tests.waiting import eventually
 
 ROOT = Path(cli.__file__).parents[2]
 ENTRY = "from collectives.commands.main import main; main(prog_name='collectives')"
@@ -105,13 +106,6 @@ def start() -> Iterator[Start]:
     for process in started:
         process.kill()
         process.communicate(timeout=DEADLINE)
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < end, f"never happened: {what}"
-        time.sleep(0.005)
 
 
 def gone(pid: int) -> bool:
@@ -372,7 +366,7 @@ def test_background_children_of_a_rank_end_with_the_job(start: Start) -> None:
     launcher = start("-n", "2", "sh", "-c", "sleep 1000 & echo $!")
     pids = numbers(launcher, 2)
     assert finish(launcher)[0] == 0
-    until(lambda: all(gone(pid) for pid in pids), "background children end")
+    assert eventually(lambda: all(gone(pid) for pid in pids), DEADLINE), "background children end"
 
 
 def test_killing_the_launcher_leaves_nothing(start: Start) -> None:
@@ -384,8 +378,8 @@ def test_killing_the_launcher_leaves_nothing(start: Start) -> None:
     folder = Path(next(line for line in lines if not line.isdecimal()))
     assert len(pids) == 4 and folder.is_dir()
     launcher.kill()
-    until(lambda: all(gone(pid) for pid in pids), "the ranks and their children end")
-    until(lambda: not folder.exists(), "the private directory is removed")
+    assert eventually(lambda: all(gone(pid) for pid in pids), DEADLINE), "the ranks and their children end"
+    assert eventually(lambda: not folder.exists(), DEADLINE), "the private directory is removed"
 
 
 def test_a_program_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:

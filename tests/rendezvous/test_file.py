@@ -14,7 +14,7 @@ import pytest
 from native.errors import StoreError
 from rendezvous.file import FileStore
 from tests.rendezvous.processes import python
-from tests.rendezvous.threads import eventually
+from tests.waiting import eventually
 
 
 def test_processes_add_and_none_is_lost(tmp_path: Path) -> None:
@@ -184,6 +184,9 @@ def test_foreign_files_do_no_harm(tmp_path: Path) -> None:
     assert store.compare_set("a", None, b"1") == b"1"
     assert store.delete(["a"]) == 1
     assert sorted(os.listdir(tmp_path)) == ["README", "t.leftover", "v.leftover"]
+    (tmp_path / "k.a").mkdir()
+    assert store.delete(["a"]) == 0
+    assert not (tmp_path / "k.a").exists()
     store.close()
 
 

@@ -17,7 +17,8 @@ from rendezvous.store import Store
 from rendezvous.tcp import TcpStore
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.groups import Rank, check_formed, job, meet
-from tests.rendezvous.threads import background, eventually, together
+from tests.rendezvous.threads import background, together
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("secret", [None, b"s" * 32], ids=["open", "secret"])

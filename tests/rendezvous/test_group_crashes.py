@@ -29,7 +29,8 @@ from tests.redis_server import start_redis
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.groups import VERSION, Rank, check_formed, job, meet
 from tests.rendezvous.processes import python
-from tests.rendezvous.threads import background, eventually
+from tests.rendezvous.threads import background
+from tests.waiting import eventually
 
 CHILD = """
 import sys, threading

@@ -14,7 +14,8 @@ from rendezvous._records import Hello, Scope, parse_door, parse_hello
 from rendezvous.group import Membership, form
 from rendezvous.memory import MemoryStore
 from tests.rendezvous.groups import VERSION, Rank
-from tests.rendezvous.threads import background, eventually
+from tests.rendezvous.threads import background
+from tests.waiting import eventually
 
 
 def test_forged_documents_are_not_believed() -> None:

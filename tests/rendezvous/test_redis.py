@@ -15,7 +15,8 @@ from native.errors import OpTimeout, StoreError
 from rendezvous.redis import RedisStore
 from rendezvous.store import open_store
 from tests.redis_server import RedisServer, start_redis
-from tests.rendezvous.threads import background, eventually, together
+from tests.rendezvous.threads import background, together
+from tests.waiting import eventually
 
 
 @pytest.fixture

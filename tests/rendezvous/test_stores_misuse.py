@@ -12,7 +12,8 @@ import pytest
 from native.errors import OpTimeout, StoreError
 from rendezvous.store import MAX_KEY, Store
 from tests.rendezvous.backends import Backend
-from tests.rendezvous.threads import background, eventually, together
+from tests.rendezvous.threads import background, together
+from tests.waiting import eventually
 
 SLACK = 5.0  # seconds a loaded machine may take for what should take none
 

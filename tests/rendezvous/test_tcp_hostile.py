@@ -16,7 +16,8 @@ from rendezvous.store import open_store
 from rendezvous.tcp import TcpStore
 from tests.rendezvous.dialing import SECRET, dial, dial_and_enter, is_closed, read
 from tests.rendezvous.processes import python
-from tests.rendezvous.threads import background, eventually, together
+from tests.rendezvous.threads import background, together
+from tests.waiting import eventually
 
 # -- secrets
 

@@ -67,13 +67,3 @@ def background(function: Callable[[], T]) -> tuple[threading.Thread, Outcome[T]]
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, outcome
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether `condition` comes true in time; for what happens in threads that tell nobody."""
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True

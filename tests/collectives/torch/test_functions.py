@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from collectives.communicator import Communicator
 from native.errors import Aborted
 from tests.collectives.groups import outcomes, ranks
+from tests.waiting import eventually
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -27,9 +27,7 @@ def test_allreduce_in_all_its_forms() -> None:
         assert ct.allreduce(x.t(), "max", comm=comm).tolist() == [[3.0, 9.0], [6.0, 12.0]]
         handle = ct.allreduce_async(x, "sum", comm=comm)
         assert ct.synchronize(handle).tolist() == [[6.0, 12.0], [18.0, 24.0]]
-        until = time.monotonic() + 30
-        while not ct.poll(handle):
-            assert time.monotonic() < until
+        assert eventually(lambda: ct.poll(handle), 30)
         turned = x.clone().t()
         assert ct.allreduce_async_(turned, "sum", comm=comm).wait() is turned
         assert turned.tolist() == [[6.0, 18.0], [12.0, 24.0]]

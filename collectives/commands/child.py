@@ -1,0 +1,141 @@
+"""One rank's process: what to start, how it is started, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from collectives.commands import addresses
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class StartError(Exception):
+    """A rank's program could not be started; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What to start for one rank: its number, program, environment, and the cores it may use (None: all).
+
+    `same_addresses`: it has its code and data where all processes of that program started so have them.
+    """
+
+    rank: int
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    cores: frozenset[int] | None = None
+    same_addresses: bool = False
+    reads_input: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a rank ended: `code` is the exit code, or None after `signal`."""
+
+    code: int | None
+    signal: int | None
+    after: float
+
+    @property
+    def failed(self) -> bool:
+        return self.code != 0
+
+    @property
+    def status(self) -> int:
+        """What a shell would report."""
+        return 128 + (self.signal or 0) if self.code is None else self.code
+
+    def __str__(self) -> str:
+        if self.code is not None:
+            return f"exited with code {self.code}"
+        return f"was killed by {_signal_name(self.signal or 0)}"
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that was started, the leader of a process group; `end` is None while it runs."""
+
+    process: Process
+    popen: subprocess.Popen[bytes]
+    started: float
+    end: End | None = None
+
+    @classmethod
+    def start(cls, process: Process, *, stdout: int, stderr: int) -> Child:
+        """Start it, writing to these two descriptors. Raises StartError."""
+        try:
+            popen = subprocess.Popen(
+                process.command,
+                env=process.environment,
+                stdin=None if process.reads_input else subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                preexec_fn=_before_exec(process.cores, process.same_addresses),  # noqa: PLW1509 (see there)
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise StartError(f"rank {process.rank} could not be started: {error}") from error
+        return cls(process, popen, time.monotonic())
+
+    @property
+    def pid(self) -> int:
+        """Its number, and its group's. Nobody else's before `reap`."""
+        return self.popen.pid
+
+    def reap(self) -> None:
+        """Wait for its end and let its number go."""
+        self.popen.wait()
+
+    def poll(self) -> End | None:
+        """How it ended, if it has. Leaves it as a zombie: its number stays taken."""
+        status = os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if status is None:
+            return None
+        exited = status.si_code == os.CLD_EXITED
+        after = time.monotonic() - self.started
+        self.end = End(status.si_status if exited else None, None if exited else status.si_status, after)
+        return self.end
+
+
+def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable[[], None]:
+    """What a child does between fork and exec: ask to die with us, leave the terminal, and keep to its cores.
+
+    A process group of its own, and no terminal: so it may read ours, and Ctrl-C reaches it through us alone. It stays
+    in our session, because Linux shares processor time out between sessions first (autogroup), and a rank that yields
+    gives its core to ranks of its own session only.
+    No other thread of this process runs Python, so the child may do so here.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    us = os.getpid()
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != us:  # we died before the kernel knew
+            os._exit(128 + signal.SIGKILL)
+        os.setpgid(0, 0)
+        with contextlib.suppress(OSError):  # there is none
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+            os.close(terminal)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+        if same_addresses:
+            addresses.choose(same=True)
+
+    return before_exec
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
