@@ -152,13 +152,9 @@ class FileStore:
         for name in names:
             home = self._home(name)
             tries = 0
-            while (token := self._token(home)) is not None:
-                if self._change(home, token, None):
-                    found += 1
-                    break
+            while not self._change(home, token := self._token(home), None):
                 tries = self._yield_to_others(name, tries, deadline)
-            else:
-                _remove_if_empty(home)
+            found += token is not None
         return found
 
     def close(self) -> None:
@@ -226,8 +222,11 @@ class FileStore:
     def _change(self, home: str, old: str | None, value: bytes | None) -> bool:
         """Make the key's token `old` (None: absent) one for `value` (None: absent); False if it is not `old`."""
         self._check_open()
+        if old is None and value is not None:
+            return self._create(home, value)
         if old is None:
-            return value is None or self._create(home, value)
+            _remove_if_empty(home)  # as whoever was killed before doing so has left it
+            return True
         new = secrets.token_hex(12)
         fresh = self._path(f"v.{new}")
         try:

@@ -63,7 +63,7 @@ def start_redis(
     if program is None:
         pytest.skip("redis-server is not installed (Debian and Ubuntu: apt install redis-server)")
     for _ in range(5):  # Redis cannot be handed a bound socket, so somebody may be quicker
-        number = port or _free_port()
+        number = port or free_port()
         options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
         options += ["--requirepass", password] if password is not None else []
         options += _tls_options(number, certificates) if certificates is not None else ["--port", str(number)]
@@ -153,7 +153,8 @@ def _tls_options(port: int, folder: Path) -> Sequence[str]:
     return options
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody uses yet, for who cannot be handed a bound socket."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         number: int = probe.getsockname()[1]

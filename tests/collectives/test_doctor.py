@@ -23,7 +23,7 @@ from collectives.commands import main as cli
 from collectives.commands.checks import without_password
 from rendezvous import secret
 from rendezvous.tcp import TcpStore
-from tests.redis_server import PASSWORD, RedisServer
+from tests.redis_server import PASSWORD, RedisServer, free_port
 
 ROOT = Path(cli.__file__).parents[2]
 ENTRY = "from collectives.commands.main import main; main(prog_name='collectives')"
@@ -241,10 +241,7 @@ def test_no_server_is_an_error_by_the_deadline() -> None:
 
 
 def test_a_store_that_rank_0_will_serve() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-    _, report = run("--store", f"tcp://127.0.0.1:{port}")
+    _, report = run("--store", f"tcp://127.0.0.1:{free_port()}")
     assert report["sections"]["store"]["served by"] == "rank 0, on this host, once the job starts"
 
 
