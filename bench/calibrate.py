@@ -27,6 +27,7 @@ from bench.subcommands.options import names, positive, screen, writable
 from collectives import tables
 from collectives.calibration import FULL, Outcome, calibrate
 from collectives.commands.child import StartError
+from collectives.commands.options import Names
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.table import Table
 from collectives.schedule.table import text as table_text
@@ -65,9 +66,9 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 
 @click.command("calibrate")
-@click.argument("collective", nargs=-1, type=click.Choice(FULL.collectives), metavar="[COLLECTIVE]...")
+@click.argument("collective", nargs=-1, type=Names(FULL.collectives), metavar="[COLLECTIVE]...")
 @click.option(
-    "-n", "--ranks", type=click.IntRange(min=2), metavar="N", help=f"Ranks to start here.  [default: {RANKS}]"
+    "-n", "-np", "--ranks", type=click.IntRange(min=2), metavar="N", help=f"Ranks to start here.  [default: {RANKS}]"
 )
 @click.option("--transport", envvar="COLLECTIVES_TRANSPORT", metavar="NAME", help="auto, shm, tcp, ...")
 @click.option(

@@ -19,6 +19,7 @@ from bench.traces import gradients
 from collectives.algorithms import registry
 from collectives.arrays import NAMES, dtype_of
 from native import _engine
+from native.spelling import hint
 
 ALIASES: Final = {"half": "float16", "float": "float32", "double": "float64", "bf16": "bfloat16"}
 DTYPES: Final = tuple(NAMES.values())
@@ -149,7 +150,7 @@ def _dtypes(plan: Plan, kind: Kind) -> tuple[str, ...]:
     names = DTYPES if "all" in plan.dtypes else plan.dtypes
     for name in names:
         if name not in DTYPES:
-            raise ValueError(f"there is no dtype {name!r}; there are all, {', '.join(DTYPES)}")
+            raise ValueError(f"there is no dtype {name!r}{hint(name, DTYPES)}; there are all, {', '.join(DTYPES)}")
     return tuple(dict.fromkeys(names))
 
 
@@ -161,7 +162,7 @@ def _ops(plan: Plan, kind: Kind, dtype: str) -> tuple[str, ...]:
     names = OPS if every else plan.ops
     for name in names:
         if name not in OPS:
-            raise ValueError(f"there is no op {name!r}; there are all, {', '.join(OPS)}")
+            raise ValueError(f"there is no op {name!r}{hint(name, OPS)}; there are all, {', '.join(OPS)}")
     fitting = tuple(o for o in dict.fromkeys(names) if _engine.supports(_engine.DTYPES[dtype], _engine.OPS[o]))
     if len(fitting) < len(set(names)) and not every and "all" not in plan.dtypes:
         missing = ", ".join(o for o in names if o not in fitting)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import sizes
+from collectives.plotting import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS: Final = (".svg", ".png", ".pdf")
-MISSING: Final = "drawing needs matplotlib: pip install 'pycollectives[plot]'"
 _OURS: Final = ("out-of-place", "in-place")
 _PANELS: Final = (("time, median (us)", "seconds", 1e6), ("bus bandwidth (GB/s)", "busbw", 1.0))
 
@@ -30,11 +28,6 @@ class Curve:
     label: str
     contestant: str
     points: tuple[tuple[int, float, float], ...]  # bytes, seconds, GB/s
-
-
-def available() -> bool:
-    """Whether there is matplotlib."""
-    return find_spec("matplotlib") is not None
 
 
 def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
@@ -66,10 +59,9 @@ def _label(result: dict[str, Any], name: str, results: list[dict[str, Any]]) -> 
 
 def plot(document: dict[str, Any], file: str | os.PathLike[str]) -> None:
     """Draw it into a file, whose suffix says in which format. ImportError without matplotlib; OSError."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError(MISSING) from None
+    require()
+    from matplotlib.figure import Figure
+
     groups = curves(document["results"])
     limits = set(document["arguments"]["limits"])
     figure = Figure(figsize=(13, 1 + 4.2 * max(1, len(groups))), layout="constrained")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives import device
+from native.spelling import hint
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Dtype: TypeAlias = "np.dtype[Any]"
@@ -68,7 +69,9 @@ def dtype_of(dtype: Any) -> Dtype:
     try:
         found = _BY_NAME[dtype] if isinstance(dtype, str) and dtype in _BY_NAME else np.dtype(dtype)
     except TypeError as error:
-        raise TypeError(f"dtype {dtype!r} is not supported; there are {', '.join(_BY_NAME)}") from error
+        raise TypeError(
+            f"dtype {dtype!r} is not supported{hint(dtype, _BY_NAME)}; there are {', '.join(_BY_NAME)}"
+        ) from error
     check_dtype(found, "dtype")
     return found
 

@@ -36,6 +36,7 @@ from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.table import ANY_RANKS, ANY_SIZE, LONGEST, Row, Situation, Table, join, parse
 from collectives.tables import Machine
 from native.errors import ConfigMismatch
+from native.spelling import hint
 
 if TYPE_CHECKING:
     from collectives.calls import Deadline
@@ -69,7 +70,7 @@ def wish(rank: int, table: TableLike | None, calibrate: str | None, env: Mapping
     mode = calibrate or environment.get("COLLECTIVES_CALIBRATE") or "auto"
     if mode not in MODES:
         what = "calibrate" if calibrate else "COLLECTIVES_CALIBRATE"
-        raise ValueError(f"{what}={mode!r} is none of {', '.join(MODES)}")
+        raise ValueError(f"{what}={mode!r} is none of {', '.join(MODES)}{hint(mode, MODES)}")
     return Wish(_given(table, environment), mode) if rank == 0 else Wish(Table(()), mode)
 
 

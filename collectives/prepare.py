@@ -22,6 +22,7 @@ from collectives.schedule.layout import Layout
 from collectives.schedule.select import select
 from collectives.schedule.table import Row, Situation, Table
 from native import _engine
+from native.spelling import hint
 
 Parts: TypeAlias = "int | tuple[int, ...]"  # elements in equal shares, or the elements of each rank's part
 
@@ -191,7 +192,7 @@ def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
     try:
         code = _engine.OPS[op]
     except KeyError:
-        raise ValueError(f"unknown op {op!r}; there are {', '.join(_engine.OPS)}") from None
+        raise ValueError(f"unknown op {op!r}{hint(op, _engine.OPS)}; there are {', '.join(_engine.OPS)}") from None
     except TypeError:
         raise TypeError(f"op must be a name, not {op!r}") from None
     if not _engine.supports(_engine.DTYPES[name], code):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from native.errors import TransportUnavailable
+from native.spelling import hint
 from transports.inproc import InprocTransport
 from transports.shm import ShmTransport
 from transports.tcp import TcpTransport
@@ -47,7 +48,8 @@ def transport(scheme: str) -> Transport:
         return found
     if scheme in _OPTIONAL:
         raise TransportUnavailable(f"transport {scheme!r} is not part of this installation of pycollectives")
-    raise ValueError(f"unknown transport {scheme!r}; there are auto, {', '.join(schemes())}")
+    names = ("auto", *schemes())
+    raise ValueError(f"unknown transport {scheme!r}{hint(scheme, names)}; there are {', '.join(names)}")
 
 
 def available(scheme: str) -> str | None:

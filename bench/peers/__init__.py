@@ -83,7 +83,9 @@ class Peer(Protocol):
 def peer(name: str) -> Peer:
     """The module of a peer that can be installed; ValueError lists those there are."""
     if name not in NAMES:
-        raise ValueError(f"there is no peer {name!r}; there are {', '.join(NAMES)}")
+        from native.spelling import hint  # workers, which have NumPy only, import this file
+
+        raise ValueError(f"there is no peer {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
     return system(name)
 
 

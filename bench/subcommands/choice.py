@@ -20,13 +20,14 @@ from bench.order import Order
 from bench.report import Progress
 from bench.subcommands.options import numbers, positive, screen, size, writable
 from collectives.commands.child import StartError
+from collectives.commands.options import Names
 from collectives.schedule.conditions import COLLECTIVES
 from native.errors import CollectiveError
 from transports import registry
 
 
 @click.command("choice")
-@click.argument("collective", nargs=-1, type=click.Choice(COLLECTIVES), metavar="[COLLECTIVE]...")
+@click.argument("collective", nargs=-1, type=Names(COLLECTIVES), metavar="[COLLECTIVE]...")
 @click.option("-n", "--ranks", "counts", default="2,4,8", callback=numbers, metavar="N,...", show_default=True)
 @click.option("-b", "--minbytes", callback=size, default="8", show_default=True, metavar="SIZE", help="Smallest size.")
 @click.option("-e", "--maxbytes", callback=size, default="64M", show_default=True, metavar="SIZE", help="Largest size.")

@@ -42,7 +42,9 @@ from bench.peers.here import missing
 from bench.plan import Plan
 from bench.report import ABSENT, Progress, Screen
 from bench.subcommands.options import names, positive, say, screen, writable
+from collectives.commands.options import Names
 from native.errors import CollectiveError
+from native.spelling import hint
 from rendezvous.bootstrap import bootstrap
 
 RANKS: Final = 2
@@ -62,7 +64,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     wanted = names(ctx, param, values)
     for name in wanted:
         if name not in NAMES:
-            raise click.BadParameter(f"there is no {name!r}; there are {', '.join(NAMES)}")
+            raise click.BadParameter(f"there is no {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
     return wanted
 
 
@@ -70,7 +72,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 @click.option(
     "--framework",
     "frameworks",
-    type=click.Choice([*FRAMEWORKS, "all"]),
+    type=Names([*FRAMEWORKS, "all"]),
     default="all",
     show_default=True,
     callback=_frameworks,

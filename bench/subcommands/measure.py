@@ -21,16 +21,18 @@ from bench.peers import NAMES as PEERS
 from bench.peers import peer
 from bench.peers.environment import CannotInstall, python_for
 from bench.plan import ALIASES, PeerPlan, Plan, cases, load, memory_needed
-from bench.plot import FORMATS, MISSING, available
 from bench.rank import guarded
 from bench.report import Screen
 from bench.start import start
 from bench.subcommands.options import addresses_option, names, positive, say, screen, size, writable
 from bench.traces import TRACES
 from collectives.commands.child import StartError
+from collectives.commands.options import Names
 from collectives.commands.run import STORES
 from collectives.init import check_segment
+from collectives.plotting import FORMATS, MISSING, available
 from native.errors import CollectiveError
+from native.spelling import hint
 from rendezvous.bootstrap import bootstrap
 from rendezvous.store import SCHEMES
 from transports import registry
@@ -78,14 +80,14 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     wanted = names(ctx, param, values)
     for name in wanted:
         if name not in TRACES:
-            raise click.BadParameter(f"there is no trace {name!r}; there are {', '.join(TRACES)}")
+            raise click.BadParameter(f"there is no trace {name!r}{hint(name, TRACES)}; there are {', '.join(TRACES)}")
     return wanted
 
 
 @click.command("bench")
-@click.argument("collective", default="allreduce", type=click.Choice([*KINDS, "all"]), metavar="[COLLECTIVE]")
+@click.argument("collective", default="allreduce", type=Names([*KINDS, "all"]), metavar="[COLLECTIVE]")
 @click.option(
-    "-n", "--ranks", type=click.IntRange(min=1), metavar="N", help=f"Ranks to start here.  [default: {RANKS}]"
+    "-n", "-np", "--ranks", type=click.IntRange(min=1), metavar="N", help=f"Ranks to start here.  [default: {RANKS}]"
 )
 @click.option("-b", "--minbytes", callback=size, metavar="SIZE", help="Smallest size.  [default: 8]")
 @click.option("-e", "--maxbytes", callback=size, metavar="SIZE", help="Largest size.  [default: 64M]")

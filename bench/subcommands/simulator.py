@@ -26,6 +26,7 @@ from collectives import tables
 from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit
 from collectives.commands.child import StartError
 from collectives.commands.machine import this_machine
+from collectives.commands.options import Names
 from native.errors import CollectiveError
 from transports import registry
 
@@ -45,7 +46,7 @@ def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 @click.command("simulator")
-@click.argument("collective", nargs=-1, type=click.Choice(CHECKED), metavar="[COLLECTIVE]...")
+@click.argument("collective", nargs=-1, type=Names(CHECKED), metavar="[COLLECTIVE]...")
 @click.option("-n", "--ranks", "counts", default="2,4,8", callback=numbers, metavar="N,...", show_default=True)
 @click.option("-e", "--maxbytes", callback=size, default="16M", show_default=True, metavar="SIZE", help="Largest size.")
 @click.option("--transport", default="shm", show_default=True, metavar="NAME", help="shm or tcp, within this host.")

@@ -11,6 +11,7 @@ from collectives.schedule.algorithm import Algorithm, Function, any_size, schedu
 from collectives.schedule.conditions import COLLECTIVES, collective
 from collectives.schedule.form import Schedule
 from collectives.schedule.layout import Layout
+from native.spelling import hint
 
 _registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
 
@@ -54,7 +55,9 @@ def get(collective_name: str, name: str) -> Algorithm:
         return known[name.replace("-", "_")]
     except KeyError:
         there_are = ", ".join(known) or "none"
-        raise ValueError(f"there is no algorithm {name!r} for {collective_name}; there are: {there_are}") from None
+        raise ValueError(
+            f"there is no algorithm {name!r} for {collective_name}{hint(name, known)}; there are: {there_are}"
+        ) from None
 
 
 def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = False) -> tuple[Algorithm, ...]:

@@ -1,6 +1,7 @@
 """Lines over a logarithmic scale, in a file.
 
-Invariant: matplotlib is needed only here, and only when something is drawn.
+Invariant: matplotlib is needed only here, and only when something is drawn. Each line has its name at its end, and
+differs from all others in colour, dashes or marker, so that it is found without seeing colours.
 """
 
 from __future__ import annotations
@@ -8,46 +9,130 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-FORMATS: Final = (".svg", ".png", ".pdf")
+from collectives.plotting import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Line = Sequence[tuple[float, float]]
+
+# Okabe and Ito's colours without yellow: told apart by everybody, and readable as text on white.
+_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+_DASHES: Final = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+_MARKERS: Final = "osD^vPX<>*ph8"
+_WIDTHS: Final = (3.4, 1.1)  # of the first line and of the last: lines that lie on one another can all be seen
+_GAP: Final = 0.046  # of an axis: between two names
+_SAMPLE: Final = (1.04, 1.1)  # beyond the axis: a piece of a line, before its name
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`lines` by label; `tick` writes a number of the horizontal axis."""
+    """`lines` by name; `tick` writes a number of the horizontal axis. `percent`: the other axis goes from 0 to 100."""
 
     title: str
     across: str
     up: str
     lines: Mapping[str, Line]
     tick: Callable[[int], str] = str
+    percent: bool = False
 
 
 def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
-    """Draw the panels side by side. The suffix says in which format. ImportError without matplotlib; OSError."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("drawing needs matplotlib: pip install 'pycollectives[plot]'") from None
-    columns = min(len(panels), 3)
+    """Draw the panels, two side by side. The suffix says in which format. ImportError without matplotlib; OSError."""
+    require()
+    from matplotlib.figure import Figure
+
+    columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(6.4 * columns, 4.6 * rows), layout="constrained")
+    figure = Figure(figsize=(8.2 * columns, 5.0 * rows), layout="constrained")
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    styles = {name: style(number, len(names)) for number, name in enumerate(names)}
     for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
-        axes.set_title(panel.title, fontsize=10)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        for label, line in panel.lines.items():
-            axes.plot([x for x, _ in line], [y for _, y in line], marker="o", markersize=3, label=label)
-        ticks = sorted({round(x) for line in panel.lines.values() for x, _ in line})
-        shown = ticks[:: max(1, -(-len(ticks) // 8))]
-        axes.set_xticks(shown, [panel.tick(number) for number in shown], fontsize=8)
-        axes.minorticks_off()
-        axes.set_xlabel(panel.across)
-        axes.set_ylabel(panel.up)
-        axes.grid(True, color="0.9")
-        if panel.lines:
-            axes.legend(fontsize=8)
+        _draw(axes, panel, styles)
     figure.savefig(file, dpi=130)
+
+
+def style(number: int, count: int) -> dict[str, Any]:
+    """How line `number` of `count` is drawn; no two of the first 52 look the same, colours aside."""
+    first, last = _WIDTHS
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "linestyle": _DASHES[number % len(_DASHES)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "linewidth": first + (last - first) * number / max(1, count - 1),
+        "markersize": 5.5,
+    }
+
+
+def _draw(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> None:
+    from matplotlib.ticker import NullLocator
+
+    axes.set_title(panel.title, fontsize=11)
+    axes.set_xscale("log", base=2)
+    for name, line in panel.lines.items():
+        axes.plot([x for x, _ in line], [y for _, y in line], label=name, **styles[name])
+    if panel.percent:
+        axes.set_ylim(0, 102)
+        axes.set_yticks(range(0, 101, 20), [f"{share} %" for share in range(0, 101, 20)])
+    else:
+        axes.set_yscale("log")
+    ticks = sorted({round(x) for line in panel.lines.values() for x, _ in line})
+    shown = ticks[:: max(1, -(-len(ticks) // 8))]
+    axes.set_xticks(shown, [panel.tick(number) for number in shown], fontsize=8)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(panel.across)
+    axes.set_ylabel(panel.up)
+    axes.grid(True, color="0.9")
+    _names(axes, panel, styles)
+
+
+def _names(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> None:
+    """The name of each line, after a piece of it, as near to its end as the others leave room."""
+    ends = {name: line[-1] for name, line in panel.lines.items() if line}
+    if not ends:
+        return
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = {name: float(to_axes.transform(end)[1]) for name, end in ends.items()}
+    order = sorted(heights, key=heights.__getitem__)
+    for name, height in zip(order, spread([heights[name] for name in order], _GAP), strict=True):
+        leads = {"arrowstyle": "-", "color": "0.55", "linewidth": 0.7, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 4}
+        axes.annotate(
+            " ",
+            ends[name],
+            (_SAMPLE[0], height),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=2,
+            annotation_clip=False,
+            arrowprops=leads,
+        )
+        shown = {**styles[name], "transform": axes.transAxes, "clip_on": False}
+        first, last = _SAMPLE
+        axes.plot([first, (first + last) / 2, last], [height] * 3, **shown, markevery=[1])
+        axes.text(last + 0.012, height, name, transform=axes.transAxes, va="center", fontsize=9)
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Ascending places from 0 to 1, at least `gap` apart where there is room, each as near to what it wants as can be.
+
+    Neighbours that are too close become a group around the mean of their wishes; groups that touch become one.
+    """
+    if not wanted:
+        return []
+    gap = min(gap, 1 / len(wanted))
+    groups: list[list[float]] = []  # number of members, mean of their wishes for the first one's place
+    for place in wanted:
+        groups.append([1.0, place])
+        while len(groups) > 1 and groups[-1][1] < groups[-2][1] + gap * groups[-2][0]:
+            count, first = groups.pop()
+            before = groups[-1]
+            before[1] = (before[0] * before[1] + count * (first - gap * before[0])) / (before[0] + count)
+            before[0] += count
+    placed = [first + gap * turn for count, first in groups for turn in range(int(count))]
+    for turn in range(len(placed)):  # into the picture from below, then from above
+        placed[turn] = max(placed[turn], gap * turn)
+    for turn in range(len(placed)):
+        placed[-1 - turn] = min(placed[-1 - turn], 1 - gap * turn)
+    return placed

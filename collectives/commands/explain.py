@@ -21,6 +21,7 @@ from collectives.algorithms import registry
 from collectives.arrays import NAMES
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
+from collectives.commands.options import Names, picture
 from collectives.explaining import row_lines
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
@@ -28,7 +29,7 @@ from collectives.schedule.draw import draw
 from collectives.schedule.explain import explain, explain_group
 from collectives.schedule.form import Schedule
 from collectives.schedule.group import Group
-from collectives.schedule.layout import even
+from collectives.schedule.layout import Layout, even
 from collectives.schedule.play import Play
 from collectives.schedule.select import ladder, select
 from collectives.schedule.table import ANY_SIZE, Row, Situation, Table, text
@@ -57,14 +58,8 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
-def _file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and value.suffix not in (".svg", ".png", ".pdf"):
-        raise click.BadParameter(f"{str(value)!r} must end in .svg, .png or .pdf")
-    return value
-
-
 @click.command("explain")
-@click.argument("collective", required=False, type=click.Choice(list(COLLECTIVES)), metavar="[COLLECTIVE]")
+@click.argument("collective", required=False, type=Names(list(COLLECTIVES)), metavar="[COLLECTIVE]")
 @click.option("-n", "--ranks", type=click.IntRange(1, MOST_RANKS), default=4, show_default=True, metavar="N")
 @click.option(
     "--rank", type=click.IntRange(min=0), metavar="R", help="Show this rank's steps, with what they wait for."
@@ -81,12 +76,10 @@ def _file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Pat
     show_default=True,
     help="The larger of the two arrays that a rank passes and gets.",
 )
-@click.option(
-    "-d", "--dtype", type=click.Choice(list(_ITEMSIZES)), default="float32", show_default=True, metavar="NAME"
-)
+@click.option("-d", "--dtype", type=Names(list(_ITEMSIZES)), default="float32", show_default=True, metavar="NAME")
 @click.option(
     "--transport",
-    type=click.Choice(["shm", "tcp", "inproc"]),
+    type=Names(["shm", "tcp", "inproc"]),
     default="shm",
     show_default=True,
     help="The slowest that any two ranks use. inproc: threads.",
@@ -97,7 +90,7 @@ def _file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Pat
     metavar="N",
     help="Ranks on each host, numbered host by host. Default: one over tcp, else all.",
 )
-@click.option("--draw", "file", type=click.Path(path_type=Path), callback=_file, help="Draw it: .svg, .png or .pdf.")
+@click.option("--draw", "file", type=click.Path(path_type=Path), callback=picture, help="Draw it: .svg, .png or .pdf.")
 @click.option("--import", "module", metavar="MODULE", help="A module that registers algorithms of your own.")
 @click.option("--table", "whole", is_flag=True, help="Print the table that auto goes by, as such a file is written.")
 @click.option("--list", "listing", is_flag=True, help="Show the algorithms there are.")
@@ -116,7 +109,7 @@ def command(
     whole: bool,
     listing: bool,
 ) -> None:
-    """Show what a COLLECTIVE among N ranks would run, why, and what each rank does.
+    """Show what a COLLECTIVE among N ranks (allreduce, unless another is named) would run, why, and what ranks do.
 
     \b
       collectives explain allreduce --ranks 4 --bytes 64K
@@ -131,23 +124,22 @@ def command(
     if listing:
         click.echo("\n".join(_list([collective] if collective else list(COLLECTIVES))))
         return
-    if collective is None and not whole:
-        raise click.UsageError(f"which COLLECTIVE? There are {', '.join(COLLECTIVES)}; --list shows their algorithms")
     if transport != "tcp" and ranks_per_host is not None and ranks_per_host < ranks:
         raise click.BadParameter(f"several hosts are not linked by {transport}", param_hint="'--ranks-per-host'")
     if rank is not None and rank >= ranks:
         raise click.BadParameter(f"{rank} is not one of {ranks} ranks, counted from 0", param_hint="'--rank'")
     if file is not None and ranks > MOST_COUNTED:
         raise click.BadParameter(f"a picture has room for {MOST_COUNTED} ranks", param_hint="'--draw'")
-    elements = 1 if collective == "barrier" else nbytes // _ITEMSIZES[dtype]
     kind = transport if ranks > 1 else "self"
     layout = even(ranks, ranks_per_host or (1 if kind == "tcp" else ranks))
     most = max(map(len, layout.members))
     situation = Situation(ranks, kind, most > usable_cores(), per_host=most, hosts=len(layout.members))
     table = _table(situation)
-    if whole or collective is None:
+    if whole:
         click.echo("\n".join(_whole(table, collective)))
         return
+    collective = collective or "allreduce"
+    elements = 1 if collective == "barrier" else nbytes // _ITEMSIZES[dtype]
     chosen, reason, row = _choose(collective, algorithm, elements * _ITEMSIZES[dtype], situation, table)
     shown = range(ranks) if ranks <= MOST_COUNTED else (rank or 0,)
     try:
@@ -156,12 +148,12 @@ def command(
         raise click.UsageError(str(error)) from None
     lines = [*_head(collective, elements, dtype, chosen, reason, row, situation, schedules, table), ""]
     if rank is None and 1 < ranks <= SIDE_BY_SIDE:
-        lines.append(explain_group(schedules, max(60, shutil.get_terminal_size((120, 24)).columns)))
+        lines.append(explain_group(schedules, max(60, shutil.get_terminal_size((120, 24)).columns), layout=layout))
     else:
         lines.append(explain(next(s for s in schedules if s.rank == (rank or 0))))
     click.echo("\n".join(lines))
     if file is not None:
-        _draw(schedules, file)
+        _draw(schedules, file, layout)
 
 
 def row_text(row: Row) -> str:
@@ -254,9 +246,9 @@ def _list(collectives: Sequence[str]) -> Iterator[str]:
     yield "in place: without a copy where x and out are one array; v: also for parts of different sizes"
 
 
-def _draw(schedules: Sequence[Schedule], file: Path) -> None:
+def _draw(schedules: Sequence[Schedule], file: Path, layout: Layout) -> None:
     try:
-        draw(schedules, file)
+        draw(schedules, file, layout=layout)
     except (ImportError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"\ndrawn into {file}", err=True)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import click
 
 from collectives.siblings import require
+from native.spelling import hint
 
 
 class _Entry(NamedTuple):
@@ -42,6 +43,13 @@ class _Group(click.Group):
         require(module.partition(".")[0])
         found: click.Command = importlib.import_module(module).command
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}{hint(args[0], COMMANDS)}; there are {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

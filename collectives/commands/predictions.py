@@ -15,10 +15,11 @@ import click
 
 from collectives import choosing, sizes
 from collectives.algorithms import registry
-from collectives.commands.curves import Line, Panel
+from collectives.commands.curves import Panel
 from collectives.commands.machine import this_machine
 from collectives.schedule import training
 from collectives.schedule.algorithm import Algorithm
+from collectives.schedule.bounds import efficiency
 from collectives.schedule.check import VerificationError
 from collectives.schedule.cost import Costs
 from collectives.schedule.defaults import DEFAULTS
@@ -51,6 +52,10 @@ class Setting:
     def predict(self, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
 
+    def efficiency(self, one: Prediction) -> float | None:
+        """Of the bandwidth of network cards, or of a core where all ranks are on one host."""
+        return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
+
     def candidates(self, ranks: int, nbytes: int) -> tuple[Algorithm, ...]:
         return self.algorithms or (self._chosen(ranks, nbytes),)
 
@@ -78,22 +83,22 @@ def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> 
     for count in counts:
         for nbytes in all_sizes:
             click.echo(f"{collective} of {_bytes_text(nbytes)}, {_ranks_text(count, setting.topology)}")
-            click.echo(
-                f"  {'algorithm':{width}} {'time':>10} {'busbw':>10} {'rounds':>8} {'rank sends':>11}  bottleneck"
-            )
+            titles = f"{'time':>10} {'busbw':>10} {'of limit':>8} {'rounds':>8} {'rank sends':>11}  bottleneck"
+            click.echo(f"  {'algorithm':{width}} {titles}")
             fastest: Prediction | None = None
             for algorithm in setting.candidates(count, nbytes):
                 one = _predict(setting, algorithm, count, nbytes)
                 if isinstance(one, str):
                     click.echo(f"  {algorithm.name:{width}} {one}")
                     continue
-                click.echo(f"  {algorithm.name:{width}} {_line(one)}")
+                click.echo(f"  {algorithm.name:{width}} {_line(one, setting.efficiency(one))}")
                 found.append(one)
                 fastest = one if fastest is None or one.seconds < fastest.seconds else fastest
             if fastest is not None and len(setting.algorithms) > 1:
                 click.echo(f"  fastest: {fastest.algorithm}")
             click.echo()
-    return list(_panels(found)), {"predictions": [{**asdict(one), "busbw": one.busbw} for one in found]}
+    figures = [{**asdict(one), "busbw": one.busbw, "efficiency": setting.efficiency(one)} for one in found]
+    return list(_panels(found, setting)), {"predictions": figures}
 
 
 def _predict(setting: Setting, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction | str:
@@ -106,30 +111,43 @@ def _predict(setting: Setting, algorithm: Algorithm, ranks: int, nbytes: int) ->
         return str(error)
 
 
-def _line(one: Prediction) -> str:
+def _line(one: Prediction, share: float | None) -> str:
     where = f"{one.bottleneck} ({one.share:.0%} busy)" if one.bottleneck != "latency" else "latency"
-    columns = f"{time_text(one.seconds):>10} {one.busbw / 1e9:>5.2f} GB/s {one.rounds:>8} {_bytes_text(one.sent):>11}"
+    limit = "" if share is None else f"{share:.0%}"
+    columns = f"{time_text(one.seconds):>10} {one.busbw / 1e9:>5.2f} GB/s {limit:>8} {one.rounds:>8} "
+    columns += f"{_bytes_text(one.sent):>11}"
     return f"{columns}  {where}"
 
 
-def _panels(found: Sequence[Prediction]) -> Iterator[Panel]:
-    """Time against size, for each number of ranks; against ranks where there is one size."""
+def _panels(found: Sequence[Prediction], setting: Setting) -> Iterator[Panel]:
+    """Time, and efficiency beside it, against size for each number of ranks; against ranks where there is one size."""
     counts, all_sizes = (sorted({getattr(one, name) for one in found}) for name in ("ranks", "nbytes"))
     if len(all_sizes) == 1 and len(counts) > 1:
-        title = f"{found[0].collective} of {_bytes_text(all_sizes[0])}"
-        yield Panel(title, "ranks", "predicted time (us)", _lines(found, "ranks"))
+        title = f"{found[0].collective} of {_bytes_text(all_sizes[0])}, {setting.topology.ranks_per_host} a host"
+        yield from _pair(found, title, "ranks", "ranks", str, setting)
         return
     for count in counts:
         some = [one for one in found if one.ranks == count]
-        title = f"{some[0].collective}, {count} ranks"
-        yield Panel(title, "bytes", "predicted time (us)", _lines(some, "nbytes"), sizes.text)
+        title = f"{some[0].collective}, {_ranks_text(count, setting.topology)}"
+        yield from _pair(some, title, "nbytes", "bytes", sizes.text, setting)
 
 
-def _lines(found: Sequence[Prediction], across: str) -> dict[str, Line]:
-    lines: dict[str, list[tuple[float, float]]] = {}
+def _pair(
+    found: Sequence[Prediction], title: str, key: str, across: str, tick: Callable[[int], str], setting: Setting
+) -> Iterator[Panel]:
+    times: dict[str, list[tuple[float, float]]] = {}
+    shares: dict[str, list[tuple[float, float]]] = {}
     for one in found:
-        lines.setdefault(one.algorithm, []).append((max(getattr(one, across), 1), one.seconds * 1e6))
-    return dict(lines)
+        x = max(getattr(one, key), 1)
+        times.setdefault(one.algorithm, []).append((x, one.seconds * 1e6))
+        share = setting.efficiency(one)
+        if share is not None:
+            shares.setdefault(one.algorithm, []).append((x, 100 * share))
+    yield Panel(title, across, "predicted time (us)", times, tick)
+    if shares:
+        alone = {one.ranks <= setting.topology.ranks_per_host for one in found}
+        what = "bandwidth" if len(alone) > 1 else "a core's bandwidth" if True in alone else "the cards' bandwidth"
+        yield Panel(title, across, f"efficiency: share of {what}", shares, tick, percent=True)
 
 
 # --- training
@@ -149,7 +167,7 @@ def train(
     click.echo(f"{len(gradients)} gradients of {_bytes_text(total)}, {time_text(compute)} of computing on one rank")
     click.echo(f"scaling {scaling}, {setting.topology.ranks_per_host} a host, the fastest algorithm for each bucket")
     titles = " ".join(f"{title:>10}" for title in ("compute", "allreduce", "step"))
-    click.echo(f"  {'ranks':>8} {titles} {'speed-up':>9}   {'not overlapped':>14} {'speed-up':>9}")
+    click.echo(f"  {'ranks':>8} {titles} {'speed-up':>9} {'efficiency':>10}   {'not overlapped':>14} {'speed-up':>9}")
     curves: dict[str, list[tuple[float, float]]] = {"overlapped": [], "not overlapped": [], "ideal": []}
     steps = []
     for count in counts:
@@ -159,16 +177,19 @@ def train(
         parts = training.buckets(timed, share, bucket, backward)
         one = training.step(parts, share, count, _allreduce(setting, count, [part.nbytes for part in parts]))
         with_, without = training.speedup(one, compute)
-        steps.append({**asdict(one), "speedup": with_, "speedup_alone": without})
+        steps.append({**asdict(one), "speedup": with_, "speedup_alone": without, "efficiency": with_ / count})
         columns = [f"{time_text(value):>10}" for value in (one.compute, one.communication, one.overlapped)]
-        tail = f"{with_:>9.2f}   {time_text(one.alone):>14} {without:>9.2f}"
+        tail = f"{with_:>9.2f} {with_ / count:>10.0%}   {time_text(one.alone):>14} {without:>9.2f}"
         click.echo(f"  {count:>8} {' '.join(columns)} {tail}")
         for label, value in (("overlapped", with_), ("not overlapped", without), ("ideal", float(count))):
             curves[label].append((count, value))
-    return [Panel(f"training step, {scaling} scaling", "ranks", "predicted speed-up", dict(curves))], {
-        "scaling": scaling,
-        "steps": steps,
-    }
+    title = f"training step, {scaling} scaling"
+    shares = {label: [(x, 100 * y / x) for x, y in line] for label, line in curves.items() if label != "ideal"}
+    panels = [
+        Panel(title, "ranks", "predicted speed-up", dict(curves)),
+        Panel(title, "ranks", "efficiency: speed-up over ranks", shares, percent=True),
+    ]
+    return panels, {"scaling": scaling, "steps": steps}
 
 
 def _allreduce(setting: Setting, ranks: int, wanted: Sequence[int]) -> Callable[[int], float]:

@@ -17,9 +17,10 @@ import click
 from collectives.commands.addresses import ADDRESSES
 from collectives.commands.child import StartError
 from collectives.commands.launcher import GRACE, PER_RANK, Job, chooses_threads, launch, same_addresses
-from native.errors import AuthError
+from native.errors import AuthError, TransportUnavailable
 from rendezvous import secret
 from rendezvous.store import SCHEMES
+from transports import registry
 
 HOSTS = ("nnodes", "node_rank", "secret_file", "run_id")
 STORES = tuple(scheme for scheme in SCHEMES if scheme not in ("memory", "mpi"))  # those not of one process or of MPI
@@ -50,6 +51,15 @@ def _store(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     return value or ""
 
 
+def _transport(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value and value != "auto":
+        try:
+            registry.transport(value)
+        except (ValueError, TransportUnavailable) as error:
+            raise click.BadParameter(str(error)) from None
+    return value
+
+
 def _secret(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     if not value:
         return ""
@@ -74,7 +84,9 @@ class _Command(click.Command):
 
 
 @click.command("run", cls=_Command, context_settings={"allow_interspersed_args": False})
-@click.option("-n", "--ranks", type=click.IntRange(min=1), required=True, metavar="N", help="Ranks to start here.")
+@click.option(
+    "-n", "-np", "--ranks", type=click.IntRange(min=1), required=True, metavar="N", help="Ranks to start here."
+)
 @click.option("-m", "--module", is_flag=True, help="PROGRAM is a Python module, as in python -m.")
 @click.option("--name", envvar="COLLECTIVES_NAME", default="default", show_default=True, help="The group's name.")
 @click.option(
@@ -87,6 +99,7 @@ class _Command(click.Command):
 @click.option(
     "--transport",
     envvar="COLLECTIVES_TRANSPORT",
+    callback=_transport,
     metavar="NAME",
     help="How they talk: auto, shm, tcp, ...  [default: the program's choice]",
 )

@@ -6,7 +6,6 @@ Invariant: what is played are the schedules that ranks would run. No rank is sta
 from __future__ import annotations
 
 import json as jsonlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,9 +15,10 @@ import click
 
 from collectives import sizes, tables
 from collectives.algorithms import registry
-from collectives.commands.curves import FORMATS, plot
+from collectives.commands.curves import plot
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
+from collectives.commands.options import Names, picture, writable
 from collectives.commands.predictions import Setting, sweep, train
 from collectives.schedule import training
 from collectives.schedule.algorithm import Algorithm
@@ -72,20 +72,8 @@ def _checked(read: Callable[..., _T], *arguments: object) -> _T:
         raise click.BadParameter(str(error)) from None
 
 
-def _file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and value.suffix not in FORMATS:
-        raise click.BadParameter(f"{str(value)!r} must end in {', '.join(FORMATS)}")
-    return _writable(ctx, param, value)
-
-
-def _writable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and (value.is_dir() or not os.access(value.absolute().parent, os.W_OK)):
-        raise click.BadParameter(f"{value} cannot be written")
-    return value
-
-
 @click.command("simulate")
-@click.argument("collective", required=False, type=click.Choice(list(COLLECTIVES)), metavar="[COLLECTIVE]")
+@click.argument("collective", required=False, type=Names(list(COLLECTIVES)), metavar="[COLLECTIVE]")
 @click.option(
     "-n",
     "--ranks",
@@ -167,8 +155,8 @@ def _writable(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     show_default=True,
     help="weak: each rank computes as long as one alone; strong: they share its work.",
 )
-@click.option("--plot", "picture", type=click.Path(path_type=Path), callback=_file, help="Draw: .svg, .png or .pdf.")
-@click.option("--json", "document", type=click.Path(path_type=Path), callback=_writable, help="Write all figures.")
+@click.option("--plot", "drawing", type=click.Path(path_type=Path), callback=picture, help="Draw: .svg, .png or .pdf.")
+@click.option("--json", "document", type=click.Path(path_type=Path), callback=writable, help="Write all figures.")
 @click.option("--import", "module", metavar="MODULE", help="A module that registers algorithms of your own.")
 def command(
     collective: str | None,
@@ -194,7 +182,7 @@ def command(
     bucket: int,
     backward: float,
     scaling: str,
-    picture: Path | None,
+    drawing: Path | None,
     document: Path | None,
     module: str | None,
 ) -> None:
@@ -245,12 +233,12 @@ def command(
     if document is not None:
         head = {"costs": asdict(costs), "topology": asdict(setting.topology), "root": root}
         document.write_text(jsonlib.dumps({**head, **figures}, indent=1) + "\n")
-    if picture is not None:
+    if drawing is not None:
         try:
-            plot(panels, picture)
+            plot(panels, drawing)
         except (ImportError, OSError) as error:
             raise click.ClickException(str(error)) from error
-        click.echo(f"drawn into {picture}", err=True)
+        click.echo(f"drawn into {drawing}", err=True)
 
 
 def _costs(

@@ -23,6 +23,7 @@ from collectives.communicator import Communicator
 from collectives.family import Origin
 from collectives.links import Doors, Policy, context, link
 from native.errors import CollectiveError, StoreError
+from native.spelling import hint
 from rendezvous import open_store
 from rendezvous import secret as job_secret
 from transports import registry
@@ -43,7 +44,7 @@ def transports(wanted: str, engine: bool) -> Section:
             broken.append(scheme)
     problems = []
     if wanted != "auto" and wanted not in facts:
-        text = f"transport {wanted!r} is not known"
+        text = f"transport {wanted!r} is not known{hint(wanted, ('auto', *facts))}"
         problems.append(Problem("broken", text, f"set COLLECTIVES_TRANSPORT to one of auto, {', '.join(facts)}"))
     for scheme in broken:
         # Without shared memory ranks of one host meet over TCP; without TCP, those of different hosts do not.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from collectives.arrays import Array, Dtype, check_dtype, check_rank
 from collectives.communicator import Communicator
 from native import _engine
+from native.spelling import hint
 
 Shape: TypeAlias = "tuple[int, ...]"
 Form: TypeAlias = "tuple[Shape, Dtype]"
@@ -274,7 +275,7 @@ def _known(dtype: Dtype) -> Dtype:
 def _reducible(form: Form, op: str) -> Form:
     name = check_dtype(form[1], "x")
     if op not in _engine.OPS:
-        raise ValueError(f"unknown op {op!r}; there are {', '.join(_engine.OPS)}")
+        raise ValueError(f"unknown op {op!r}{hint(op, _engine.OPS)}; there are {', '.join(_engine.OPS)}")
     if not _engine.supports(_engine.DTYPES[name], _engine.OPS[op]):
         raise TypeError(f"op {op!r} has no meaning for dtype {name}")
     return form

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from collectives.schedule.form import IN, OUT
+from native.spelling import hint
 
 
 class Leaf(NamedTuple):
@@ -190,4 +191,6 @@ def collective(name: str) -> Collective:
     try:
         return COLLECTIVES[name]
     except KeyError:
-        raise ValueError(f"there is no collective {name!r}; there are {', '.join(sorted(COLLECTIVES))}") from None
+        raise ValueError(
+            f"there is no collective {name!r}{hint(name, COLLECTIVES)}; there are {', '.join(sorted(COLLECTIVES))}"
+        ) from None

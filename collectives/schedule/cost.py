@@ -33,6 +33,8 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
+from native.spelling import hint
+
 _TIMES: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # so many in a second
 _RATES: Final = {
     "": 1.0,
@@ -114,7 +116,7 @@ class Costs:
     def with_(self, name: str, value: str) -> Costs:
         """The same with one cost as people write it. ValueError lists the names there are."""
         if name not in NAMES:
-            raise ValueError(f"there is no cost {name!r}; there are {', '.join(NAMES)}")
+            raise ValueError(f"there is no cost {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
         try:
             return replace(self, **{name: seconds(value) if name in _TIMED else rate(value, name in _MAY_BE_NONE)})
         except ValueError as error:

@@ -6,24 +6,32 @@ Invariant: matplotlib is needed only here, and only when something is drawn.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING, Any, Final
 
-from collectives.schedule.form import OUT, SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send, Step
+from collectives.plotting import require
+from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send, Step
 from collectives.schedule.group import Group
+from collectives.schedule.layout import Layout
 from collectives.schedule.play import Play
 from collectives.schedule.text import chunk_text, step_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_FEW: Final = 8  # ranks whose labels are written out; of more they are short, and lanes are narrow
+
 # Inches.
-_LANE = 1.6  # between ranks
+_WIDE, _NARROW = 1.6, 0.95  # between ranks, of few and of many
 _LINE = 0.19  # between steps of one rank in one round
 _FLIGHT = 0.62  # between the last departure of a round and the first arrival
 _MARGIN = 0.16  # above and below what happens in a round
+
+# Okabe and Ito's colours without yellow: told apart by everybody, and readable as text on white.
+_PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
+_HOSTS: Final = ("#dfe9f5", "#f6ead8")  # behind the lanes of one host, and of the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +52,60 @@ class _Row:
         return _LINE * (leaving + arriving) + _FLIGHT * (leaving > 0) + 2 * _MARGIN * (leaving + arriving > 0)
 
 
-def draw(schedules: Sequence[Schedule], file: str | os.PathLike[str], *, in_place: bool = False) -> None:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How the ranks of one picture look. `lane`: inches between them; `font`: points."""
+
+    lane: float
+    font: float
+    short: bool
+    layout: Layout | None
+
+    def between_hosts(self, giver: int, taker: int) -> bool:
+        return self.layout is not None and self.layout.hosts[giver] != self.layout.hosts[taker]
+
+
+def draw(
+    schedules: Sequence[Schedule],
+    file: str | os.PathLike[str],
+    *,
+    in_place: bool = False,
+    layout: Layout | None = None,
+) -> None:
     """Draw a group's schedules into a file, whose suffix says in which format (.svg, .png, .pdf).
 
     Every row is a round: its messages can all be under way at the same time. What a rank sends stands to the
-    left of its lane, what it gets and computes to the right. Colours tell blocks apart.
-    ImportError without matplotlib; VerificationError if the schedules do not fit together.
+    left of its lane, what it gets and computes to the right. Colours tell blocks apart, as their numbers do. Where
+    `layout` says that there are several hosts with several ranks, each has a band with its name, and messages between
+    hosts are thick. ImportError without matplotlib; VerificationError if the schedules do not fit together.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("drawing needs matplotlib: pip install 'pycollectives[plot]'") from None
+    require()
+    from matplotlib.figure import Figure
+
     group = Group(schedules)
     rows = _rows(group, Play(group, in_place).rounds())
     bottoms = list(accumulate(row.height for row in rows))
-    width = max(5.5, _LANE * len(schedules) + 0.8)
-    figure = Figure(figsize=(width, bottoms[-1] + 1.2), layout="constrained")
+    few = len(schedules) <= _FEW
+    look = _Look(
+        _WIDE if few else _NARROW,
+        7.5 if few else 9.0,
+        not few,
+        layout if layout is not None and layout.nested else None,
+    )
+    width = max(5.5, look.lane * len(schedules) + 0.8)
+    figure = Figure(figsize=(width, bottoms[-1] + 1.4), layout="constrained")
     axes = figure.add_subplot()
-    _lanes(axes, schedules[0], bottoms)
+    _lanes(axes, schedules[0], bottoms, look)
     places: dict[int, tuple[float, float]] = {}
     for row, bottom in zip(rows, bottoms, strict=True):
         _place(row, bottom, places)
     for number, place in places.items():
-        _step(axes, group, number, place)
+        _step(axes, group, number, place, look)
         for giver in group.givers[number]:
-            _arrow(axes, _colour(group.schedules[group.rank_of[giver]], group.sent(giver)), places[giver], place)
-    _legend(axes)
+            colour = _colour(group.schedules[group.rank_of[giver]], group.sent(giver))
+            far = look.between_hosts(group.rank_of[giver], group.rank_of[number])
+            _arrow(axes, colour, places[giver], place, 1.9 if far else 1.0)
+    _legend(axes, look)
     figure.savefig(file, dpi=130)
 
 
@@ -98,47 +134,82 @@ def _place(row: _Row, bottom: float, places: dict[int, tuple[float, float]]) -> 
             places[number] = (rank, bottom - _MARGIN - _LINE * (row.lines[1] - i - 0.5))
 
 
-def _lanes(axes: Axes, schedule: Schedule, bottoms: Sequence[float]) -> None:
+def _lanes(axes: Axes, schedule: Schedule, bottoms: Sequence[float], look: _Look) -> None:
     root = f", root {schedule.root}" if schedule.root else ""
-    axes.set_title(f"{schedule.collective} {schedule.algorithm}, {schedule.size} ranks{root}", pad=10)
-    axes.set_xlim(-0.45, schedule.size - 0.35)
+    hosts = f" on {len(look.layout.members)} hosts" if look.layout else ""
+    title = f"{schedule.collective} {schedule.algorithm}, {schedule.size} ranks{hosts}{root}"
+    axes.set_title(title, pad=2.6 * look.font + 22 if look.layout else 10, fontsize=look.font + 4.5)
+    axes.set_xlim(-0.55, schedule.size - 0.35)
     axes.set_ylim(bottoms[-1] + 0.05, -0.05)
-    axes.set_xticks(range(schedule.size), [f"rank {r}" for r in range(schedule.size)])
+    axes.set_xticks(range(schedule.size), [f"rank {r}" for r in range(schedule.size)], fontsize=look.font + 2)
     middles = [(top + bottom) / 2 for top, bottom in pairwise(bottoms)]
-    axes.set_yticks(middles, [f"round {r + 1}" for r in range(len(middles))])
+    axes.set_yticks(middles, [f"round {r + 1}" for r in range(len(middles))], fontsize=look.font + 2)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     for side in axes.spines.values():
         side.set_visible(False)
     for rank in range(schedule.size):
-        axes.axvline(rank, color="0.7", linewidth=1, zorder=0)
+        axes.axvline(rank, color="0.6", linewidth=1, zorder=0)
+    if look.layout:
+        for first, last, host in _runs(look.layout):
+            axes.axvspan(first - 0.48, last + 0.48, color=_HOSTS[host % len(_HOSTS)], zorder=-2, linewidth=0)
+            axes.annotate(
+                f"host {host}",
+                ((first + last) / 2, 1),
+                (0, 17 + look.font),
+                xycoords=axes.get_xaxis_transform(),
+                textcoords="offset points",
+                ha="center",
+                fontsize=look.font + 2.5,
+                fontweight="bold",
+                annotation_clip=False,
+            )
     for top, bottom in list(pairwise(bottoms))[::2]:
-        axes.axhspan(top, bottom, color="0.96", zorder=-1)
+        axes.axhspan(top, bottom, color="0.5", alpha=0.09, zorder=-1, linewidth=0)
 
 
-def _step(axes: Axes, group: Group, number: int, place: tuple[float, float]) -> None:
+def _runs(layout: Layout) -> Iterator[tuple[int, int, int]]:
+    """First and last rank, and host, of neighbours on one host."""
+    for host, ranks in groupby(range(layout.size), key=layout.hosts.__getitem__):
+        first, *others = ranks
+        yield first, [first, *others][-1], host
+
+
+def _step(axes: Axes, group: Group, number: int, place: tuple[float, float], look: _Look) -> None:
     step, schedule = group.steps[number], group.schedules[group.rank_of[number]]
     chunk = step.chunk if isinstance(step, Recv | Send) else step.dst
     colour = _colour(schedule, chunk)
     # Arrows go down from where they leave and come from above: labels keep clear of them.
     sending = isinstance(step, Send)
-    x, y = place[0] + (-0.06 if sending else 0.07), place[1] + (-0.01 if sending else 0.035)
-    label = step_text(step).removeprefix("copy ") if isinstance(step, Copy) else chunk_text(chunk)
+    beside = 0.1 / look.lane
+    x, y = place[0] + (-beside if sending else 1.15 * beside), place[1] + (-0.01 if sending else 0.035)
+    if look.short:
+        label = _short(chunk)
+    else:
+        label = step_text(step).removeprefix("copy ") if isinstance(step, Copy) else chunk_text(chunk)
     axes.plot(*place, **_mark(step), color=colour, markeredgecolor=colour, zorder=4)
     axes.text(
         x,
         y,
         label,
-        fontsize=7.5,
+        fontsize=look.font,
         ha="right" if sending else "left",
         va="bottom" if sending else "center_baseline",
         color=colour,
-        zorder=3,
-        bbox={"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
+        zorder=6,
+        bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
     )
 
 
-def _arrow(axes: Axes, colour: str, start: tuple[float, float], end: tuple[float, float]) -> None:
-    style = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 4}
+def _short(chunk: Chunk) -> str:
+    """Its blocks: "5" or "4:8"; "i5" where they are the input's, "s5" where they are scratch."""
+    if chunk.count == 0:
+        return "0 bytes"
+    letter = {IN: "i", OUT: ""}.get(chunk.buffer, "s")
+    return f"{letter}{chunk.first}" + (f":{chunk.first + chunk.count}" if chunk.count > 1 else "")
+
+
+def _arrow(axes: Axes, colour: str, start: tuple[float, float], end: tuple[float, float], width: float) -> None:
+    style = {"arrowstyle": "-|>", "color": colour, "linewidth": width, "shrinkA": 0, "shrinkB": 4}
     axes.annotate("", xy=end, xytext=start, arrowprops=style, zorder=5)
 
 
@@ -152,7 +223,7 @@ def _mark(step: Step) -> dict[str, Any]:
     return {"marker": "*", "markersize": 11} if step.final else {"marker": "P", "markersize": 8}
 
 
-def _legend(axes: Axes) -> None:
+def _legend(axes: Axes, look: _Look) -> None:
     chunk = Chunk(OUT)
     kinds: dict[str, Step] = {
         "receive": Recv(0, chunk),
@@ -162,14 +233,26 @@ def _legend(axes: Axes) -> None:
     }
     for name, step in kinds.items():
         axes.plot([], [], **_mark(step), color="0.25", markeredgecolor="0.25", linestyle="none", label=name)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, frameon=False, fontsize=8)
+    if look.layout:
+        axes.plot([], [], color="0.25", linewidth=1.9, label="between hosts")
+        axes.plot([], [], color="0.25", linewidth=1.0, label="inside a host")
+    title = "numbers are blocks: 5 of OUT, i5 of IN, s5 of scratch" if look.short else None
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        ncols=len(axes.get_legend_handles_labels()[0]),
+        frameon=False,
+        fontsize=look.font + 0.5,
+        title=title,
+        title_fontsize=look.font + 0.5,
+    )
 
 
 def _colour(schedule: Schedule, chunk: Chunk) -> str:
     """A colour for the first block; a block of scratch has that of the block whose size it has."""
     if chunk.count == 0:
-        return "0.4"
+        return "0.35"
     block = chunk.first
     if chunk.buffer >= SCRATCH:
         block = schedule.scratch[chunk.buffer - SCRATCH][chunk.first][1]
-    return f"C{block % 10}"
+    return _PALETTE[block % len(_PALETTE)]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from collectives.schedule.dependencies import dependencies
 from collectives.schedule.form import IN, OUT, Schedule
 from collectives.schedule.group import Group
+from collectives.schedule.layout import Layout
 from collectives.schedule.play import Play
 from collectives.schedule.text import step_text
 
@@ -31,11 +32,14 @@ def explain(schedule: Schedule, in_place: bool = False) -> str:
     return "\n".join(lines)
 
 
-def explain_group(schedules: Sequence[Schedule], width: int = 120, in_place: bool = False) -> str:
+def explain_group(
+    schedules: Sequence[Schedule], width: int = 120, in_place: bool = False, layout: Layout | None = None
+) -> str:
     """What all ranks do, a row a round and a column a rank; as many ranks side by side as fit into `width`.
 
     A round is one message after another: everything in it can happen at the same time, and needs something
-    that happened in the round before. VerificationError if the schedules do not fit together.
+    that happened in the round before. Where `layout` has several hosts with several ranks, each column names its host,
+    and ranks of two hosts never stand side by side. VerificationError if the schedules do not fit together.
     """
     group = Group(schedules)
     rounds = Play(group, in_place).rounds()
@@ -43,20 +47,26 @@ def explain_group(schedules: Sequence[Schedule], width: int = 120, in_place: boo
     cells: list[list[list[str]]] = [[[] for _ in schedules] for _ in range(last + 1)]
     for number, step in enumerate(group.steps):
         cells[rounds[number]][group.rank_of[number]].append(step_text(step))
-    widths = [max([len(f"rank {r}"), *(len(t) for row in cells for t in row[r])]) for r in range(len(schedules))]
+    hosts = layout.hosts if layout is not None and layout.nested else [0] * len(schedules)
+    names = [f"rank {r}, host {host}" if len({*hosts}) > 1 else f"rank {r}" for r, host in enumerate(hosts)]
+    widths = [max([len(names[r]), *(len(t) for row in cells for t in row[r])]) for r in range(len(schedules))]
     lines = [f"{_title(schedules[0])}: {last} round{'' if last == 1 else 's'}", _buffers(schedules[0])]
     first = 0
     while first < len(schedules):
         beyond = first + 1
-        while beyond < len(schedules) and 7 + sum(w + 3 for w in widths[first : beyond + 1]) <= width:
+        while (
+            beyond < len(schedules)
+            and hosts[beyond] == hosts[first]
+            and 7 + sum(w + 3 for w in widths[first : beyond + 1]) <= width
+        ):
             beyond += 1
-        lines += ["", *_table(cells, widths, range(first, beyond))]
+        lines += ["", *_table(cells, names, widths, range(first, beyond))]
         first = beyond
     return "\n".join([*lines, "", _LEGEND])
 
 
-def _table(cells: list[list[list[str]]], widths: list[int], ranks: range) -> list[str]:
-    lines = ["round  " + "   ".join(f"{f'rank {r}':{widths[r]}}" for r in ranks).rstrip()]
+def _table(cells: list[list[list[str]]], names: list[str], widths: list[int], ranks: range) -> list[str]:
+    lines = ["round  " + "   ".join(f"{names[r]:{widths[r]}}" for r in ranks).rstrip()]
     lines.append("-----  " + "   ".join("-" * widths[r] for r in ranks))
     for number, row in enumerate(cells):
         for i in range(max(len(row[r]) for r in ranks)):

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from collectives.schedule.conditions import COLLECTIVES
+from native.spelling import hint
 
 ANY_SIZE: Final = 1 << 62
 ANY_RANKS: Final = (1, ANY_SIZE)
@@ -77,7 +78,10 @@ class Row:
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
-            raise ValueError(f"there is no collective {self.collective!r}; there are {', '.join(COLLECTIVES)}")
+            raise ValueError(
+                f"there is no collective {self.collective!r}{hint(self.collective, COLLECTIVES)}; there are "
+                f"{', '.join(COLLECTIVES)}"
+            )
         for kind in self.kinds:
             if not _KIND.fullmatch(kind):
                 raise ValueError(f"{kind!r} is no name of a transport")

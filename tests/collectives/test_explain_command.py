@@ -148,18 +148,38 @@ def test_the_list_names_every_algorithm_and_its_claims() -> None:
 
 
 def test_draws_on_demand(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="drawing is optional: pip install 'pycollectives[plot]'")
+    pytest.importorskip("matplotlib", reason="drawing is optional: pip install matplotlib")
     said = text("alltoall", "-n", "3", "--draw", str(tmp_path / "plan.png"))
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert f"drawn into {tmp_path / 'plan.png'}" in said
 
 
+def test_hosts_are_marked(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="drawing is optional: pip install matplotlib")
+    import matplotlib as mpl
+
+    hosts = ("-n", "16", "--ranks-per-host", "4", "--transport", "tcp", "-b", "1M")
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        text("allreduce", *hosts, "--draw", str(tmp_path / "hosts.svg"))
+        text("allreduce", "-n", "16", "--draw", str(tmp_path / "one.svg"))
+    several, one = ((tmp_path / name).read_text() for name in ("hosts.svg", "one.svg"))
+    assert all(f">host {host}<" in several for host in range(4)) and "host 4" not in several
+    assert "16 ranks on 4 hosts" in several and "between hosts" in several
+    assert "host" not in one.partition("<g ")[2]
+    # Short labels, which say what they are: sixteen lanes have no room for OUT[12].
+    assert "OUT[" not in several and "numbers are blocks" in several
+    said = text("allreduce", *hosts[2:], "-n", "8")
+    columns = [line for line in said.splitlines() if line.startswith("round  ")]
+    assert all(f"rank {rank}, host {rank // 4}" in "\n".join(columns) for rank in range(8))
+    assert not any("host 0" in line and "host 1" in line for line in columns)
+
+
 def test_drawing_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("allreduce", "--draw", str(tmp_path / "nowhere" / "plan.svg"))
-    assert result.exit_code == 1 and "No such file or directory" in result.output
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert result.exit_code == 2 and "plan.svg cannot be written" in result.output
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("allreduce", "--draw", str(tmp_path / "plan.svg"))
-    assert result.exit_code == 1 and "pip install 'pycollectives[plot]'" in result.output
+    assert result.exit_code == 2 and "drawing needs matplotlib: pip install matplotlib" in result.output
 
 
 def test_algorithms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +197,6 @@ def test_algorithms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "which COLLECTIVE? There are allreduce"),
         (["allgrab"], "'allgrab' is not one of 'allreduce'"),
         (["allreduce", "--algorithm", "bruck"], "there is no algorithm 'bruck' for allreduce; there are: "),
         (["allreduce", "-n", "0"], "0 is not in the range"),
@@ -187,7 +206,7 @@ def test_algorithms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["allreduce", "-b", "4 apples"], "no number of bytes"),
         (["allreduce", "-b", "-4"], "no number of bytes"),
         (["allreduce", "-d", "float8"], "'float8' is not one of"),
-        (["allreduce", "--draw", "plan.bmp"], "must end in .svg, .png or .pdf"),
+        (["allreduce", "--draw", "plan.bmp"], "must end in .svg, .png, .pdf"),
         (["allreduce", "-n", "400", "--draw", "plan.svg"], "a picture has room for 128 ranks"),
         (["allreduce", "--transport", "pigeons"], "'pigeons' is not one of"),
     ],

@@ -130,7 +130,7 @@ def test_many_gradients_are_interpolated() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--algorithms", "rong"), "there is no algorithm 'rong' for allreduce; there are"),
+        (("--algorithms", "rong"), "there is no algorithm 'rong' for allreduce (did you mean 'ring'?); there are"),
         (("--ranks", "0"), "1 to"),
         (("--ranks", "8:2"), "below the smallest"),
         (("--bytes", "many"), "is not a size"),

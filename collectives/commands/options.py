@@ -1,0 +1,46 @@
+"""What options of several commands have in common.
+
+Invariant: a value that is refused is named, with what would do; whatever is refused is refused before anything is done.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from collectives.plotting import FORMATS, MISSING, available
+from native.spelling import hint
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice
+
+
+class Names(_Choice):
+    """One of several names, as `click.Choice` takes them; the message about another one says which may be meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            raise click.BadParameter(f"{error.message}{hint(value, self.choices)}", ctx, param) from None
+
+
+def picture(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """A file that something can be drawn into."""
+    if value is not None:
+        if value.suffix not in FORMATS:
+            raise click.BadParameter(f"{str(value)!r} must end in {', '.join(FORMATS)}")
+        if not available():
+            raise click.BadParameter(MISSING)
+    return writable(ctx, param, value)
+
+
+def writable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None and (value.is_dir() or not os.access(value.absolute().parent, os.W_OK)):
+        raise click.BadParameter(f"{value} cannot be written")
+    return value
