@@ -52,9 +52,9 @@ def rows(
         if last + 1 < len(chosen) and chosen[last + 1] == name:
             continue
         if last + 1 < len(sizes):
-            upto = _border(sizes[last], sizes[last + 1])
+            upto = border(sizes[last], sizes[last + 1])
         else:
-            upto = ANY_SIZE if to_the_end else _border(sizes[last], sizes[last] ** 2 // sizes[last - 1] if last else 0)
+            upto = ANY_SIZE if to_the_end else border(sizes[last], sizes[last] ** 2 // sizes[last - 1] if last else 0)
         found.append(
             Row(
                 collective,
@@ -72,7 +72,7 @@ def rows(
     return found
 
 
-def _border(below: int, above: int) -> int:
+def border(below: int, above: int) -> int:
     """About their geometric mean, a number that looks well in a table; `below` itself where nothing is above."""
     if above <= below:
         return below

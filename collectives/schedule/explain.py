@@ -50,7 +50,8 @@ def explain_group(
     hosts = layout.hosts if layout is not None and layout.nested else [0] * len(schedules)
     names = [f"rank {r}, host {host}" if len({*hosts}) > 1 else f"rank {r}" for r, host in enumerate(hosts)]
     widths = [max([len(names[r]), *(len(t) for row in cells for t in row[r])]) for r in range(len(schedules))]
-    lines = [f"{_title(schedules[0])}: {last} round{'' if last == 1 else 's'}", _buffers(schedules[0])]
+    where = f" on {len({*hosts})} hosts" if len({*hosts}) > 1 else ""
+    lines = [f"{_title(schedules[0])}{where}: {last} round{'' if last == 1 else 's'}", _buffers(schedules[0])]
     first = 0
     while first < len(schedules):
         beyond = first + 1

@@ -298,7 +298,10 @@ def test_the_command_prints_the_table_in_force(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setenv("COLLECTIVES_ALGORITHM", "broadcast:binomial")
     told = CliRunner().invoke(command, ["--table", "-n", "4"]).output
-    assert told.startswith("# COLLECTIVES_ALGORITHM\nbroadcast  any  any  any  binomial  : asked for\n\n# built in\n")
+    assert told.startswith(
+        "# COLLECTIVES_ALGORITHM\nbroadcast  any  any  any  binomial  : asked for\n\n# built in, by the simulator\n"
+    )
+    assert "\n\n# built in\n" in told
     assert parse(told).rows[1:] == DEFAULTS.rows
     one = CliRunner().invoke(command, ["broadcast", "--table"]).output
     assert {row.collective for row in parse(one).rows} == {"broadcast"}

@@ -91,7 +91,7 @@ def test_any_table_survives_being_written_and_read(rows: list[Row]) -> None:
     ("line", "problem"),
     [
         ("allreduce tcp 3 64K", "is no row: COLLECTIVE KINDS RANKS BYTES ALGORITHM"),
-        ("allred tcp 3 64K ring", "there is no collective 'allred'; there are allreduce, "),
+        ("allred tcp 3 64K ring", "there is no collective 'allred' (did you mean 'allreduce'?); there are allreduce, "),
         ("allreduce t/cp 3 64K ring", "'t/cp' is no name of a transport"),
         ("allreduce tcp, 3 64K ring", "'' is no name of a transport"),
         ("allreduce tcp three 64K ring", "'three' is no number of ranks"),
@@ -129,6 +129,6 @@ def test_reasons_that_could_not_be_read_again_are_refused(reason: str) -> None:
 def test_the_part_for_one_group() -> None:
     table = join([parse(TEXT, source="a"), DEFAULTS])
     part = table.for_group(Situation(7, "tcp", crowded=True, per_host=7))
-    assert [row.algorithm for row in part.rows[:3]] == ["dissemination", "pairwise", "recursive_doubling"]
-    assert [row.source for row in part.rows[:3]] == ["a", "a", "built in"]
+    assert [row.algorithm for row in part.rows[:3]] == ["dissemination", "pairwise", "one_shot"]
+    assert [row.source for row in part.rows[:3]] == ["a", "a", "built in, by the simulator"]
     assert {row.source for row in table.from_source("b").rows} == {"b"}

@@ -1,0 +1,273 @@
+"""Writes the rows of the built-in table for groups that nobody has measured: what the simulator finds fastest.
+
+    python -m tools.model_defaults            # a quarter of an hour; writes collectives/schedule/modelled.py
+
+Invariant: the same algorithms and costs give the same file. A row's algorithm is within `TOLERANCE` of the fastest in
+every group and at every size that was simulated for it; of all such tables this is one with few rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf, log
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from collectives.algorithms import registry
+from collectives.calibration.settle import border
+from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.simulate import simulate
+from collectives.schedule.table import ANY_RANKS, ANY_SIZE, Row, Table, bytes_text, text
+from collectives.schedule.topology import Topology
+
+FILE: Final = Path(__file__).parents[1] / "collectives" / "schedule" / "modelled.py"
+TOLERANCE: Final = 1.3
+SIZES: Final = tuple(8 << n for n in range(28))
+ROW: Final = 1.0  # what a row costs: as much as a log of a time's ratio, in all groups and sizes together
+DOUBT: Final = 0.15  # log, of large arrays: what others than those that have measured well there have to gain
+_FAR: Final = 8.0  # times the fastest at every size: an algorithm that is not tried in the next larger group
+_FLAT: Final = (*range(2, 34), 48, 63, 64, 65, 96, 128, 256)
+_HOSTS: Final = (2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 24, 32)
+_PER_HOST: Final = (2, 3, 4, 6, 8, 12, 16)
+_SHARING: Final = (17, 20, 24, 28, 31, 32, 33, 48, 63, 64)
+
+Times: TypeAlias = "dict[int, dict[str, float]]"  # by size and algorithm: seconds
+
+
+class Group(NamedTuple):
+    hosts: int
+    per_host: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Groups that differ in numbers only: `outer` and `inner` are the values that were simulated along each axis.
+
+    `group`: what an outer and an inner value mean. `row`: a row with the ranges of both in it. `trusted`: what has
+    measured well for arrays `from_size` bytes on, which the simulator does not see (docs/performance.md).
+    """
+
+    constant: str
+    name: str
+    outer: tuple[int, ...]
+    inner: tuple[int, ...]
+    group: Callable[[int, int], Group]
+    row: Callable[[Row, tuple[int, int], tuple[int, int]], Row]
+    trusted: frozenset[str]
+    from_size: int = 256 << 10
+
+
+def _hosts_row(row: Row, per_host: tuple[int, int], hosts: tuple[int, int]) -> Row:
+    return replace(row, hosts=hosts, per_host=per_host)
+
+
+def _shared_row(row: Row, _: tuple[int, int], ranks: tuple[int, int]) -> Row:
+    return replace(row, ranks=ranks, kinds=("self", "inproc", "shm"), crowded=False)
+
+
+def _ranks_row(row: Row, _: tuple[int, int], ranks: tuple[int, int]) -> Row:
+    return replace(row, ranks=ranks if ranks[0] > _FLAT[0] else (1, ranks[1]))  # one rank does what two do
+
+
+def _nested_group(per_host: int, hosts: int) -> Group:
+    return Group(hosts, per_host)
+
+
+def _shared_group(_: int, ranks: int) -> Group:
+    return Group(1, ranks)
+
+
+def _flat_group(_: int, ranks: int) -> Group:
+    return Group(ranks, 1)
+
+
+# Between hosts: neighbours only, so no receiver has several senders at once. Inside one: the engine adds in one place.
+_RINGS: Final = frozenset(
+    {"ring", "hierarchical_ring", "hierarchical_chain", "pairwise", "scatter_allgather", "linear"}
+)
+_SHARED: Final = frozenset({"two_shot", "direct", "linear", "binomial"})
+
+KINDS: Final = (
+    Kind("NESTED", "Several hosts with several ranks.", _PER_HOST, _HOSTS, _nested_group, _hosts_row, _RINGS),
+    Kind(
+        "SHARED",
+        "More ranks of one host than were measured.",
+        (1,),
+        _SHARING,
+        _shared_group,
+        _shared_row,
+        _SHARED,
+        8192,
+    ),
+    Kind("FLAT", "One rank a host, or an unknown network.", (1,), _FLAT, _flat_group, _ranks_row, _RINGS),
+)
+
+
+def times(collective: str, group: Group, names: Sequence[str]) -> Times:
+    """Seconds of each algorithm at each size, by the simulator's own costs."""
+    ranks = group.hosts * group.per_host
+    sizes = (0,) if collective == "barrier" else SIZES
+    topology = Topology(group.per_host)
+    found: Times = {nbytes: {} for nbytes in sizes}
+    for name in names:
+        known = registry.get(collective, name)
+        for nbytes in sizes:
+            found[nbytes][name] = simulate(known, ranks, nbytes, topology).seconds
+    return found
+
+
+def simulated(collective: str, kind: Kind) -> dict[tuple[int, int], Times]:
+    """By outer and inner value. What is far behind at all sizes is not tried in the next larger group."""
+    found: dict[tuple[int, int], Times] = {}
+    for outer in kind.outer:
+        left = [known.name for known in registry.algorithms(collective)]
+        for inner in kind.inner:
+            group = kind.group(outer, inner)
+            ranks = group.hosts * group.per_host
+            usable = {a.name for a in registry.algorithms(collective, ranks) if not a.hosts or kind is KINDS[0]}
+            here = times(collective, group, [name for name in left if name in usable])
+            near = {n for t in here.values() for n, seconds in t.items() if seconds <= _FAR * min(t.values())}
+            left = [name for name in left if name in near or name not in usable]
+            found[outer, inner] = here
+    return found
+
+
+Steps: TypeAlias = "list[tuple[int, str]]"  # last size, algorithm
+
+
+def ladder(cells: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[float, Steps]:
+    """The algorithm for each size up to the next step's, and what that costs: losses in all cells, and `ROW` a step.
+
+    `cells`: losses by size and algorithm. Infinite, without steps, where no algorithm is near the fastest everywhere.
+    """
+    best: dict[str, tuple[float, Steps]] = {}
+    for nbytes in cells[0]:
+        after: dict[str, tuple[float, Steps]] = {}
+        cheapest = min(best.values(), key=lambda way: way[0], default=(0.0, []))
+        for name in cells[0][nbytes]:
+            if any(name not in cell[nbytes] for cell in cells):
+                continue
+            anew = cheapest[0] + ROW
+            total, steps = best.get(name, (inf, []))
+            total, steps = (total, steps[:-1]) if total <= anew else (anew, cheapest[1])
+            after[name] = total + sum(cell[nbytes][name] for cell in cells), [*steps, (nbytes, name)]
+        if not after:
+            return inf, []
+        best = after
+    total, steps = min(best.values(), key=lambda way: way[0])
+    return total, steps
+
+
+def losses(kind: Kind, seconds: Times) -> dict[int, dict[str, float]]:
+    """By size and algorithm that is near the fastest: log of how near, more where another kind has measured better."""
+    found: dict[int, dict[str, float]] = {}
+    for nbytes, here in seconds.items():
+        fastest = min(here.values())
+        found[nbytes] = {
+            name: log(value / fastest) + (DOUBT if nbytes >= kind.from_size and name not in kind.trusted else 0.0)
+            for name, value in here.items()
+            if value <= TOLERANCE * fastest
+        }
+    return found
+
+
+Bracket: TypeAlias = "tuple[int, int]"  # the first value's number, and the last one's
+
+
+def brackets(count: int, cost: Callable[[int, int], float]) -> tuple[float, list[Bracket]]:
+    """How to divide values 0 to `count` - 1 into runs, so that the sum of `cost(first, last)` over them is least."""
+    best: list[tuple[float, list[Bracket]]] = [(0, [])]
+    for last in range(count):
+        ways = ((best[first][0] + cost(first, last), [*best[first][1], (first, last)]) for first in range(last + 1))
+        best.append(min(ways, key=lambda way: (way[0], len(way[1]))))
+    return best[-1]
+
+
+def rows(collective: str, kind: Kind, found: Mapping[tuple[int, int], Times]) -> Iterator[Row]:
+    """The rows for one collective in such groups."""
+
+    cells = {where: losses(kind, seconds) for where, seconds in found.items()}
+
+    @cache
+    def steps(outer: Bracket, inner: Bracket) -> tuple[float, Steps]:
+        wanted = [cells[o, i] for o in kind.outer[outer[0] : outer[1] + 1] for i in kind.inner[inner[0] : inner[1] + 1]]
+        return ladder(wanted)
+
+    @cache
+    def inside(first: int, last: int) -> tuple[float, list[Bracket]]:
+        return brackets(len(kind.inner), lambda low, high: steps((first, last), (low, high))[0])
+
+    for outer in brackets(len(kind.outer), lambda first, last: inside(first, last)[0])[1]:
+        for inner in inside(*outer)[1]:
+            where = kind.outer[(outer[0] + outer[1]) // 2], kind.inner[(inner[0] + inner[1]) // 2]
+            sizes = list(found[where])
+            begin = 0
+            for upto, name in steps(outer, inner)[1]:
+                end = sizes.index(upto) + 1
+                middle = sizes[(begin + end - 1) // 2]
+                reason = _reason(name, kind.group(*where), middle, found[where][middle])
+                begin = end
+                most = border(upto, sizes[end]) if end < len(sizes) else ANY_SIZE
+                row = Row(collective, (), ANY_RANKS, most, name, reason)
+                yield kind.row(row, _span(kind.outer, outer), _span(kind.inner, inner))
+
+
+def _span(values: Sequence[int], run: Bracket) -> tuple[int, int]:
+    """From the first value of a run to below the next run's; the last run has no end."""
+    last = run[1]
+    return values[run[0]], ANY_SIZE if last + 1 == len(values) else values[last + 1] - 1
+
+
+def _reason(name: str, group: Group, nbytes: int, seconds: Mapping[str, float]) -> str:
+    where = f"{group.hosts}x{group.per_host}" if group.per_host > 1 < group.hosts else f"{max(group)}"
+    others = sorted((value, other) for other, value in seconds.items() if other != name)
+    said = f"simulated {_us(seconds[name])} us among {where} at {bytes_text(nbytes)}"
+    return said + (f", {others[0][1]} {_us(others[0][0])}" if others else "")
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g}" if seconds < 1e-3 else f"{seconds * 1e6:.0f}"
+
+
+def contested() -> list[tuple[str, int]]:
+    """Each collective with several algorithms, with the number of each kind of group."""
+    return [
+        (name, number) for number in range(len(KINDS)) for name in COLLECTIVES if len(registry.algorithms(name)) > 1
+    ]
+
+
+def _work(what: tuple[str, int]) -> list[Row]:
+    collective, number = what
+    return list(rows(collective, KINDS[number], simulated(collective, KINDS[number])))
+
+
+def module(found: Sequence[tuple[Kind, Table]]) -> str:
+    parts = [f'# {kind.name}\n{kind.constant}: Final = """\n{text(table)}"""\n' for kind, table in found]
+    head = (
+        '"""Rows for groups that nobody has measured, written by `python -m tools.model_defaults`.\n\n'
+        "Invariant: nobody edits this file. By the simulator's costs, each row's algorithm is fastest or nearly so.\n"
+        '"""\n\n'
+        "from __future__ import annotations\n\n"
+        "from typing import Final\n\n"
+    )
+    return head + "\n".join(parts)
+
+
+def main() -> int:
+    wanted = contested()
+    with ProcessPoolExecutor() as pool:
+        found = dict(zip(wanted, pool.map(_work, wanted), strict=True))
+    tables = [
+        (kind, Table(tuple(row for what in wanted if what[1] == number for row in found[what])))
+        for number, kind in enumerate(KINDS)
+    ]
+    FILE.write_text(module(tables))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
