@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,14 @@ import click
 
 import collectives
 from bench import sizes
-from bench.exits import guarded
+from bench.exits import FAILED, guarded
 from bench.hosts import memory as machine_memory
 from bench.plan import load
 from bench.report import Progress, Screen
 from bench.start import processes
 from bench.subcommands.options import names, positive, screen, writable
 from collectives import tables
-from collectives.calibration import FULL, Outcome, calibrate
+from collectives.calibration import FULL, Outcome, calibrate, noise
 from collectives.commands.child import StartError
 from collectives.commands.options import Names
 from collectives.schedule.defaults import DEFAULTS
@@ -51,6 +52,7 @@ class Order:
     collectives: tuple[str, ...]
     output: str | None
     modules: tuple[str, ...]
+    tolerant: bool
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Order:
@@ -85,6 +87,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )
 @click.option("--output", metavar="FILE", callback=writable, help="Write the table there.  [default: the cache folder]")
 @click.option("--import", "modules", multiple=True, callback=names, metavar="MODULES", help="Register your algorithms.")
+@click.option("--despite-noise", "tolerant", is_flag=True, help="Keep the table even if the machine is not quiet.")
 def command(
     collective: tuple[str, ...],
     ranks: int | None,
@@ -93,6 +96,7 @@ def command(
     maxbytes: int,
     output: str | None,
     modules: tuple[str, ...],
+    tolerant: bool,
 ) -> None:
     """Measure which algorithm is fastest for each COLLECTIVE (all, unless some are named) and size.
 
@@ -101,12 +105,15 @@ def command(
     collectives.init() uses it for such groups, on all ranks, where rank 0 runs here. With --output it goes into a file,
     for COLLECTIVES_TABLE=FILE or init(table=FILE).
 
+    Keeps nothing that was measured while the machine was not quiet: other programs used the cores, a hypervisor gave
+    them to other machines, or times differed from round to round. The built-in choices stay then; the exit code is 3.
+
     \b
       collectives calibrate -n 4
       collectives calibrate -n 4 --transport tcp --budget 120
       collectives calibrate allreduce -n 2 --output my.table
     """
-    order = Order(transport, budget, maxbytes, collective, output, modules)
+    order = Order(transport, budget, maxbytes, collective, output, modules, tolerant)
     try:
         load(modules, os.getcwd())
         launch = bootstrap()
@@ -125,6 +132,9 @@ def command(
     if free and needed > free:
         what = f"{needed / 2**30:.1f} GiB for their arrays, and {free / 2**30:.1f} are available"
         raise click.UsageError(f"{size} ranks need {what}: give a smaller size with -e")
+    if not tolerant and (reasons := noise.beforehand(size)):
+        click.echo(_not_quiet(reasons), err=True)
+        sys.exit(FAILED)
     told = {"order": asdict(order), "screen": asdict(screen()), "cwd": os.getcwd()}
     try:
         sys.exit(processes("bench.calibrate", told, size))
@@ -145,9 +155,14 @@ def run(order: Order, seen: Screen) -> int:
             progress.show(f"{min(share, 1.0):4.0%}  {what}")
 
         try:
-            found = calibrate(comm, DEFAULTS, effort, say)
+            found = calibrate(comm, DEFAULTS, effort, say, tolerant=order.tolerant)
         finally:
             progress.clear()
+        if found.noise and comm.rank == 0:
+            click.echo(_not_quiet(found.noise, order.tolerant), err=True)
+        if found.noise and not order.tolerant:
+            comm.barrier()
+            return FAILED
         if comm.rank == 0:
             how = f"full, in {found.seconds:.1f} s, by collectives calibrate"
             table = tables.described(found.table, machine, situation, how, found.facts)
@@ -158,6 +173,13 @@ def run(order: Order, seen: Screen) -> int:
             _report(table, found, path)
         comm.barrier()
     return 0
+
+
+def _not_quiet(reasons: Sequence[str], kept: bool = False) -> str:
+    if kept:
+        return f"{_NAME}: this machine is not quiet: {'; '.join(reasons)}. The table is kept, as you asked"
+    what = "The built-in choices stay; nothing was written. Calibrate when nothing else runs"
+    return f"{_NAME}: this machine is not quiet: {'; '.join(reasons)}. {what} (or --despite-noise)"
 
 
 def _report(table: Table, found: Outcome, path: Path) -> None:

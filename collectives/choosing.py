@@ -153,13 +153,14 @@ class _Plan:
     known: Sequence[Table] = ()
     seconds: float = 0.0
     keep: Callable[[Outcome], Table] | None = None  # keeps what was measured, and gives it as a table to use
+    noise: str = ""  # why nothing was kept
 
     @property
     def message(self) -> str:
         told = join([self.asked, *self.known])
         rows = [[str(row), row.source] for row in told.rows]
-        message = {"rows": rows, "facts": dict(told.facts), "seconds": self.seconds}
-        return json.dumps(message if rows or told.facts or self.seconds else None)
+        message = {"rows": rows, "facts": dict(told.facts), "seconds": self.seconds, "noise": self.noise}
+        return json.dumps(message if rows or told.facts or self.seconds or self.noise else None)
 
 
 def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline) -> Table:
@@ -173,7 +174,9 @@ def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], dead
         table, seconds = _publish(comm, plan, deadline)
         if seconds > 0:
             found = _measure(comm, seconds)
-            if plan is not None and plan.keep is not None:
+            if plan is not None and found.noise:
+                plan = _Plan(plan.asked, plan.known, noise="; ".join(found.noise))
+            elif plan is not None and plan.keep is not None:
                 plan = _Plan(plan.asked, [plan.keep(found), *plan.known])
             table, _ = _publish(comm, plan, deadline)
     return table
@@ -238,7 +241,11 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
             what = f"{row.source} names {row.collective} {row.algorithm}, which rank {comm.rank} does not have"
             raise ConfigMismatch(f"rank 0's table: {what}; import what registers it before init()") from None
         found.append(row)
-    return join([Table(tuple(found), message["facts"]), DEFAULTS]), float(message["seconds"])
+    usual = DEFAULTS
+    if message["noise"]:
+        why = f"not calibrated, because {message['noise']}"
+        usual = replace(usual, rows=tuple(replace(row, source=f"{row.source}; {why}") for row in usual.rows))
+    return join([Table(tuple(found), message["facts"]), usual]), float(message["seconds"])
 
 
 def _from_rank_0(comm: Communicator, data: bytes, deadline: Deadline) -> bytes:

@@ -21,8 +21,9 @@ from bench.exits import FAILED
 from bench.order import Order
 from bench.report import Progress
 from bench.simulator import fastest, measure
-from bench.subcommands.options import numbers, positive, screen, size, writable
+from bench.subcommands.options import numbers, positive, say, screen, size, writable
 from collectives import tables
+from collectives.calibration import noise
 from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit
 from collectives.commands.child import StartError
 from collectives.commands.machine import this_machine
@@ -61,6 +62,7 @@ def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 )
 @click.option("--kept", is_flag=True, help="Check the costs that were found before; find none.")
 @click.option("--output", metavar="FILE", callback=writable, help="Write the costs there.  [default: the cache folder]")
+@click.option("--despite-noise", "tolerant", is_flag=True, help="Keep the costs even if the machine is not quiet.")
 @click.option("--json", "document", metavar="FILE", callback=writable, help="Write all times, predictions and costs.")
 def command(
     collective: tuple[str, ...],
@@ -70,6 +72,7 @@ def command(
     budget: float,
     kept: bool,
     output: str | None,
+    tolerant: bool,
     document: str | None,
 ) -> None:
     """Measure every algorithm of each COLLECTIVE (allreduce, unless some are named) among ranks on this machine, find
@@ -97,9 +100,17 @@ def command(
         at = to_check if kept else tuple(sorted((*to_fit, *to_check)))
         order = Order(asked, at, transport, budget * len(asked) / _TIMES)
         runs: list[list[Measured]] = []
+        reasons: dict[str, None] = {}
         for count in counts * _TIMES:
             progress.show(f"{count} ranks measure {', '.join(asked)}")
+            watch = noise.Watch(children=True)
             runs.append(measure(order, count))
+            reasons.update(dict.fromkeys(noise.judge([replace(watch.reading(), preempted=0)], count)))
+        if reasons and costs is None:
+            progress.clear()
+            say(f"this machine is not quiet: {'; '.join(reasons)}")
+            if not tolerant:
+                raise RuntimeError("no costs were kept: measure when nothing else runs (or --despite-noise)")
         measured = fastest(runs)
         if costs is None:
             chosen = [m for m in measured if m.case.nbytes in to_fit]

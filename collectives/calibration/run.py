@@ -6,15 +6,16 @@ Collective: every rank calls `calibrate` alike, and gets the same.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from collectives.algorithms import registry
-from collectives.calibration import links
+from collectives.calibration import links, noise
 from collectives.calibration.calls import Arrays, Call
 from collectives.calibration.model import MOST_PLAYED, Model
 from collectives.calibration.settle import STRANGER, SWITCH, rows, settle
@@ -99,36 +100,44 @@ QUICK: Final = Effort(
 
 class Outcome(NamedTuple):
     """`links`: costs, named by the kind of link on rank 0. `sockets`: that a link over TCP should have, None where that
-    was not asked. `seconds`: what it took."""
+    was not asked. `seconds`: what it took. `noise`: why the times mean little; the table has no rows then, unless noise
+    was tolerated."""
 
     table: Table
     links: dict[str, links.Link]
     sockets: int | None
     seconds: float
+    noise: tuple[str, ...] = ()
 
     @property
     def facts(self) -> dict[str, str]:
         """As a table's file keeps them."""
         told = links.facts(self.links)
+        if self.noise:
+            told["noise"] = "; ".join(self.noise)
         return told if self.sockets is None else {"sockets": str(self.sockets), **told}
 
 
-def calibrate(comm: Communicator, usual: Table, effort: Effort, say: Say | None = None) -> Outcome:
+def calibrate(
+    comm: Communicator, usual: Table, effort: Effort, say: Say | None = None, *, tolerant: bool = False
+) -> Outcome:
     """Measure this group; `usual` is the table to depart from.
 
-    Barriers and reductions of the measuring itself leave the choice to `comm`. Raises what its calls raise.
+    Gives up where the machine turns out not to be quiet, unless it is `tolerant`. Barriers and reductions of the
+    measuring itself leave the choice to `comm`. Raises what its calls raise.
     """
-    watch = Stopwatch(comm)
+    watch, quiet = Stopwatch(comm), _Quiet(comm, tolerant)
     over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
     if not (effort.sockets and over_tcp):
-        return _calibrate(comm, usual, effort, watch, say or _silent)
+        return _calibrate(comm, usual, effort, watch, say or _silent, quiet)
     if say is not None:
         say("allreduce over links of one and of several sockets", 0.0)
     with best_linked(comm, watch, effort.sizes[-1]) as linked:
-        return _calibrate(linked, usual, effort, watch, say or _silent)._replace(sockets=linked._linked.sockets)
+        found = _calibrate(linked, usual, effort, watch, say or _silent, quiet)
+        return found._replace(sockets=linked._linked.sockets) if tolerant or not found.noise else found
 
 
-def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatch, say: Say) -> Outcome:
+def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatch, say: Say, quiet: _Quiet) -> Outcome:
     linked = comm._linked
     costs = links.measure(comm, linked.kinds, watch)
     # The slowest link is the one that counts: the one with the most latency.
@@ -139,7 +148,27 @@ def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatc
     for number, collective in enumerate(contested):
         end = watch.spent + (effort.seconds - watch.spent) * _share(contested[number:])
         found += race.run(collective, end)
-    return Outcome(Table(tuple(found)), costs, None, watch.spent)
+        reasons = quiet.judge(race.spreads)
+        if reasons and not quiet.tolerant:
+            return Outcome(Table(()), {}, None, watch.spent, reasons)
+    return Outcome(Table(tuple(found)), costs, None, watch.spent, quiet.judge(race.spreads))
+
+
+class _Quiet:
+    """Asks all ranks what the kernel counted since the calibration began."""
+
+    def __init__(self, comm: Communicator, tolerant: bool) -> None:
+        self.tolerant = tolerant
+        self._comm = comm
+        self._watch = noise.Watch()
+
+    def judge(self, spreads: Sequence[float]) -> tuple[str, ...]:
+        """The same on every rank. Collective."""
+        layout = self._comm._linked.layout
+        mine = self._watch.reading(layout.hosts[self._comm.rank])
+        told = self._comm._everyones(json.dumps(mine.to_json()).encode())
+        readings = [noise.Reading.from_json(json.loads(text)) for text in told]
+        return noise.judge(readings, layout.largest, noise.middle(spreads))
 
 
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
@@ -168,6 +197,7 @@ class _Race:
     watch: Stopwatch
     link: links.Link
     say: Say
+    spreads: list[float] = field(default_factory=list)  # the slowest round over the fastest, of each racer at each size
 
     def run(self, collective: str, end: float) -> list[Row]:
         """The rows for one collective, measured until `end` by the stopwatch."""
@@ -223,6 +253,7 @@ class _Race:
         calls = [arrays.call(self.comm, collective, name, nbytes) for name in racers]
         iterations = self._iterations(expected, budget)
         seconds = self.watch.turns(calls, iterations, self.effort.rounds, arrays.renew(nbytes))
+        self.spreads += (seconds.max(axis=0) / seconds.min(axis=0)).tolist()
         medians = np.median(seconds, axis=0).tolist()
         lost = _losses(seconds, racers.index(usual), self.effort.doubt)
         return dict(zip(racers, medians, strict=True)), dict(zip(racers, lost, strict=True))

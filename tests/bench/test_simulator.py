@@ -43,7 +43,7 @@ def test_of_several_measurements_the_least_counts() -> None:
 
 def test_from_measuring_to_simulating(tmp_path: Path) -> None:
     env = environment(XDG_CACHE_HOME=str(tmp_path))
-    quick = ("-n", "2", "-e", "512", "--budget", "0.2")
+    quick = ("-n", "2", "-e", "512", "--budget", "0.2", "--despite-noise")
     said = bench("simulator", "broadcast", *quick, "--json", "found.json", folder=tmp_path, env=env).stdout
     (file,) = tmp_path.rglob("shm.costs")
     assert said.startswith(f"# costs found at 8, 64, 512 bytes: {file}\n")

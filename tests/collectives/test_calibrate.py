@@ -136,7 +136,7 @@ def test_a_group_measures_itself_and_agrees(size: int) -> None:
     assert effort.sizes == (8, 64, 512) and effort.looks == (8, 512)
 
     def body(comm: collectives.Communicator) -> tuple[str, list[float], list[str]]:
-        found = calibrate(comm, DEFAULTS, effort)
+        found = calibrate(comm, DEFAULTS, effort, tolerant=True)  # whatever else runs here
         link = next(iter(found.links.values()))
         return str(found.table.rows), [link.alpha, link.beta, link.gamma], [r.collective for r in found.table.rows]
 
@@ -150,7 +150,7 @@ def test_a_budget_that_is_too_small_leaves_rows_out() -> None:
     effort = FULL.with_(0.05, 1 << 20, ())
 
     def body(comm: collectives.Communicator) -> bool:
-        found = calibrate(comm, DEFAULTS, effort)
+        found = calibrate(comm, DEFAULTS, effort, tolerant=True)  # whatever else runs here
         return all(row.bytes < ANY_SIZE or row.collective == "barrier" for row in found.table.rows)
 
     assert all(ranks(2, body))
@@ -159,7 +159,7 @@ def test_a_budget_that_is_too_small_leaves_rows_out() -> None:
 def test_the_command_writes_a_table_that_init_reads(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     env = environment(XDG_CACHE_HOME=str(cache))
-    quick = ("--budget", "60", "-e", "64")  # with small sizes it ends long before
+    quick = ("--budget", "60", "-e", "64", "--despite-noise")  # with small sizes it ends long before
     told = command("calibrate", "allreduce", "alltoall", "-n", "2", "--transport", "tcp", *quick, env=env).stdout
     (file,) = cache.rglob("*.table")
     assert f": {file}\n" in told and "# tcp: a message takes " in told

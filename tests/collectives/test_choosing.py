@@ -13,7 +13,7 @@ import pytest
 import collectives
 from collectives import choosing, tables
 from collectives.algorithms import registry
-from collectives.calibration import QUICK
+from collectives.calibration import QUICK, noise
 from collectives.calls import Deadline
 from collectives.choosing import Wish, agree, in_force, wish, worth_it
 from collectives.commands.explain import command
@@ -255,6 +255,7 @@ def test_first_use_measures_once_and_keeps_it(cache: Path, monkeypatch: pytest.M
     monkeypatch.setattr(choosing, "worth_it", lambda situation: situation.size > 1)
     monkeypatch.setattr(choosing, "_busy", lambda machine: False)
     monkeypatch.setattr(choosing, "QUICK", replace(QUICK, seconds=20.0, sizes=(8, 64), looks=(8, 64)))
+    monkeypatch.setattr(noise, "judge", lambda *_: ())
 
     def body(comm: collectives.Communicator) -> list[str]:
         assert comm.allreduce(np.ones(2)).tolist() == [2.0, 2.0]

@@ -1,0 +1,130 @@
+"""Whether a machine was quiet while something was measured on it: what the kernel counted, and how times differed.
+
+Invariant: reading takes microseconds and changes nothing; the verdict is a function of the readings of all ranks, so
+ranks that have all of them judge alike. What a kernel does not tell (/proc/stat may be hidden) counts as quiet.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+COMPETING: Final = 0.15  # cores that more are wanted than there are: background chores take less
+STOLEN: Final = 0.02  # of the time of all cores, by the hypervisor
+PREEMPTED: Final = 50.0  # times a second that a rank with a core of its own may lose it: the kernel's chores do that
+SPREAD: Final = 1.6  # the slowest over the fastest round of one call, in the middle of all calls
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What happened on one host, and to one process of it, in `elapsed` seconds.
+
+    `busy`, `stolen`: seconds of the `cores` that the process may use, by all programs and by the hypervisor; `used`:
+    seconds that the process itself (with children, if it says so) has run; `preempted`: times that it lost its core.
+    """
+
+    host: int
+    process: int
+    cores: int
+    elapsed: float
+    busy: float
+    stolen: float
+    used: float
+    preempted: int
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Reading:
+        return Reading(**value)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Watch:
+    """Counts from its making on. `children`: what ended children have used is this process's too."""
+
+    def __init__(self, *, children: bool = False) -> None:
+        self._who: Final = (resource.RUSAGE_SELF, *((resource.RUSAGE_CHILDREN,) if children else ()))
+        self._cores: Final = frozenset(os.sched_getaffinity(0))
+        self._start: Final = self._now()
+
+    def reading(self, host: int = 0) -> Reading:
+        """Since it was made; `host` is the caller's number for this one."""
+        began, (busy, stolen, used, preempted) = self._start
+        now, (busy_now, stolen_now, used_now, preempted_now) = self._now()
+        return Reading(
+            host,
+            os.getpid(),
+            len(self._cores),
+            max(now - began, 1e-9),
+            busy_now - busy,
+            stolen_now - stolen,
+            used_now - used,
+            int(preempted_now - preempted),
+        )
+
+    def _now(self) -> tuple[float, tuple[float, float, float, float]]:
+        usages = [resource.getrusage(who) for who in self._who]
+        used = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        return time.monotonic(), (*cores_time(self._cores), used, sum(usage.ru_nivcsw for usage in usages))
+
+
+def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float]:
+    """Seconds since the start of the machine that these cores have been busy, and that were stolen from them."""
+    try:
+        lines = Path(stat).read_text().splitlines()
+    except OSError:
+        return 0.0, 0.0
+    tick = os.sysconf("SC_CLK_TCK")
+    busy = stolen = 0
+    for line in lines:
+        name, *fields = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = (*map(int, fields[:8]), *[0] * (8 - len(fields)))
+            busy += user + nice + system + irq + softirq
+            stolen += steal
+    return busy / tick, stolen / tick
+
+
+def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) -> tuple[str, ...]:
+    """Why the machine was not quiet, as sentences without their full stops; empty if it was.
+
+    `ranks`: of the host that has most. `spread`: see `SPREAD`; None where nothing was repeated.
+    """
+    reasons = []
+    hosts: dict[int, dict[int, Reading]] = {}
+    for reading in readings:
+        hosts.setdefault(reading.host, {})[reading.process] = reading  # threads of one process say the same
+    for host in hosts.values():
+        cores = max(reading.cores for reading in host.values())
+        elapsed = max(reading.elapsed for reading in host.values())
+        ours = sum(reading.used / reading.elapsed for reading in host.values())
+        others = max(reading.busy / reading.elapsed for reading in host.values()) - ours
+        stolen = max(reading.stolen for reading in host.values()) / elapsed / cores
+        preempted = max(reading.preempted / reading.elapsed for reading in host.values())
+        if min(ranks, cores) + others > cores + COMPETING:
+            reasons.append(f"other programs used {others:.1f} of {cores} core{'s' * (cores > 1)}, which the ranks need")
+        if stolen > STOLEN:
+            reasons.append(f"the hypervisor gave {stolen:.0%} of the time to other machines (steal)")
+        if ranks <= cores and preempted > PREEMPTED:
+            reasons.append(f"a rank lost its core {preempted:.0f} times a second")
+        if spread is not None and spread > (SPREAD if ranks <= cores else SPREAD**2):
+            reasons.append(f"the same call took {spread:.1f} times as long in one round as in another")
+    return tuple(dict.fromkeys(reasons))
+
+
+def beforehand(ranks: int, seconds: float = 0.5) -> tuple[str, ...]:
+    """The same, before anything runs: so long nothing is done, and others are looked at."""
+    watch = Watch()
+    time.sleep(seconds)
+    return judge([replace(watch.reading(), preempted=0)], ranks)
+
+
+def middle(ratios: Sequence[float]) -> float | None:
+    """The median; None of nothing."""
+    return sorted(ratios)[len(ratios) // 2] if ratios else None
