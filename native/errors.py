@@ -1,6 +1,6 @@
 """Every error the library raises on its own account, as one tree.
 
-    CollectiveError
+    CollectiveError           also a RuntimeError, as Horovod's and PyTorch's errors are
     ├── PeerLost              a rank's process or connection is gone
     ├── OpTimeout             a deadline passed; also a TimeoutError
     ├── DesyncError           ranks called different operations, or the same ones in another order
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class CollectiveError(Exception):
+class CollectiveError(RuntimeError):
     """Base of every error raised by this library."""
 
 

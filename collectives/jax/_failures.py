@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 
+from collectives.caught_as import E, caught_as
 from collectives.jax import _effect
 
 
@@ -50,7 +51,8 @@ def typed_errors() -> Iterator[None]:
             train()          # PeerLost, DesyncError, OpTimeout, ...
 
     Waits at the end for the collectives that were dispatched inside, so that their errors come out here. After one,
-    functions that use another communicator can be called at once. May be used as a decorator.
+    functions that use another communicator can be called at once. May be used as a decorator. The errors are also
+    JaxRuntimeErrors, so that handlers of those catch them.
     """
     try:
         yield
@@ -60,7 +62,12 @@ def typed_errors() -> Iterator[None]:
         if cause is None:
             raise
         _effect.forget()
-        raise cause from error
+        raise as_jax(cause) from error
+
+
+def as_jax(error: E) -> E:
+    """The error, also as a jax.errors.JaxRuntimeError; others than this library's as they are."""
+    return caught_as(error, jax.errors.JaxRuntimeError)
 
 
 def recover() -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from native.errors import StoreError
+from native.errors import CollectiveError, StoreError
 from rendezvous._checks import (
     DEFAULT_TIMEOUT,
     Deadline,
@@ -127,6 +127,8 @@ class TorchStore:
         start = time.monotonic()
         try:
             return action()
+        except CollectiveError:  # a RuntimeError too
+            raise
         except RuntimeError as error:  # all of torch's store errors are
             raise StoreError(f"{self!r} failed after {time.monotonic() - start:.1f} s: {error}") from error
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from collectives.arrays import Array
+from collectives.caught_as import caught_as
 from collectives.communicator import Communicator
 from collectives.gradients.channel import channel
 from collectives.gradients.plan import Entry
@@ -38,7 +39,7 @@ def typed_errors(found: Exchange) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if found.error is None:
             raise
-        raise found.error from error
+        raise caught_as(found.error, jax.errors.JaxRuntimeError) from error
 
 
 def accumulate(every: int) -> Accumulate:

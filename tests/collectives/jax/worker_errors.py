@@ -54,8 +54,11 @@ def disagree() -> None:
     typed = cj.typed_errors()(lambda: total(x))
     error = caught(collectives.DesyncError, typed, "4 elements", "5 elements")
     assert isinstance(error.__cause__, jax.errors.JaxRuntimeError)
+    assert isinstance(error, jax.errors.JaxRuntimeError) and isinstance(error, RuntimeError)
     # Not compiled: as it is. It is the communicator's first error, whatever is called.
     caught(collectives.DesyncError, lambda: cj.allgather(x), "4 elements", "5 elements")
+    caught(jax.errors.JaxRuntimeError, lambda: cj.allgather(x), "4 elements", "5 elements")
+    caught(collectives.DesyncError, cj.typed_errors()(lambda: cj.allgather(x)), "4 elements", "5 elements")
     # The user's communicator is none the worse.
     np.testing.assert_array_equal(comm.allreduce(np.ones(2)), np.full(2, SIZE))
 

@@ -1,0 +1,56 @@
+"""Errors of ours that a framework's `except` clauses catch as well.
+
+Invariant: the error keeps its type, text and attributes, and gains base classes only. Pickled or copied it is of its
+own type alone, since a process that unpickles it may not have the framework.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from native.errors import CollectiveError
+
+E = TypeVar("E", bound=BaseException)
+
+
+def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] | None = None) -> E:
+    """`error` as an instance of its own type and of `theirs`, which are classes of exceptions, the most fitting first.
+
+    `setup` gives the new error what `theirs` expect of an instance. Errors that are not this library's, and those that
+    are `theirs` already, come back as they are.
+    """
+    if not isinstance(error, CollectiveError) or not theirs or isinstance(error, theirs):
+        return error
+    ours: type[CollectiveError] = type(error)
+    made: Any = _joint(ours, theirs)(error)
+    if setup is not None:
+        setup(made)
+    made.args = error.args
+    vars(made).update(vars(error))
+    found: E = made.with_traceback(error.__traceback__)
+    found.__cause__ = error.__cause__
+    found.__suppress_context__ = True
+    return found
+
+
+@functools.cache
+def _joint(ours: type[CollectiveError], theirs: tuple[type[Exception], ...]) -> type[CollectiveError]:
+    """A class named as `ours`: messages and tracebacks look the same."""
+
+    def __init__(self: Any, plain: CollectiveError) -> None:
+        ours.__init__(self, *plain.__reduce__()[1])
+
+    def __reduce__(self: Any) -> Any:
+        return ours, ours.__reduce__(self)[1]
+
+    names = {
+        "__init__": __init__,
+        "__reduce__": __reduce__,
+        "__str__": Exception.__str__,
+        "__module__": ours.__module__,
+        "__qualname__": ours.__qualname__,
+        "__doc__": ours.__doc__,
+    }
+    return type(ours.__name__, (ours, *theirs), names)
