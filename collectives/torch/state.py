@@ -14,6 +14,7 @@ import torch
 from collectives.communicator import Communicator
 from collectives.default import default
 from collectives.gradients import objects
+from collectives.torch import encoding as _registered  # noqa: F401  (tensors in objects)
 from collectives.torch.functions import broadcast_, grouped_allreduce_
 
 
@@ -29,9 +30,9 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
 
 
 def broadcast_object(value: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
-    """The root's `value`: bytes, or None, bool, int, float, str, and lists and dicts of them; tuples arrive as lists.
+    """The root's `value`: None, bool, int, float, complex, str, bytes, tensors, arrays, and lists, tuples, dicts, sets.
 
-    Where it is anything else the root raises TypeError, and the other ranks Aborted.
+    Where it is, or holds, anything else the root raises TypeError, and the other ranks Aborted.
     """
     return objects.broadcast_object(default(comm), value, root_rank)
 

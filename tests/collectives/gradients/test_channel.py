@@ -9,7 +9,7 @@ import pytest
 
 import collectives
 from collectives import Aborted, Communicator, DesyncError
-from collectives.gradients import objects, sparse
+from collectives.gradients import sparse
 from collectives.gradients.channel import channel, joined_rows, located, reduce
 from collectives.gradients.plan import Entry, Plan, plan
 from collectives.gradients.wire import Rules
@@ -160,38 +160,6 @@ def test_rows_that_cannot_be_are_refused() -> None:
             sparse.unpack(wrong, rows, 1)
     with pytest.raises(DesyncError, match="bytes came"):
         sparse.unpack(np.concatenate([message, message]), rows, 1)
-
-
-@pytest.mark.parametrize(
-    "obj", [None, True, 7, 1e-300, "ä", [], {}, {"a": [1, {"b": None}]}, b"", b"\x00\xff", [float("inf")]]
-)
-def test_objects_come_back(obj: Any) -> None:
-    def body(comm: Communicator) -> Any:
-        return objects.broadcast_object(comm, obj if comm.rank == 1 else object(), 1), objects.allgather_object(
-            comm, obj
-        )
-
-    for found, everyones in ranks(2, body):
-        assert found == obj and type(found) is type(obj)
-        assert everyones == [obj, obj]
-
-
-@pytest.mark.parametrize("obj", [{1: 2}, {1, 2}, object(), [b"inside"], np.float32(1), 1j, {"a": np.ones(2)}])
-def test_objects_that_would_not_come_back(obj: Any) -> None:
-    def body(comm: Communicator) -> None:
-        with pytest.raises(TypeError if comm.rank == 0 else Aborted):
-            objects.broadcast_object(comm, obj)
-        with pytest.raises(TypeError if comm.rank == 1 else Aborted):
-            objects.allgather_object(comm, obj if comm.rank else 1)
-        assert objects.allgather_object(comm, comm.rank) == [0, 1]
-
-    ranks(2, body)
-
-
-def test_what_is_no_object() -> None:
-    for data in (b"", b"x", b"j{", b"\x80\x04N."):
-        with pytest.raises(DesyncError, match="no object"):
-            objects.decode(data)
 
 
 def test_memory_begins_on_a_cache_line() -> None:
