@@ -58,7 +58,7 @@ class Rules:
 class Wire(NamedTuple):
     """`x` of `source` dtype goes out as (x * before).astype(dtype), and comes back as that, reduced, * `after`.
 
-    Factors apply in the source's dtype, where they are not 1.
+    Factors apply in the source's dtype, where they are not 1; to integers in float64, rounded towards 0.
     """
 
     source: Dtype
@@ -73,7 +73,7 @@ def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wir
     floating = source in _FLOATS
     if rules.op == "avg" and not floating:
         raise TypeError(f"{name or 'a tensor'} is {source}, of which there is no average: use op='sum'")
-    if not floating and (rules.prescale != 1 or rules.postscale != 1):
+    if source.kind == "b" and (rules.prescale != 1 or rules.postscale != 1):
         raise TypeError(f"{name or 'a tensor'} is {source}, which prescale and postscale cannot multiply")
     if sparse and not rules.additive:
         raise ValueError(

@@ -17,9 +17,12 @@ from tensorflow.python.ops import control_flow_util
 
 from collectives.arrays import Array
 from collectives.recycle import ALIGNMENT
+from collectives.tensorflow.errors import as_tensorflow
+from native.errors import CollectiveError
 
 _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 _COPIED: Final = 16 << 10  # bytes: less is copied sooner than it is handed over
+_HANDED_OVER: Final = np.typecodes["AllInteger"] + np.typecodes["Float"]
 _LAST: Final = "_collectives_last_operation"  # of a graph: the next one made waits for it
 
 _watchers: Final[list[list[BaseException]]] = []
@@ -32,16 +35,33 @@ class Spec(NamedTuple):
     shape: Any = None
 
 
+def for_sessions() -> bool:
+    """Whether operations go into a graph of TensorFlow 1, of which a session runs only what is asked of it."""
+    return not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+
+
 def call(
-    function: Callable[..., Sequence[Array]], tensors: Sequence[Any], results: Sequence[Spec], name: str
+    function: Callable[..., Sequence[Array]],
+    tensors: Sequence[Any],
+    results: Sequence[Spec],
+    name: str,
+    *,
+    alone: bool = False,
 ) -> list[Any]:
-    """`function(*arrays)` as tensors. Where it runs at once its errors come as they are.
+    """`function(*arrays)` as tensors. Where it runs at once its errors are raised, see `as_tensorflow`.
 
     While a graph is traced they are for the caller of the graph, as tf.errors.UnknownError; see `typed_errors`.
-    NotImplementedError where the graph is one for XLA, which cannot call back.
+    NotImplementedError where the graph is one for XLA, which cannot call back. `alone`: in a graph for sessions it
+    neither waits for operations made before it nor do later ones wait for it. Where there are no results, what is
+    returned in a graph is a list of the operation.
     """
     if tf.executing_eagerly():
-        return [_tensor(array) for array in function(*map(_view, tensors))]
+        views = [_view(tensor) for tensor in tensors]
+        try:
+            arrays = function(*views)
+        except CollectiveError as error:
+            raise as_tensorflow(error) from error.__cause__
+        return [_tensor(array) for array in arrays]
     graph = tf.compat.v1.get_default_graph()
     if control_flow_util.GraphOrParentsInXlaContext(graph):
         raise NotImplementedError(
@@ -57,12 +77,15 @@ def call(
                 seen.append(error)
             raise
 
-    before = getattr(graph, _LAST, None)
+    chained = not (alone and for_sessions())
+    before = getattr(graph, _LAST, None) if chained else None
     with tf.control_dependencies([] if before is None else [before]):
         made = tf.numpy_function(body, list(tensors), [spec.dtype for spec in results], name=name)
-    setattr(graph, _LAST, made[0].op if results else made)
+    operation = made[0].op if results else made
+    if chained:
+        setattr(graph, _LAST, operation)
     if not results:
-        return []
+        return [operation]
     for tensor, spec in zip(made, results, strict=True):
         tensor.set_shape(spec.shape)
     return list(made)
@@ -74,14 +97,16 @@ def typed_errors() -> Iterator[None]:
 
     with collectives.tensorflow.typed_errors():
         loss = step(batch)                           # PeerLost, OpTimeout, DesyncError, ...
+
+    May decorate a function. The errors are tf.errors.UnknownError too, see `as_tensorflow`.
     """
     seen: list[BaseException] = []
     _watchers.append(seen)
     try:
         yield
     except tf.errors.OpError as error:
-        if seen:
-            raise seen[0] from error
+        if seen and not isinstance(error, CollectiveError):
+            raise as_tensorflow(seen[0]) from error
         raise
     finally:
         _watchers[:] = [watcher for watcher in _watchers if watcher is not seen]
@@ -91,6 +116,9 @@ def _view(tensor: Any) -> Array:
     """The tensor's own memory, to be read only."""
     if tensor.dtype == tf.bfloat16:  # which has no letter in the buffer protocol
         return _view(tf.bitcast(tensor, tf.uint16)).view(_BFLOAT16)
+    if tensor.dtype.name.startswith("float8"):  # nor have these
+        copy: Array = tensor.numpy()
+        return copy
     return np.asarray(memoryview(tensor))
 
 
@@ -98,6 +126,6 @@ def _tensor(array: Array) -> Any:
     if array.dtype == _BFLOAT16:
         return tf.bitcast(_tensor(array.view(np.uint16)), tf.bfloat16)
     # Handing over memory that begins elsewhere than on a cache line ends the process.
-    if array.nbytes < _COPIED or array.ctypes.data % ALIGNMENT or array.dtype.kind not in "iuf":
+    if array.nbytes < _COPIED or array.ctypes.data % ALIGNMENT or array.dtype.char not in _HANDED_OVER:
         return tf.constant(array)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

@@ -22,6 +22,8 @@ from collectives.gradients.plan import BUCKET, UNKNOWN, Bucket, Entry, Plan, pla
 from collectives.gradients.sparse import Rows
 from collectives.gradients.wire import Compression, Rules, Wire, check_options
 from collectives.tensorflow import bridge
+from collectives.tensorflow.errors import as_tensorflow
+from collectives.tensorflow.inputs import scaled, tensor_of
 from collectives.tensorflow.residuals import Residuals
 from native.errors import DesyncError
 
@@ -90,7 +92,7 @@ class GradientExchange:
     def raise_error(self, from_: BaseException | None = None) -> None:
         """Raise the first error that an exchange met, of its own type; nothing where there was none."""
         if self.error is not None:
-            raise self.error from from_
+            raise as_tensorflow(self.error) from from_
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
@@ -127,7 +129,7 @@ class GradientExchange:
             return tf.zeros(variable.shape, variable.dtype)
         if isinstance(gradient, tf.IndexedSlices):
             return tf.convert_to_tensor(gradient) if self._sparse_as_dense else gradient
-        return tf.convert_to_tensor(gradient)
+        return tensor_of(gradient, f"gradient {place}")
 
     def _warn_about_threads(self) -> None:
         if self._warned or tf.config.threading.get_inter_op_parallelism_threads() != 1:
@@ -226,13 +228,13 @@ class GradientExchange:
 
 
 def _encoded(wire: Wire, tensor: Any) -> Any:
-    scaled = tensor if wire.before == 1 else tensor * tf.cast(wire.before, tensor.dtype)
-    return scaled if wire.dtype == wire.source else tf.cast(scaled, wire.dtype)
+    sent = scaled(tensor, wire.before)
+    return sent if wire.dtype == wire.source else tf.cast(sent, wire.dtype)
 
 
 def _decoded(wire: Wire, tensor: Any) -> Any:
     back = tensor if wire.dtype == wire.source else tf.cast(tensor, wire.source)
-    return back if wire.after == 1 else back * tf.cast(wire.after, back.dtype)
+    return scaled(back, wire.after)
 
 
 def _any_rows(values: Any) -> Any:

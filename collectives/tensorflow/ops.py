@@ -18,8 +18,9 @@ from collectives.communicator import Communicator
 from collectives.gradients.channel import channel
 from collectives.gradients.wire import OPS, Compression
 from collectives.recycle import aligned
-from collectives.tensorflow.bridge import Spec, call
+from collectives.tensorflow.bridge import Spec, call, for_sessions
 from collectives.tensorflow.exchange import GradientExchange
+from collectives.tensorflow.inputs import gradient_of, tensor_of
 
 _plain = tf.autograph.experimental.do_not_convert
 
@@ -88,7 +89,7 @@ def grouped_allreduce(
 
         return exchanged(*given), gradient
 
-    given = [x if isinstance(x, tf.IndexedSlices) else tf.convert_to_tensor(x) for x in tensors]
+    given = [x if isinstance(x, tf.IndexedSlices) else tensor_of(x, "allreduce") for x in tensors]
     if any(isinstance(x, tf.IndexedSlices) for x in given):
         return exchanged(*given)
     return list(reduced(*given))
@@ -105,7 +106,7 @@ def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float |
     @tf.custom_gradient
     def joined(x: Any) -> Any:
         def body(array: Array) -> list[Array]:
-            return [way.comm.allgatherv(array, timeout=timeout)]
+            return [way.comm.allgatherv(_moved(array), timeout=timeout).view(array.dtype)]
 
         def gradient(above: Any) -> Any:
             def back(array: Array, rows: Array) -> list[Array]:
@@ -114,11 +115,12 @@ def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float |
                 total = way.comm.allreduce(array, timeout=timeout)
                 return [_kept(total[start : start + int(rows)])]
 
-            return call(back, [above, _rows(x)], [Spec(x.dtype, x.shape)], name or "allgather_gradient")[0]
+            above = gradient_of(above)
+            return call(back, [above, _rows(x)], [Spec(above.dtype, x.shape)], name or "allgather_gradient")[0]
 
         return call(body, [x], [Spec(x.dtype, _resized(x))], name or "allgather")[0], gradient
 
-    return joined(_with_rows(tensor, "allgather joins along"))
+    return joined(_with_rows(tensor, "allgather", "joins along"))
 
 
 @_plain
@@ -133,18 +135,19 @@ def broadcast(
     @tf.custom_gradient
     def sent(x: Any) -> Any:
         def body(array: Array) -> list[Array]:
-            return [way.comm.broadcast(_kept(array), root, timeout=timeout)]
+            return [way.comm.broadcast(_moved(_kept(array)), root, timeout=timeout).view(array.dtype)]
 
         def gradient(above: Any) -> Any:
             def back(array: Array) -> list[Array]:
                 total = way.comm.reduce(array, root=root, timeout=timeout)
                 return [np.zeros_like(array) if total is None else total]
 
-            return call(back, [above], [Spec(x.dtype, x.shape)], name or "broadcast_gradient")[0]
+            above = gradient_of(above)
+            return call(back, [above], [Spec(above.dtype, x.shape)], name or "broadcast_gradient")[0]
 
         return call(body, [x], [Spec(x.dtype, x.shape)], name or "broadcast")[0], gradient
 
-    return sent(tf.convert_to_tensor(tensor))
+    return sent(tensor_of(tensor, "broadcast"))
 
 
 @_plain
@@ -173,13 +176,13 @@ def reducescatter(
         def gradient(above: Any) -> Any:
             if OPS[op] not in ("avg", "sum"):
                 raise LookupError(f"reducescatter with op={op!r} has no gradient")
-            everyones = allgather(above, comm=comm, timeout=timeout, name=name)
+            everyones = allgather(gradient_of(above), comm=comm, timeout=timeout, name=name)
             return everyones / way.size if OPS[op] == "avg" else everyones
 
         spec = Spec(x.dtype, _resized(x, _share(x, way.rank, way.size)))
         return call(body, [x], [spec], name or "reducescatter")[0], gradient
 
-    return reduced(_with_rows(tensor, "reducescatter divides"))
+    return reduced(_with_rows(tensor, "reducescatter", "divides"))
 
 
 @_plain
@@ -202,7 +205,7 @@ def alltoall(
     def exchanged(x: Any, counts: Any) -> Any:
         def body(array: Array, leaving: Array) -> list[Array]:
             coming = way.comm.alltoall(leaving.astype(np.int64), timeout=timeout)
-            return [way.comm.alltoallv(array, leaving, timeout=timeout), coming]
+            return [way.comm.alltoallv(_moved(array), leaving, timeout=timeout).view(array.dtype), coming]
 
         specs = [Spec(x.dtype, _resized(x)), Spec(tf.int64, [way.size])]
         received, coming = call(body, [x, counts], specs, name or "alltoall")
@@ -211,31 +214,38 @@ def alltoall(
             def back(array: Array, leaving: Array) -> list[Array]:
                 return [way.comm.alltoallv(array, leaving, timeout=timeout)]
 
-            return call(back, [above, coming], [Spec(x.dtype, x.shape)], name or "alltoall_gradient")[0], None
+            above = gradient_of(above)
+            return call(back, [above, coming], [Spec(above.dtype, x.shape)], name or "alltoall_gradient")[0], None
 
         return (received, coming), gradient
 
-    x = _with_rows(tensor, "alltoall divides")
+    x = _with_rows(tensor, "alltoall", "divides")
     if splits is not None:
-        received, coming = exchanged(x, tf.convert_to_tensor(splits))
+        counts = tensor_of(splits, "alltoall's splits")
+        received, coming = exchanged(x, counts)
         return received, coming
     rows = x.shape[0] if x.shape.rank else None
     if rows is not None and rows % way.size:
         raise ValueError(f"alltoall divides {rows} rows among {way.size} ranks, which leaves a rest: give splits")
     # A rest that only the running step tells is refused there: the counts don't add up.
-    return exchanged(x, tf.fill([way.size], tf.cast(_rows(x), tf.int64) // way.size))[0]
+    evenly = tf.fill([way.size], tf.cast(_rows(x), tf.int64) // way.size)
+    return exchanged(x, evenly)[0]
 
 
 @_plain
-def barrier(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> None:
-    """Return when every rank has called it; in a tf.function, an operation that ends then."""
+def barrier(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
+    """Return when every rank has called it; in a tf.function, an operation that ends then.
+
+    In a graph of TensorFlow 1 it returns that operation, for a session to run; else None.
+    """
     way = channel(default.default(comm))
 
     def body() -> list[Array]:
         way.comm.barrier(timeout=timeout)
         return []
 
-    call(body, [], [], name or "barrier")
+    made = call(body, [], [], name or "barrier")
+    return made[0] if for_sessions() else None
 
 
 @_plain
@@ -257,10 +267,10 @@ def _rows(x: Any) -> Any:
     return tf.shape(x, tf.int64)[0]
 
 
-def _with_rows(tensor: Any, does: str) -> Any:
-    x = tf.convert_to_tensor(tensor)
+def _with_rows(tensor: Any, what: str, does: str) -> Any:
+    x = tensor_of(tensor, what)
     if x.shape.rank == 0:
-        raise ValueError(f"{does} the first axis, but the tensor is 0-d: give tf.reshape(x, [1])")
+        raise ValueError(f"{what} {does} the first axis, but the tensor is 0-d: give tf.reshape(x, [1])")
     return x
 
 
@@ -272,6 +282,11 @@ def _resized(x: Any, rows: int | None = None) -> Any:
 def _share(x: Any, rank: int, size: int) -> int | None:
     rows = x.shape[0] if x.shape.rank else None
     return None if rows is None else rows // size + (rank < rows % size)
+
+
+def _moved(array: Array) -> Array:
+    """What travels where nothing is computed: 8-bit floats go as bytes."""
+    return array.view(np.uint8) if array.dtype.name.startswith("float8") else array
 
 
 def _kept(array: Array) -> Array:

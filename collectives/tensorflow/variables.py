@@ -13,29 +13,34 @@ import tensorflow as tf
 from collectives import default
 from collectives.arrays import Array, check_rank
 from collectives.communicator import Communicator
-from collectives.gradients import objects
+from collectives.gradients import encoding, objects
 from collectives.gradients.channel import channel
 from collectives.gradients.plan import plan
 from collectives.gradients.wire import Rules
 from collectives.recycle import aligned
-from collectives.tensorflow.bridge import Spec, call
+from collectives.tensorflow.bridge import Spec, call, for_sessions
 from collectives.tensorflow.exchange import entry
+from collectives.tensorflow.inputs import tensor_of
+
+encoding.register("tensorflow.Tensor", encoding.Codec(type(tf.constant(0)), lambda x: x.numpy(), tf.constant))
 
 
 @tf.autograph.experimental.do_not_convert
 def broadcast_variables(
     variables: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: float | None = None
-) -> None:
+) -> Any:
     """Give every rank's variables, in any nest of lists and dicts, the values that they have on the root.
 
     TensorFlow's and Keras's variables. DesyncError, on every rank, where they differ in number, dtype or shape;
     TypeError for a dtype that cannot travel, like strings.
+
+    In a graph of TensorFlow 1 it returns the operation that does it, for a session to run; else None.
     """
     found = default.default(comm)
     root = check_rank(root_rank, found.size, "root_rank")
     way = channel(found)
     owners = tf.nest.flatten(variables)
-    values = [tf.convert_to_tensor(owner) for owner in owners]
+    values = [tensor_of(owner, f"variable {i}") for i, owner in enumerate(owners)]
     agreed = plan(Rules(op="sum"), tuple(map(entry, values, owners)), found.size)
 
     def sent(array: Array) -> Array:
@@ -49,11 +54,10 @@ def broadcast_variables(
         way.agree(agreed, 0, timeout)
         return [sent(array) for array in arrays]
 
-    made = call(body, values, [Spec(value.dtype, value.shape) for value in values], "broadcast_variables")
-    if way.rank == root:
-        return
-    for owner, value in zip(owners, made, strict=True):
-        owner.assign(value)
+    specs = [Spec(value.dtype, value.shape) for value in values]
+    made = call(body, values, specs, "broadcast_variables", alone=True)
+    changed = made if way.rank == root else [owner.assign(value) for owner, value in zip(owners, made, strict=True)]
+    return tf.group(*changed) if for_sessions() else None
 
 
 def broadcast_object(
@@ -61,8 +65,8 @@ def broadcast_object(
 ) -> Any:
     """The root's object, on every rank; others' are not looked at.
 
-    bytes, or None, bool, int, float, str, and lists and dicts of them with str keys; tuples arrive as lists.
-    TypeError on the root for anything else, and Aborted on the others.
+    None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of them in any depth
+    arrive as what they are. TypeError on the root for anything else, and Aborted on the others.
     """
     return objects.broadcast_object(channel(default.default(comm)).comm, obj, root_rank, timeout)
 

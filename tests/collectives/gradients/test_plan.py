@@ -171,7 +171,7 @@ def test_ways() -> None:
     with pytest.raises(TypeError, match="x is int32, of which there is no average"):
         wire(Rules(), np.dtype(np.int32), 2, False, "x")
     with pytest.raises(TypeError, match="which prescale and postscale cannot multiply"):
-        wire(Rules("sum", prescale=2.0), np.dtype(np.int32), 2, False, "x")
+        wire(Rules("sum", prescale=2.0), np.dtype(np.bool_), 2, False, "x")
     with pytest.raises(ValueError, match="sparse_as_dense=True"):
         wire(Rules("min"), single, 2, True, "x")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -177,6 +179,158 @@ def check_alltoall(comm: Communicator) -> None:
         ct.alltoall(mine[:3], comm=comm)
 
 
+def check_gradients_of_another_dtype(comm: Communicator) -> None:
+    """What flows back keeps its own dtype, also where a graph has to know it before it runs."""
+    ops = {
+        "allreduce": lambda x: ct.allreduce(x, "sum", comm=comm),
+        "allgather": lambda x: ct.allgather(x, comm=comm),
+        "broadcast": lambda x: ct.broadcast(x, 0, comm=comm),
+        "reducescatter": lambda x: ct.reducescatter(x, "sum", comm=comm),
+        "alltoall": lambda x: ct.alltoall(x, comm=comm),
+    }
+    for name, op in ops.items():
+
+        def slope(x: Any, above: Any, op: Any = op) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = op(x)
+            return tape.gradient(y, x, output_gradients=above)
+
+        rows = {"allgather": 4, "reducescatter": 1}.get(name, 2)
+        above = tf.ones([rows], tf.float32)
+        wanted = {"broadcast": [2.0, 2.0] if comm.rank == 0 else [0.0, 0.0]}
+        wanted |= {key: [2.0, 2.0] for key in ("allreduce", "allgather")}
+        for run in (slope, tf.function(slope, autograph=False)):
+            found = run(tf.constant([1.0, 2.0], tf.float64), above)
+            assert found.dtype == tf.float32, name
+            same(found, wanted.get(name, [1.0, 1.0]))
+
+
+def check_gradients_by_rows(comm: Communicator) -> None:
+    """Rows that are looked up in a result, here twice rank 0's first row, flow back as tf.IndexedSlices."""
+    for op, wanted in (
+        (lambda x: ct.allgather(x, comm=comm), [[6.0], [0.0]]),
+        (lambda x: ct.broadcast(x, 0, comm=comm), [[6.0], [0.0]]),
+        (lambda x: ct.alltoall(x, comm=comm), [[2.0], [4.0]]),  # each rank's first row is one of rank 0's
+        (lambda x: ct.allreduce(x, "sum", comm=comm), None),
+    ):
+
+        def slope(x: Any, op: Any = op) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(tf.gather(op(x), [0, 0])) * (comm.rank + 1.0)
+            return tape.gradient(y, x)
+
+        for run in (slope, tf.function(slope, autograph=False)):
+            found = tf.convert_to_tensor(run(tf.constant([[1.0], [2.0]])))
+            same(found, [[6.0], [0.0]] if wanted is None else wanted if comm.rank == 0 else [[0.0], [0.0]])
+
+
+def check_factors_of_integers(comm: Communicator) -> None:
+    """In float64, rounded towards 0: halves of 3 and -7 are 1 and -3 on each rank."""
+    for found in both(lambda x: ct.allreduce(x, "sum", comm=comm, prescale=0.5, postscale=1.5), tf.constant([3, -7])):
+        assert found.dtype == tf.int32
+        same(found, [3, -9])
+    with pytest.raises(TypeError, match="bool, which prescale and postscale cannot multiply"):
+        ct.allreduce(tf.constant([True]), "max", comm=comm, prescale=2.0)
+
+
+def check_bytes(comm: Communicator) -> None:
+    """8-bit floats can be moved."""
+    mine = tf.cast(tf.constant([[1.0, 2.0], [3.0, 4.0]]) * (comm.rank + 1.0), tf.dtypes.experimental.float8_e4m3fn)
+    for found in both(lambda x: ct.broadcast(x, 1, comm=comm), mine):
+        assert found.dtype == tf.dtypes.experimental.float8_e4m3fn
+        same(tf.cast(found, tf.float32), [[2.0, 4.0], [6.0, 8.0]])
+    same(tf.cast(ct.allgather(mine, comm=comm), tf.float32)[2:], [[2.0, 4.0], [6.0, 8.0]])
+    swapped, counts = ct.alltoall(mine, [1, 1], comm=comm)
+    same(tf.cast(swapped, tf.float32), [[1.0, 2.0], [2.0, 4.0]] if comm.rank == 0 else [[3.0, 4.0], [6.0, 8.0]])
+    same(counts, [1, 1])
+
+
+def check_what_is_no_tensor(comm: Communicator) -> None:
+    ops = [ct.allreduce, ct.allgather, ct.broadcast, ct.reducescatter, ct.alltoall]
+    wrong = {
+        "None is not a tensor": None,
+        "its flat_values and row_lengths": tf.ragged.constant([[1], [2, 3]]),
+        "its indices and values": tf.sparse.from_dense([[0, 1]]),
+        "tf.io.decode_raw": tf.constant(["text"]),
+        "set is not a tensor": {1.0},
+        "dtype qint8": tf.quantization.quantize(tf.constant([1.0]), -1.0, 1.0, tf.qint8)[0],
+        "give tf.cast": tf.cast(tf.constant([1]), tf.dtypes.experimental.int4),
+    }
+    for op in ops:
+        for says, x in wrong.items():
+            with pytest.raises(TypeError, match=re.escape(says)):
+                op(x, comm=comm)
+    with pytest.raises(TypeError, match="allreduce: None"):
+        ct.grouped_allreduce([tf.ones(1), None], comm=comm)
+    with pytest.raises(TypeError, match=r"gradient 1: texts"):
+        ct.GradientExchange(comm)([tf.ones(1), tf.constant("text")])
+    with pytest.raises(TypeError, match="variable 0: None"):
+        ct.broadcast_variables([None], comm=comm)
+    same(ct.allreduce(tf.Variable([2.0]), comm=comm), [2.0])
+
+
+def check_errors(comm: Communicator) -> None:
+    """They are what TensorFlow's users catch, RuntimeErrors, and of their own types; in tf.functions, too."""
+    different = [tf.Variable(tf.zeros([2 + comm.rank]))]
+    kinds = (collectives.DesyncError, tf.errors.FailedPreconditionError, tf.errors.UnknownError, RuntimeError)
+    step = tf.function(lambda: ct.broadcast_variables(different, comm=comm))
+    for run in (lambda: ct.broadcast_variables(different, comm=comm), ct.typed_errors()(step)):
+        with pytest.raises(collectives.DesyncError, match="variable 0") as seen:
+            run()
+        assert all(isinstance(seen.value, kind) for kind in kinds)
+        assert seen.value.error_code == tf.errors.FAILED_PRECONDITION and seen.value.op is None
+        assert seen.value.message == str(seen.value)
+        assert type(pickle.loads(pickle.dumps(seen.value))) is collectives.DesyncError
+    with pytest.raises(tf.errors.UnknownError, match="DesyncError: ranks disagree"):
+        step()
+    exchange = ct.GradientExchange(comm)
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        exchange([tf.zeros([2 + comm.rank])])
+    assert type(exchange.error) is collectives.DesyncError
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        exchange.raise_error()
+    other = comm.dup()
+    other.close()
+    with pytest.raises(tf.errors.AbortedError, match="closed") as aborted:
+        ct.barrier(comm=other)
+    assert isinstance(aborted.value, collectives.Aborted)
+
+
+def check_a_deadline(comm: Communicator) -> None:
+    other = comm.dup()
+    ct.barrier(comm=other)  # the first use is collective
+    if comm.rank == 0:
+        with pytest.raises(tf.errors.DeadlineExceededError) as late:
+            ct.barrier(comm=other, timeout=0.1)
+        assert isinstance(late.value, collectives.OpTimeout) and isinstance(late.value, TimeoutError)
+        assert late.value.late == (1,)
+    comm.barrier()
+    other.close()
+
+
+def check_sessions(comm: Communicator) -> None:
+    """In a graph of TensorFlow 1 nothing happens until a session runs it, and then it does."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        variables = [v1.get_variable("a", initializer=[1.0 + comm.rank]), v1.get_variable("b", initializer=comm.rank)]
+        total = ct.allreduce(variables[0], "sum", comm=comm)
+        start, wait = ct.broadcast_variables(variables, 1, comm=comm), ct.barrier(comm=comm)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            same(session.run(total), [3.0])
+            session.run(start)
+            same(session.run(variables[0]), [2.0])
+            same(session.run(variables[1]), 1)
+            same(session.run(total), [4.0])
+            session.run(wait)
+            # What is broadcast once is not broadcast again with every step.
+            session.run(variables[0].assign([float(comm.rank)]))
+            same(session.run(total), [1.0])
+            same(session.run(variables[0]), [float(comm.rank)])
+
+
 def check_barrier_and_chain(comm: Communicator) -> None:
     """Operations that no data connects run in the order of the program, in every graph."""
     ct.barrier(comm=comm)
@@ -231,7 +385,7 @@ def check_variables(comm: Communicator) -> None:
     different = [tf.Variable(tf.zeros([2]), name="w"), tf.Variable(tf.zeros([2 + rank]), name="b")]
     with pytest.raises(collectives.DesyncError, match=r"variable 1 'b:0' is float32\[2\] on rank 0 and .* on rank 1"):
         ct.broadcast_variables(different, comm=comm)
-    with pytest.raises(TypeError, match="dtype"):
+    with pytest.raises(TypeError, match="variable 0: texts"):
         ct.broadcast_variables([tf.Variable("text")], comm=comm)
 
 
@@ -242,12 +396,14 @@ def check_objects(comm: Communicator) -> None:
     assert ct.broadcast_object(b"\0\xff" if rank == 1 else "ignored", 1, comm=comm) == b"\0\xff"
     assert ct.allgather_object({"rank": rank}, comm=comm) == [{"rank": 0}, {"rank": 1}]
     assert ct.allgather_object(b"x" * rank, comm=comm) == [b"", b"x"]
-    expected = (TypeError, "set cannot travel") if rank == 0 else (collectives.Aborted, "rank 0 has no object")
+    sent = ct.broadcast_object({1: (2, tf.constant([3.0]))} if rank == 0 else None, comm=comm)
+    assert list(sent) == [1] and sent[1][0] == 2 and tf.is_tensor(sent[1][1]) and sent[1][1].numpy() == [3.0]
+    expected = (TypeError, "object cannot travel") if rank == 0 else (collectives.Aborted, "rank 0 has no object")
     with pytest.raises(expected[0], match=expected[1]):
-        ct.broadcast_object({1, 2}, comm=comm)
-    expected = (TypeError, "str keys only") if rank == 1 else (collectives.Aborted, r"ranks \[1\]")
+        ct.broadcast_object([object()], comm=comm)
+    expected = (TypeError, "function cannot travel") if rank == 1 else (collectives.Aborted, r"ranks \[1\]")
     with pytest.raises(expected[0], match=expected[1]):
-        ct.allgather_object({"fine": 1} if rank == 0 else {1: "key"}, comm=comm)
+        ct.allgather_object({"fine": 1} if rank == 0 else {1: check_objects}, comm=comm)
     assert ct.allgather_object(rank, comm=comm) == [0, 1]  # nobody lags behind
 
 
