@@ -1,4 +1,4 @@
-"""Small objects between ranks, which Horovod pickles: here they are bytes, or what JSON can say.
+"""Objects between ranks, which Horovod pickles: here they are data, see `collectives.gradients.encoding`.
 
 Invariant: nothing is ever unpickled, so no rank runs what another one sends.
 """
@@ -18,8 +18,8 @@ def broadcast_object(
 ) -> Any:
     """The root's object, on every rank; the root keeps its own.
 
-    bytes, None, bool, int, float, str, and lists and dicts of them with str keys; tuples arrive as lists. TypeError on
-    the root for anything else, and Aborted on the others.
+    None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of them in any depth
+    arrive as what they are. TypeError on the root for anything else, and Aborted on the others.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     with _explained("broadcast_object"):

@@ -52,11 +52,14 @@ def exists() -> bool:
     return bool(_worlds) and not _worlds[0].comm.closed
 
 
-def begin(comm: Any) -> None:
-    """Make the world, if it is not there. `comm`: None, a Communicator, or the numbers of the ranks to be in it."""
+def begin(comm: Any) -> bool:
+    """Make the world, if it is not there; returns whether it was made.
+
+    `comm`: None, a Communicator, or the numbers of the ranks to be in it.
+    """
     with _lock:
         if exists():
-            return
+            return False
         _worlds.clear()
         opened: list[Communicator] = []
         try:
@@ -64,6 +67,7 @@ def begin(comm: Any) -> None:
         except BaseException:
             _close(opened)
             raise
+    return True
 
 
 def end() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,7 @@ from collectives.torch.tensors import tensor_of, writing
 from native.errors import DesyncError
 
 BUCKET: Final = 25 << 20  # bytes
-_NONE, _DENSE, _SPARSE = 0, 1, 2  # what a parameter's gradient is
+_NONE, _DENSE, _SPARSE, _AS_DENSE = range(4)  # what a parameter's gradient is; the last is sparse, and goes as dense
 
 
 class Item(NamedTuple):
@@ -126,6 +126,7 @@ class _Distributed:
         self._steps = 0
         self._synchronized = False
         self._skips = False
+        self._announce: Callable[[], Any] | None = None  # for hvd.join: called in each step, once
         self._hooks = [param.register_post_accumulate_grad_hook(self._arrived) for param in self._params]
 
     # --- as gradients come
@@ -144,12 +145,15 @@ class _Distributed:
         while self._next < len(self._buckets) and not self._waits[self._next]:
             self._start()
 
-    def _start(self) -> None:
-        """Send the next bucket. Gradients that are missing go as zeros: another rank may have them."""
+    def _start(self, empty: bool = False) -> None:
+        """Send the next bucket. Gradients that are missing go as zeros: another rank may have them.
+
+        `empty`: all go as zeros.
+        """
         items = []
         for i in self._buckets[self._next]:
             param = self._params[i]
-            grad = torch.zeros_like(param) if param.grad is None else param.grad
+            grad = torch.zeros_like(param) if empty or param.grad is None else param.grad
             grad = grad.to_dense() if grad.layout is not torch.strided else grad
             sent = self._compression.compress(grad, i)
             items.append(Item(i, sent, grad, None))
@@ -170,6 +174,7 @@ class _Distributed:
 
         Raises what went wrong: PeerLost, DesyncError, ...
         """
+        announced = None if self._announce is None else self._announce()
         kinds = np.array([self._kind(param) for param in self._params], np.uint8)
         if not self._buckets and not self._sparse:
             self._plan(kinds)
@@ -183,7 +188,9 @@ class _Distributed:
                     self._deliver(item, anywhere[item.place])
             for i in self._sparse:
                 if anywhere[i]:
-                    self._gather(i)
+                    self._params[i].grad = self._gathered(i, self._params[i].grad)
+        if announced is not None:
+            announced.wait()
         self._reset()
         self._steps += 1
         self._synchronized = True
@@ -228,6 +235,24 @@ class _Distributed:
         for hook in self._hooks:
             hook.remove()
         self._comm.close()
+
+    def _step_empty(self) -> None:
+        """Take part in the others' `synchronize` by zeros and no rows; changes nothing of this rank's. For hvd.join."""
+        nothing = np.full(len(self._params), _NONE, np.uint8)
+        if not self._buckets and not self._sparse:
+            self._plan(nothing)
+        while self._next < len(self._buckets):
+            self._start(empty=True)
+        anywhere = self._comm.allreduce(nothing, "max", timeout=self._timeout)
+        with torch.no_grad():
+            for flight in self._flights:
+                flight.work.wait()
+                for item in flight.items:
+                    self._compression.decompress(item.sent, item.grad)  # which may remember what it compressed
+            for i in self._sparse:
+                if anywhere[i]:
+                    self._gathered(i, None)
+        self._reset()
 
     # --- parts
 
@@ -278,20 +303,26 @@ class _Distributed:
     def _kind(self, param: Any) -> int:
         if param.grad is None:
             return _NONE
-        return _SPARSE if param.grad.is_sparse and not self._sparse_as_dense else _DENSE
+        if param.grad.is_sparse:
+            return _AS_DENSE if self._sparse_as_dense else _SPARSE
+        return _DENSE
 
     def _deliver(self, item: Item, anywhere: int) -> None:
         if item.finish is not None:
             item.finish()
         self._compression.decompress(item.sent, item.grad)
         param = self._params[item.place]
-        if param.grad is not item.grad and anywhere:
-            param.grad = item.grad
+        if param.grad is item.grad or not anywhere:
+            return
+        # What went as dense comes back sparse: some optimizers take nothing else.
+        sparse = anywhere == _AS_DENSE if param.grad is None else param.grad.is_sparse
+        axes = 1 if param.grad is None else param.grad.sparse_dim()
+        param.grad = item.grad.to_sparse(axes) if sparse else item.grad
 
-    def _gather(self, i: int) -> None:
-        """Every rank's rows of a sparse gradient."""
+    def _gathered(self, i: int, own: Any) -> Any:
+        """Every rank's rows of a sparse gradient; `own` is this rank's, or None."""
         param = self._params[i]
-        grad = torch.zeros_like(param).to_sparse(1) if param.grad is None else param.grad
+        grad = torch.zeros_like(param).to_sparse(1) if own is None else own
         grad = (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()
         comm, limit = self._comm, self._timeout
         indices = comm.allgatherv(np.ascontiguousarray(grad.indices().t().numpy()), timeout=limit)
@@ -299,7 +330,7 @@ class _Distributed:
         if self._op == "avg":
             values = values / comm.size
         places = torch.from_numpy(indices).t()
-        param.grad = torch.sparse_coo_tensor(places, values, param.shape, check_invariants=True).coalesce()
+        return torch.sparse_coo_tensor(places, values, param.shape, check_invariants=True).coalesce()
 
     def _reset(self) -> None:
         self._flights.clear()

@@ -41,13 +41,13 @@ def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any
 def allgather(value: Any, name: str | None = None) -> Any:
     """Every rank's value, joined on the first axis in rank order; only the first extents may differ."""
     comm = global_process_set.group()
-    return keras.ops.convert_to_tensor(comm.allgatherv(_array(keras.ops.convert_to_tensor(value))))
+    return keras.ops.convert_to_tensor(comm.allgatherv(_array(_tensor(value, "allgather"))))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """The root's value, on every rank; those of the others have its shape and dtype."""
     comm = global_process_set.group()
-    array = np.array(_array(keras.ops.convert_to_tensor(value)))
+    array = np.array(_array(_tensor(value, "broadcast")))
     return keras.ops.convert_to_tensor(comm.broadcast(array, global_process_set.root(root_rank)))
 
 
@@ -62,18 +62,35 @@ def broadcast_global_variables(root_rank: int) -> NoReturn:
 def _reduced(collective: str, value: Any, op: str, before: float, after: float, compression: Any) -> Any:
     comm = global_process_set.group()
     is_custom(compression)  # refuses what is none
-    tensor, context = compression.compress(keras.ops.convert_to_tensor(value))
+    tensor, context = compression.compress(_tensor(value, collective))
     array = _array(tensor)
     whole = array.dtype.kind in "iu"
-    if whole and (before, after) != (1.0, 1.0):
-        raise TypeError(f"prescale_factor and postscale_factor are for floating-point values, not {array.dtype}")
+    if array.dtype.kind == "b" and (before, after) != (1.0, 1.0):
+        raise TypeError("prescale_factor and postscale_factor are for numbers, not for bool")
     reduce = comm.allreduce if collective == "allreduce" else comm.reduce_scatter
-    scaled = array if before == 1.0 else array * array.dtype.type(before)
-    found = reduce(scaled, {"average": "sum" if whole else "avg"}.get(op, op))
-    if whole and op == "average":
-        found = np.sign(found) * (np.abs(found) // found.dtype.type(comm.size))
+    found = reduce(_scaled(array, before), {"average": "sum" if whole else "avg"}.get(op, op))
+    if whole:
+        if op == "average" and after == 1.0:
+            found = np.sign(found) * (np.abs(found) // found.dtype.type(comm.size))
+        else:
+            found = _scaled(found, after, comm.size if op == "average" else 1)
     result = compression.decompress(keras.ops.convert_to_tensor(found), context)
-    return result if after == 1.0 else result * after
+    return result if whole or after == 1.0 else result * after
+
+
+def _scaled(array: Array, factor: float, divisor: int = 1) -> Array:
+    """Integers are multiplied in float64 and rounded towards 0, as Horovod does."""
+    if factor == 1.0 and divisor == 1:
+        return array
+    if array.dtype.kind in "iu":
+        return (array.astype(np.float64) * factor / divisor).astype(array.dtype)
+    return array * array.dtype.type(factor)
+
+
+def _tensor(value: Any, what: str) -> Any:
+    if value is None:
+        raise TypeError(f"{what}: None is not a value")
+    return keras.ops.convert_to_tensor(value)
 
 
 def _array(tensor: Any) -> Array:

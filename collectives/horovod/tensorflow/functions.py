@@ -1,11 +1,13 @@
-"""Variables, objects and numbers of ranks; what belongs to TensorFlow 1's sessions raises.
+"""Variables, objects and numbers of ranks.
 
-Invariant: names and arguments are Horovod's.
+Invariant: names and arguments are Horovod's. In a graph of TensorFlow 1 nothing happens until a session runs what is
+returned, as in Horovod.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from collections.abc import Callable
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -13,49 +15,64 @@ import collectives.tensorflow as hooks
 from collectives.horovod import common, objects, process_sets
 from collectives.horovod.options import check_devices, hint
 from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.tensorflow.bridge import for_sessions
 
-_NO_SESSIONS: Final = "there are no sessions in TensorFlow 2: session is not used"
+_NO_SESSIONS: Final = "objects travel without TensorFlow: session is not used"
 
 
 @tf.autograph.experimental.do_not_convert
 def broadcast_variables(
     variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
-) -> None:
+) -> Any:
     """Give every rank's variables the values that they have on the root. Keras's variables, too.
 
-    `inplace` saves memory in Horovod; here it changes nothing. DesyncError on every rank where variables differ.
+    `inplace` saves memory in Horovod; here it changes nothing. DesyncError on every rank where variables differ. In a
+    graph of TensorFlow 1 it returns the operation that does it, for a session to run; else None.
     """
     group, root = process_set.group(), process_set.root(root_rank)
-    hooks.broadcast_variables(list(variables), root, comm=group)
+    return hooks.broadcast_variables(list(variables), root, comm=group)
 
 
 @tf.autograph.experimental.do_not_convert
 def broadcast_(
     variables: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """`broadcast_variables`; returns the variables."""
+    """`broadcast_variables`; returns the variables, or in a graph of TensorFlow 1 their new values, to be run."""
     found = list(variables)
-    broadcast_variables(found, root_rank, process_set)
-    return found
+    done = broadcast_variables(found, root_rank, process_set)
+    if done is None:
+        return found
+    with tf.control_dependencies([done]):
+        return [tf.identity(variable.read_value()) for variable in found]
 
 
-def broadcast_global_variables(root_rank: int) -> NoReturn:
-    """TensorFlow 2 has no global variables: RuntimeError, as Horovod raises where execution is eager."""
+def broadcast_global_variables(root_rank: int) -> Any:
+    """The operation that does it, in a graph of TensorFlow 1.
+
+    TensorFlow 2 has no global variables: RuntimeError, as Horovod raises where execution is eager.
+    """
+    if for_sessions():
+        return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
     raise RuntimeError(
         "hvd.broadcast_global_variables() does not support eager execution. Please use "
         "`hvd.broadcast_variables(<model/optimizer variables>)` instead."
     )
 
 
-class BroadcastGlobalVariablesHook:
-    """A hook of TensorFlow 1's sessions: NotImplementedError."""
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Gives every rank the root's global variables, once a session of TensorFlow 1 is made."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         check_devices(device)
-        raise NotImplementedError(
-            "BroadcastGlobalVariablesHook is for sessions of TensorFlow 1: use hvd.broadcast_variables, or with Keras "
-            "hvd.callbacks.BroadcastGlobalVariablesCallback"
-        )
+        self._root: Final = root_rank
+        self._operation: Any = None
+
+    def begin(self) -> None:
+        if self._operation is None or self._operation.graph is not tf.compat.v1.get_default_graph():
+            self._operation = broadcast_global_variables(self._root)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self._operation)
 
 
 def broadcast_object(
@@ -65,20 +82,26 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object, on every rank: bytes or what JSON can say. TypeError for anything else."""
+    """The root's object, on every rank; see `collectives.tensorflow.broadcast_object`. TypeError for others."""
     hint(session is not None, _NO_SESSIONS)
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
-def broadcast_object_fn(*args: Any, **kwargs: Any) -> NoReturn:
-    """For sessions of TensorFlow 1: NotImplementedError."""
-    raise NotImplementedError("broadcast_object_fn is for sessions of TensorFlow 1: use hvd.broadcast_object")
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function of one object, `broadcast_object` with these arguments."""
+    hint(session is not None, _NO_SESSIONS)
+    return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Every rank's object, in rank order: bytes or what JSON can say. TypeError for anything else."""
+    """Every rank's object, in rank order; see `collectives.tensorflow.broadcast_object`. TypeError for others."""
     hint(session is not None, _NO_SESSIONS)
     return objects.allgather_object(obj, name, process_set)
 

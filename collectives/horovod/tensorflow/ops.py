@@ -17,6 +17,7 @@ from collectives.horovod.options import check_devices
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.horovod.reductions import Average, op_name
 from collectives.horovod.tensorflow.compression import Compression
+from collectives.tensorflow.inputs import gradient_of, scaled, tensor_of
 
 _plain = tf.autograph.experimental.do_not_convert
 
@@ -74,7 +75,7 @@ def _reduced(
     process_set: ProcessSet,
 ) -> list[Any]:
     comm = process_set.group()
-    given = [x if isinstance(x, tf.IndexedSlices) else tf.convert_to_tensor(x) for x in tensors]
+    given = [x if isinstance(x, tf.IndexedSlices) else tensor_of(x, "allreduce") for x in tensors]
     results: list[Any] = [None] * len(given)
     whole = [i for i, x in enumerate(given) if op == "average" and x.dtype.is_integer]
     others = [i for i in range(len(given)) if i not in whole]
@@ -83,7 +84,7 @@ def _reduced(
         for i in others:
             if not isinstance(given[i], tf.IndexedSlices):
                 given[i], contexts[i] = compression.compress(given[i])
-    for places, how in ((others, op), (whole, "sum")):
+    for places, how, factor in ((others, op, after), (whole, "sum", 1.0)):
         if not places:
             continue
         found = hooks.grouped_allreduce(
@@ -92,13 +93,13 @@ def _reduced(
             comm=comm,
             compression=wire(compression),
             prescale=before,
-            postscale=after,
+            postscale=factor,
             name=name or "",
         )
         for i, x in zip(places, found, strict=True):
             results[i] = x
     for i in whole:
-        results[i] = tf.truncatediv(results[i], tf.cast(comm.size, results[i].dtype))
+        results[i] = _quotient(results[i], comm.size, after)
     for i, context in contexts.items():
         results[i] = compression.decompress(results[i], context)
     return results
@@ -119,13 +120,13 @@ def reducescatter(
     """This rank's rows of the reduction; where they leave a rest, the first ranks have one more."""
     check_devices(device_dense)
     comm, chosen = process_set.group(), op_name(op)
-    x = tf.convert_to_tensor(tensor)
+    x = tensor_of(tensor, "reducescatter")
     is_custom(compression)  # refuses what is none
     whole = chosen == "average" and x.dtype.is_integer
     sent, context = compression.compress(_times(_gradient_times(x, comm.size), prescale_factor))
     part = hooks.reducescatter(sent, "sum" if whole else chosen, comm=comm, name=name or "")
     if whole:
-        part = tf.truncatediv(part, tf.cast(comm.size, part.dtype))
+        return _quotient(part, comm.size, postscale_factor)
     return _times(compression.decompress(part, context), postscale_factor)
 
 
@@ -163,7 +164,7 @@ def allgather(
 ) -> Any:
     """Every rank's tensor, joined on the first axis in rank order; only the first extents may differ."""
     comm = process_set.group()
-    x = _gradient_times(tf.convert_to_tensor(tensor), 1.0 / comm.size)
+    x = _gradient_times(tensor_of(tensor, "allgather"), 1.0 / comm.size)
     return hooks.allgather(x, comm=comm, name=name or "")
 
 
@@ -188,7 +189,7 @@ def broadcast(
 ) -> Any:
     """The root's tensor, on every rank; those of the others have its shape and dtype."""
     comm = process_set.group()
-    x = _gradient_times(tf.convert_to_tensor(tensor), 1.0 / comm.size)
+    x = _gradient_times(tensor_of(tensor, "broadcast"), 1.0 / comm.size)
     return hooks.broadcast(x, process_set.root(root_rank), comm=comm, name=name or "")
 
 
@@ -227,18 +228,28 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def _times(x: Any, factor: float) -> Any:
+    if factor != 1.0 and x.dtype.is_bool:
+        raise TypeError("prescale_factor and postscale_factor are for numbers, not for bool")
+    return scaled(x, factor)
+
+
+def _quotient(total: Any, size: int, factor: float) -> Any:
+    """The average of integers from their sum, times `factor`, rounded towards 0; of tf.IndexedSlices row by row."""
+    if isinstance(total, tf.IndexedSlices):
+        # A row that came several times is added up first: the parts' quotients would be less than that of the sum.
+        rows, places = tf.unique(total.indices)
+        values = tf.math.unsorted_segment_sum(total.values, places, tf.size(rows))
+        return tf.IndexedSlices(_quotient(values, size, factor), rows, total.dense_shape)
     if factor == 1.0:
-        return x
-    if not (x.dtype.is_floating or x.dtype.is_complex):
-        raise TypeError(f"prescale_factor and postscale_factor are for floating-point tensors, not {x.dtype.name}")
-    return x * tf.cast(factor, x.dtype)
+        return tf.truncatediv(total, tf.cast(size, total.dtype))
+    return tf.cast(tf.cast(total, tf.float64) * factor / size, total.dtype)
 
 
 def _gradient_times(x: Any, factor: float) -> Any:
     """`x`, whose gradient is multiplied: Horovod averages where the sum of all ranks' losses would want a sum."""
 
     @tf.custom_gradient
-    def scaled(x: Any) -> Any:
-        return tf.identity(x), lambda above: above * tf.cast(factor, above.dtype)
+    def flowing(x: Any) -> Any:
+        return tf.identity(x), lambda above: gradient_of(above) * tf.cast(factor, above.dtype)
 
-    return scaled(x) if factor != 1 and (x.dtype.is_floating or x.dtype.is_complex) else x
+    return flowing(x) if factor != 1 and (x.dtype.is_floating or x.dtype.is_complex) else x

@@ -24,6 +24,7 @@ from collectives.horovod.torch.background import reducescatter_async as reducesc
 from collectives.horovod.torch.background import sparse_allreduce_async as sparse_allreduce_async
 from collectives.horovod.torch.background import synchronize as synchronize
 from collectives.horovod.torch.compression import Compression as Compression
+from collectives.horovod.torch.joining import join as join
 from collectives.horovod.torch.normalization import SyncBatchNorm as SyncBatchNorm
 from collectives.horovod.torch.ops import allgather as allgather
 from collectives.horovod.torch.ops import allreduce as allreduce
@@ -36,9 +37,7 @@ from collectives.horovod.torch.ops import grouped_allgather as grouped_allgather
 from collectives.horovod.torch.ops import grouped_allreduce as grouped_allreduce
 from collectives.horovod.torch.ops import grouped_allreduce_ as grouped_allreduce_
 from collectives.horovod.torch.ops import grouped_reducescatter as grouped_reducescatter
-from collectives.horovod.torch.ops import join as join
 from collectives.horovod.torch.ops import reducescatter as reducescatter
 from collectives.horovod.torch.training import DistributedOptimizer as DistributedOptimizer
 from collectives.horovod.torch.training import broadcast_optimizer_state as broadcast_optimizer_state
 from collectives.horovod.torch.training import broadcast_parameters as broadcast_parameters
-from native.errors import CollectiveError as HorovodInternalError  # noqa: F401  (what failed operations raise)

@@ -15,7 +15,8 @@ import collectives.torch as hooks
 from collectives.arrays import Array, check_counts
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.horovod.reductions import Average, op_name, training_op
-from collectives.horovod.torch.scaling import Reduction, reduction
+from collectives.horovod.torch.joining import announce_allreduce
+from collectives.horovod.torch.scaling import Reduction, check_tensor, reduction
 from collectives.torch.tensors import reading, tensor_of
 
 
@@ -115,11 +116,14 @@ def _new(tensors: Sequence[Any], op: str, before: float, after: float, process_s
     hows = [reduction(op, before, after, comm.size, tensor) for tensor in tensors]
     given = [how.prepared(tensor.detach()) for how, tensor in zip(hows, tensors, strict=True)]
     groups = by_op(hows)
-    parts = [hooks.grouped_allreduce_async([given[i] for i in group], op, comm=comm) for op, group in groups]
+    parts: list[Waitable] = []
+    for name, group in groups:
+        chosen = [given[i] for i in group]
+        parts += [announce_allreduce(process_set, name, chosen), hooks.grouped_allreduce_async(chosen, name, comm=comm)]
 
     def deliver(found: list[Any]) -> list[Any]:
         results: list[Any] = [None] * len(hows)
-        for (_, group), values in zip(groups, found, strict=True):
+        for (_, group), values in zip(groups, found[1::2], strict=True):
             for i, value in zip(group, values, strict=True):
                 results[i] = hows[i].finished(value)
         return results
@@ -133,7 +137,11 @@ def _in_place(tensors: Sequence[Any], op: str, before: float, after: float, proc
     with torch.no_grad():
         for how, tensor in zip(hows, given, strict=True):
             how.prepare_(tensor)
-    parts = [hooks.grouped_allreduce_async_([given[i] for i in group], op, comm=comm) for op, group in by_op(hows)]
+    parts: list[Waitable] = []
+    for name, group in by_op(hows):
+        chosen = [given[i] for i in group]
+        telling = announce_allreduce(process_set, name, chosen)
+        parts += [telling, hooks.grouped_allreduce_async_(chosen, name, comm=comm)]
 
     def deliver(_: list[Any]) -> list[Any]:
         for how, tensor in zip(hows, given, strict=True):
@@ -159,6 +167,8 @@ def sparse_allreduce_async(
     """Gathers every rank's rows of a sparse tensor. As in Horovod, the handle is called for the result."""
     average = training_op(op) == "average"
     comm = process_set.group()
+    if not check_tensor(tensor).is_sparse:
+        raise TypeError(f"sparse_allreduce_async is for sparse tensors, not {tensor.layout}: use allreduce_async")
     indices = hooks.allgather_async(tensor._indices().t().contiguous(), comm=comm)
     values = hooks.allgather_async(tensor._values(), comm=comm)
 
@@ -176,7 +186,7 @@ def sparse_allreduce_async(
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """`allgather` in the background, once every rank has called it."""
-    return hooks.allgather_async(tensor, comm=process_set.group())
+    return hooks.allgather_async(check_tensor(tensor), comm=process_set.group())
 
 
 def grouped_allgather_async(
@@ -190,14 +200,14 @@ def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """`broadcast` in the background."""
-    return hooks.broadcast_async(tensor, process_set.root(root_rank), comm=process_set.group())
+    return hooks.broadcast_async(check_tensor(tensor), process_set.root(root_rank), comm=process_set.group())
 
 
 def broadcast_async_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """`broadcast_` in the background."""
-    return hooks.broadcast_async_(tensor, process_set.root(root_rank), comm=process_set.group())
+    return hooks.broadcast_async_(check_tensor(tensor), process_set.root(root_rank), comm=process_set.group())
 
 
 def reducescatter_async(
@@ -210,7 +220,7 @@ def reducescatter_async(
 ) -> Handle:
     """`reducescatter` in the background."""
     comm = process_set.group()
-    if not tensor.dim():
+    if not check_tensor(tensor).dim():
         raise ValueError("reducescatter divides the first axis among ranks, but the tensor is 0-d")
     how = reduction(op_name(op), prescale_factor, postscale_factor, comm.size, tensor)
     x = reading(how.prepared(tensor.detach()))
@@ -241,7 +251,7 @@ def alltoall_async(
 ) -> Handle:
     """`alltoall` in the background, once every rank has called it; its result is a pair, as with splits."""
     comm = process_set.group()
-    rows = tensor.shape[0] if tensor.dim() else 0
+    rows = tensor.shape[0] if check_tensor(tensor).dim() else 0
     leaving = check_counts([rows // comm.size] * comm.size if splits is None else splits, comm.size, rows)
     coming = comm.alltoall(leaving)
     work = comm.alltoallv_async(reading(tensor, moved=True), leaving)

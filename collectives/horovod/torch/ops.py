@@ -8,18 +8,18 @@ for nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 import collectives.torch as hooks
-from collectives.communicator import Communicator
 from collectives.horovod.compression import is_custom
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.horovod.reductions import Average, op_name
 from collectives.horovod.torch import background
 from collectives.horovod.torch.compression import Compression
-from collectives.horovod.torch.scaling import gradient_times, reduction
+from collectives.horovod.torch.joining import announced
+from collectives.horovod.torch.scaling import check_tensor, gradient_times, reduction
 
 
 def allreduce(
@@ -90,12 +90,12 @@ def _reduced(
 ) -> list[Any]:
     comm = process_set.group()
     is_custom(compression)  # refuses what is none
-    packed = [compression.compress(tensor) for tensor in tensors]
+    packed = [compression.compress(check_tensor(tensor)) for tensor in tensors]
     hows = [reduction(op, before, after, comm.size, sent) for sent, _ in packed]
     given = [how.prepared(sent) for how, (sent, _) in zip(hows, packed, strict=True)]
     results: list[Any] = [None] * len(given)
     for named, group in background.by_op(hows):
-        found = _Allreduce.apply(named, comm, *(given[i] for i in group))
+        found = _Allreduce.apply(named, process_set, *(given[i] for i in group))
         for i, x in zip(group, found, strict=True):
             results[i] = compression.decompress(hows[i].finished(x), packed[i][1])
     return results
@@ -103,16 +103,16 @@ def _reduced(
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, op: str, comm: Communicator, *tensors: Any) -> Any:
-        context.given = op, comm
-        return tuple(hooks.grouped_allreduce(tensors, op, comm=comm))
+    def forward(context: Any, op: str, process_set: ProcessSet, *tensors: Any) -> Any:
+        context.given = op, process_set
+        return tuple(announced(process_set, op, tensors))
 
     @staticmethod
     def backward(context: Any, *above: Any) -> Any:
-        op, comm = context.given
+        op, process_set = context.given
         if op not in ("average", "sum"):
             raise NotImplementedError(f"allreduce with op {op!r} has no gradient: use Average or Sum, or detach it")
-        return None, None, *_Allreduce.apply(op, comm, *above)
+        return None, None, *_Allreduce.apply(op, process_set, *above)
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -140,7 +140,7 @@ def broadcast_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Overwrite the tensor with the root's; returns it."""
-    return hooks.broadcast_(tensor, process_set.root(root_rank), comm=process_set.group())
+    return hooks.broadcast_(check_tensor(tensor), process_set.root(root_rank), comm=process_set.group())
 
 
 def reducescatter(
@@ -184,17 +184,10 @@ def alltoall(
 
     With `splits` the result is a pair: the rows, and how many came from each rank.
     """
-    rows, coming = hooks.alltoall(tensor, splits, comm=process_set.group())
+    rows, coming = hooks.alltoall(check_tensor(tensor), splits, comm=process_set.group())
     return rows if splits is None else (rows, background.received(coming, splits))
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when every rank has called it."""
     hooks.barrier(comm=process_set.group())
-
-
-def join(device: int = -1) -> NoReturn:
-    """NotImplementedError: nothing announces what the other ranks will call, so zeros cannot be sent for it."""
-    raise NotImplementedError(
-        "hvd.join() is not there with PyTorch: give every rank as many batches, as DistributedSampler does"
-    )

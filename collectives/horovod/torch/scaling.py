@@ -11,7 +11,10 @@ import torch
 
 
 class Reduction(NamedTuple):
-    """How a tensor is reduced: `op` is the communicator's, after which there are factors, and a divisor of integers."""
+    """How a tensor is reduced: `op` is the communicator's, after which there are factors, and a divisor of integers.
+
+    Integers are multiplied in float64 and rounded towards 0, as Horovod does.
+    """
 
     op: str
     before: float
@@ -19,36 +22,51 @@ class Reduction(NamedTuple):
     divisor: int
 
     def prepared(self, tensor: Any) -> Any:
-        return tensor if self.before == 1.0 else tensor * self.before
+        return _scaled(tensor, self.before)
 
     def finished(self, tensor: Any) -> Any:
-        if self.divisor > 1:
-            tensor = torch.div(tensor, self.divisor, rounding_mode="trunc")
-        return tensor if self.after == 1.0 else tensor * self.after
+        if self.divisor > 1 and self.after == 1.0:
+            return torch.div(tensor, self.divisor, rounding_mode="trunc")
+        return _scaled(tensor, self.after, self.divisor)
 
     def prepare_(self, tensor: Any) -> None:
         if self.before != 1.0:
-            tensor.mul_(self.before)
+            tensor.copy_(self.prepared(tensor))
 
     def finish_(self, tensor: Any) -> None:
-        if self.divisor > 1:
-            tensor.div_(self.divisor, rounding_mode="trunc")
-        if self.after != 1.0:
-            tensor.mul_(self.after)
+        if (self.after, self.divisor) != (1.0, 1):
+            tensor.copy_(self.finished(tensor))
 
 
 def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> Reduction:
-    """For tensors like this one. TypeError where factors cannot multiply it."""
+    """For tensors like this one. TypeError where it is none, or factors cannot multiply it."""
+    check_tensor(tensor)
+    if tensor.dtype == torch.bool and (before, after) != (1.0, 1.0):
+        raise TypeError("prescale_factor and postscale_factor are for numbers, not for torch.bool")
     whole = not (tensor.is_floating_point() or tensor.is_complex())
-    if whole and (before, after) != (1.0, 1.0):
-        raise TypeError(f"prescale_factor and postscale_factor are for floating-point tensors, not {tensor.dtype}")
     if whole and op == "average":
-        return Reduction("sum", 1.0, 1.0, size)
+        return Reduction("sum", float(before), float(after), size)
     return Reduction(op, float(before), float(after), 1)
+
+
+def check_tensor(tensor: Any) -> Any:
+    """The tensor. TypeError for anything else."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
+    return tensor
+
+
+def _scaled(tensor: Any, factor: float, divisor: int = 1) -> Any:
+    if factor == 1.0 and divisor == 1:
+        return tensor
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor * (factor / divisor)
+    return (tensor.double() * factor / divisor).to(tensor.dtype)
 
 
 def gradient_times(tensor: Any, factor: float) -> Any:
     """`tensor`, whose gradient is multiplied: Horovod averages where the sum of all ranks' losses would want a sum."""
+    check_tensor(tensor)
     return _Scaled.apply(tensor, factor) if tensor.requires_grad and factor != 1 else tensor
 
 

@@ -15,6 +15,7 @@ from collectives.horovod.compression import is_custom, wire
 from collectives.horovod.options import Factors, check_groups, predivided
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.horovod.reductions import Average, training_op
+from collectives.horovod.torch import joining
 from collectives.horovod.torch.compression import Compression
 
 
@@ -44,7 +45,7 @@ def DistributedOptimizer(
             "model.named_parameters()."
         )
     plain = factors == (1.0, 1.0) and not is_custom(compression)
-    return hooks.DistributedOptimizer(
+    made = hooks.DistributedOptimizer(
         optimizer,
         named,
         wire(compression) if plain else _Compressor(compression, factors),
@@ -53,6 +54,8 @@ def DistributedOptimizer(
         process_set.training(),
         sparse_as_dense=sparse_as_dense,
     )
+    joining.register(made, process_set)
+    return made
 
 
 class _Compressor:

@@ -46,6 +46,7 @@ TENSORFLOW: Final = {
     "allgather_object": f"obj session=None name=None {_SET}",
     "broadcast_global_variables": "root_rank",
     "BroadcastGlobalVariablesHook": "root_rank device=''",
+    "broadcast_object_fn": f"root_rank=0 session=None name=None {_SET}",
     "DistributedOptimizer": "optimizer name=None use_locking=False device_dense='' device_sparse='' "
     "compression=Compression.none sparse_as_dense=False backward_passes_per_step=1 op=Average "
     "gradient_predivide_factor=1.0 average_aggregated_gradients=False num_groups=0 groups=None "
@@ -129,7 +130,7 @@ VALUES: Final = {
     "TORCH": "Average Sum Adasum Min Max Product ProcessSet global_process_set Compression elastic "
     "HorovodInternalError",
     "TENSORFLOW": "Average Sum Adasum Min Max Product ProcessSet global_process_set Compression elastic "
-    "SyncBatchNormalization",
-    "KERAS": "Average Sum Adasum Compression callbacks elastic global_process_set",
-    "TENSORFLOW_KERAS": "Average Sum Compression callbacks elastic ProcessSet global_process_set",
+    "SyncBatchNormalization HorovodInternalError",
+    "KERAS": "Average Sum Adasum Compression callbacks elastic global_process_set HorovodInternalError",
+    "TENSORFLOW_KERAS": "Average Sum Compression callbacks elastic ProcessSet global_process_set HorovodInternalError",
 }

@@ -83,7 +83,7 @@ def test_objects(told: Told) -> None:
         assert from_2 == everyones[2] and gathered == everyones and received
         if rank == 0:
             assert refused["error"] == "TypeError"
-            assert "a set cannot travel" in refused["says"] and "Horovod pickles any object" in refused["says"]
+            assert "a object cannot travel" in refused["says"] and "Horovod pickles any object" in refused["says"]
         else:
             assert refused["error"] == "Aborted" and "rank 0" in refused["says"]
 
@@ -104,13 +104,20 @@ def test_communicators_of_the_users_stay_open(told: Told) -> None:
 
 
 def test_what_init_refuses(told: Told) -> None:
-    (comm, sets, lists), *others = told["refused"]
+    (comm, sets, lists, *_), *others = told["refused"]
     assert all(other[:2] == [comm, sets] for other in others)
     assert [error["error"] for error in lists] == ["ValueError", "ValueError", "ConfigMismatch", "ConfigMismatch"]
     assert "ranks 0 to 2" in lists[2]["says"] and "1 ranks came with this list" in lists[3]["says"]
     assert [other[2][3] for other in others] == [{}, {}]  # whose lists were as they said
     assert comm["error"] == "NotImplementedError" and "collectives.Communicator" in comm["says"]
     assert sets["error"] == "ValueError" and "'dynamic'" in sets["says"]
+
+
+def test_init_that_raises_leaves_nothing_registered(told: Told) -> None:
+    for _, _, _, wrong, corrected in told["refused"]:
+        assert [error["error"] for error in wrong] == [*["ValueError"] * 2, "DesyncError", *["ValueError"] * 2]
+        assert "duplicate process set" in wrong[0]["says"] and "duplicate process set" in wrong[4]["says"]
+        assert corrected == [[False, 0], [[0, 1], [0, 2]]]
 
 
 # --- launching

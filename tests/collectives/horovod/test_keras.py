@@ -28,6 +28,7 @@ def test_values(told: Told) -> None:
         kinds = [(refused["error"], refused["says"].split(" ")[0]) for refused in found.pop("refused")]
         assert kinds == [
             ("TypeError", "prescale_factor"),
+            *(("TypeError", f"{name}:") for name in ("allreduce", "allgather", "broadcast")),
             ("RuntimeError", "hvd.broadcast_global_variables()"),
             ("NotImplementedError", "op=Adasum"),
         ]
@@ -38,6 +39,8 @@ def test_values(told: Told) -> None:
             "fp16": average,
             "number": 0.5,
             "integers": [3, -7],
+            "scaled integers": [6, -24],
+            "scaled average": [5, -11],
             "allgather": [[0], [1], [1]],
             "broadcast": [2.0, -8.0, 12.0],
             "reducescatter": [1.0 + rank],

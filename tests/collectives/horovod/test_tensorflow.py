@@ -43,6 +43,10 @@ def test_collectives_eagerly_and_traced(told: Told) -> None:
             "own": average,
             "grouped": total,
             "grouped integers": [3, -7],
+            "scaled integers": [9, -21],
+            "scaled average": [5, -11],
+            "sparse integers": [[-2], [0], [2]],  # (1 - 5 + 4 + 1 - 5) / 2, nothing, and 4 / 2
+            "sparse integers sum": [[-8], [0], [8]],
             "sparse": [[0.5, 0.5], [1.0, 1.0], [0.0, 0.0]],
             "variable": average,
         }
@@ -67,6 +71,7 @@ def test_collectives_that_give_each_rank_its_own(told: Told) -> None:
         "reducescatter": [[3.0, 6.0], [9.0]],
         "average": [[3.0, 6.0], [9.0, 12.0]],
         "integers": [[7], [-7]],
+        "scaled integers": [[3], [-3]],
         "grouped": [[3.0, 6.0], [9.0, 12.0]],
         "alltoall": [[0, 1, 10, 11], [2, 3, 12, 13]],
         "split": [[0, 10], [1, 2, 11, 12]],
@@ -95,7 +100,21 @@ def test_gradients_are_on_horovods_scale(told: Told) -> None:
 
 
 def test_variables_and_objects(told: Told) -> None:
-    assert told.same("variables_and_objects") == [[[2.0, 4.0], 1, 0.0], [[1], [0, 1]]]
+    assert told.same("variables_and_objects") == [[[2.0, 4.0], 1, 0.0], [[1], [0, 1], [1]]]
+
+
+def test_sessions_of_tensorflow_1(told: Told) -> None:
+    assert told.same("sessions") == [[True, 2.0]] * 4
+
+
+def test_errors_are_what_handlers_catch(told: Told) -> None:
+    assert told.same("errors") == [True] * 4
+
+
+def test_none_is_a_type_error_everywhere(told: Told) -> None:
+    found = [error for what, error in told.same("refused").items() if what.endswith(" of None")]
+    assert len(found) == 7
+    assert [error["error"] for error in found] == ["TypeError"] * 7
 
 
 @pytest.mark.parametrize(
@@ -103,12 +122,10 @@ def test_variables_and_objects(told: Told) -> None:
     [
         ("adasum", "NotImplementedError", "op=Average"),
         ("both", "ValueError", "only one of them"),
-        ("factor", "TypeError", "int32"),
+        ("factor", "TypeError", "bool"),
         ("compression", "TypeError", "Compression.none"),
         ("elastic", "NotImplementedError", "hvd.elastic.run"),
-        ("hook", "NotImplementedError", "BroadcastGlobalVariablesCallback"),
         ("global variables", "RuntimeError", "hvd.broadcast_variables"),
-        ("object function", "NotImplementedError", "hvd.broadcast_object"),
         ("object", "TypeError", "Horovod pickles any object"),
         ("optimizer of TensorFlow 1", "NotImplementedError", "tf.keras.optimizers"),
         ("tape op", "ValueError", "Average or Sum"),

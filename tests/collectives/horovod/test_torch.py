@@ -43,6 +43,10 @@ def test_allreduce(told: Told) -> None:
             "in place": [6.0, -24.0, 36.0],
             "grouped in place": [6.0, -24.0, 36.0],
             "integers in place": [3, -7],
+            "scaled integers": [9, -21],  # halves of 3, 4 and -8, -7, rounded towards 0, added, and times 3
+            "scaled average": [5, -11],  # 7 * 1.5 / 2 and -15 * 1.5 / 2
+            "scaled in place": [3, -7],
+            "scaled rows": [3, -7],
             "old sum": total,
             "handle": [total, total],
         }
@@ -53,9 +57,9 @@ def test_allreduce(told: Told) -> None:
     [
         ("adasum", "NotImplementedError", "op=Average"),
         ("both", "ValueError", "only one of them"),
-        ("factor", "TypeError", "torch.int64"),
+        ("factor", "TypeError", "torch.bool"),
+        ("sparse", "TypeError", "allreduce_async"),
         ("compression", "TypeError", "Compression.none"),
-        ("join", "NotImplementedError", "DistributedSampler"),
         ("elastic", "NotImplementedError", "hvd.elastic.TorchState"),
         ("timeline", "NotImplementedError", "there is no timeline"),
         ("splits", "ValueError", "3 rows"),
@@ -69,6 +73,37 @@ def test_allreduce(told: Told) -> None:
 def test_what_is_refused(told: Told, what: str, error: str, says: str) -> None:
     found = told.same("refused")[what]
     assert found["error"] == error and says in found["says"]
+
+
+def test_what_is_no_tensor_is_a_type_error_everywhere(told: Told) -> None:
+    found = {what: error for what, error in told.same("refused").items() if " of " in what}
+    assert len(found) == 14 * 4
+    for what, error in found.items():
+        kind = what.split(" of ")[1]
+        assert error == {"error": "TypeError", "says": f"a tensor is needed, not {kind}"}, what
+
+
+def test_sparse_gradients_that_went_as_dense_are_sparse_again(told: Told) -> None:
+    assert told.same("sparse_as_dense") == [[True, True], True]
+
+
+def test_a_rank_that_has_joined_takes_part_by_zeros(told: Told) -> None:
+    first, second = told["joined"]
+    assert first[1] == second[1] == 0.5
+    # Two steps together, by the mean of 1 and 2 times (1, -4); then two of rank 1 alone, by half of its own.
+    (last, weights, rows, metrics), (last_0, _, _, refused) = first[0]
+    assert last == 1 and weights == [-3.0, 12.0] and rows == [-1.0, -1.0, 0.0] and metrics == [2.0, 2.0]
+    assert last_0 == 1 and refused[0]["error"] == "DesyncError" and "ranks [0] have joined" in refused[0]["says"]
+    (last, weights, rows, metrics), (last_1, alone, _, sums) = second[0]
+    assert last == 1 and weights == [-5.0, 20.0] and rows == [-1.0, -2.0, 0.0] and metrics == [2.0, 2.0, 1.0, 1.0]
+    assert last_1 == 1 and alone == [-2.0, 8.0]
+    assert sums[:-1] == [0.0, 1.0, 2.0, float(sum(n * (n + 1) for n in range(70))), 4.0, 4.0]
+    assert sums[-1]["error"] == "DesyncError" and "not 'max'" in sums[-1]["says"]
+
+
+def test_what_a_joined_rank_cannot_take_part_in(told: Told) -> None:
+    for error, works in told["others_while_a_rank_has_joined"]:
+        assert error["error"] == "DesyncError" and works
 
 
 def test_the_other_collectives(told: Told) -> None:

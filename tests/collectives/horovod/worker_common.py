@@ -61,7 +61,9 @@ def sets() -> Any:
 def objects_that_travel() -> Any:
     mine = {"rank": hvd.rank(), "none": None, "list": [1, 2.5, "x"]}
     sent = objects.broadcast_object(b"bytes" if hvd.rank() == 1 else None, root_rank=1)
-    refused = raised(objects.broadcast_object, {1, 2} if hvd.rank() == 0 else None)
+    refused = raised(objects.broadcast_object, object() if hvd.rank() == 0 else None)
+    keyed = {1: ("a", 2), (2, 3): {4}}
+    assert objects.broadcast_object(keyed if hvd.rank() == 0 else None) == keyed
     return [objects.broadcast_object(mine, 2), objects.allgather_object(mine), sent == b"bytes", refused]
 
 
@@ -97,9 +99,18 @@ def refused() -> Any:
         """Like one of mpi4py's."""
 
     lists = [raised(hvd.init, comm=given) for given in ([0, 0], ["0"], [0, 1, 2, 3])]
+    wrong = [
+        raised(hvd.init, process_sets=[ProcessSet([0, 1]), ProcessSet(last)]) for last in ([0, 1], [0, 7], [own_rank])
+    ]
+    wrong.append(raised(hvd.init, process_sets=[[0, 1], [0, "1"]]))
+    nothing = hvd.is_initialized(), len(process_sets._registered)
+    hvd.init(process_sets=[ProcessSet([0, 1]), ProcessSet([0, 2])])
+    wrong.append(raised(hvd.add_process_set, [0, 1]))
+    corrected = nothing, [known.ranks for known in process_sets._registered]
+    hvd.shutdown()
     lists.append(raised(hvd.init, comm=[0, 1] if own_rank == 0 else [own_rank]))
     hvd.shutdown()
-    return raised(hvd.init, comm=Comm()), raised(hvd.init, process_sets="static"), lists
+    return raised(hvd.init, comm=Comm()), raised(hvd.init, process_sets="static"), lists, wrong, corrected
 
 
 run(

@@ -41,6 +41,8 @@ def values() -> Any:
         "fp16": hvd.allreduce(x, compression=hvd.Compression.fp16),
         "number": hvd.allreduce(float(RANK)),
         "integers": hvd.allreduce([3 + RANK, -8 + RANK]),
+        "scaled integers": hvd.allreduce([3, -8], op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
+        "scaled average": hvd.allreduce([3 + RANK, -8 + RANK], postscale_factor=1.5),
         "allgather": hvd.allgather([[RANK]] * (RANK + 1)),
         "broadcast": hvd.broadcast(x, 1),
     }
@@ -48,7 +50,8 @@ def values() -> Any:
     told = {name: value.numpy().tolist() for name, value in found.items()}
     told["reducescatter"] = hvd.reducescatter([1.0, 2.0]).numpy().tolist()
     told["refused"] = [
-        raised(hvd.allreduce, 3, prescale_factor=0.5),
+        raised(hvd.allreduce, True, prescale_factor=0.5),
+        *(raised(f, None, *rest) for f, rest in ((hvd.allreduce, ()), (hvd.allgather, ()), (hvd.broadcast, (0,)))),
         raised(hvd.broadcast_global_variables, 0),
         raised(hvd.allreduce, x, op=hvd_keras.Adasum),
     ]

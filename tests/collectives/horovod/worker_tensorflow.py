@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 import collectives.horovod.tensorflow as hvd
+from collectives.horovod.common.exceptions import HorovodInternalError
 from collectives.horovod.compression import NoneCompressor
 from tests.collectives.horovod import signatures, worker_keras
 from tests.collectives.horovod.worker import differences, digest, example, raised, run
@@ -50,6 +51,7 @@ class Halved(NoneCompressor):
 def _reductions() -> dict[str, Any]:
     x, integers = _row(1, -4, 6), tf.constant([3, -8]) + RANK
     slices = tf.IndexedSlices(tf.ones([1, 2]) * (RANK + 1), tf.constant([RANK]), tf.constant([3, 2]))
+    rows = tf.IndexedSlices(tf.constant([[1], [-5], [4]]), tf.constant([0, 0, 2 * RANK]), tf.constant([3, 1]))
     return {
         "average": hvd.allreduce(x),
         "sum": hvd.allreduce(x, op=hvd.Sum),
@@ -63,6 +65,10 @@ def _reductions() -> dict[str, Any]:
         "own": hvd.allreduce(x, compression=Halved),
         "grouped": hvd.grouped_allreduce([integers, x], op=hvd.Sum)[1],
         "grouped integers": hvd.grouped_allreduce([x, integers])[1],
+        "scaled integers": hvd.allreduce(integers, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
+        "scaled average": hvd.allreduce(integers, postscale_factor=1.5),
+        "sparse integers": tf.convert_to_tensor(hvd.allreduce(rows)),
+        "sparse integers sum": tf.convert_to_tensor(hvd.allreduce(rows, op=hvd.Sum, prescale_factor=2.0)),
         "sparse": tf.convert_to_tensor(hvd.allreduce(slices)),
         "variable": hvd.allreduce(tf.Variable(x)) if tf.executing_eagerly() else hvd.allreduce(x),
     }
@@ -91,6 +97,7 @@ def _by_rank() -> dict[str, Any]:
         "reducescatter": hvd.reducescatter(x, op=hvd.Sum),
         "average": hvd.reducescatter(even, prescale_factor=2.0, compression=hvd.Compression.fp16),
         "integers": hvd.reducescatter(tf.constant([7, -7])),
+        "scaled integers": hvd.reducescatter(tf.constant([7, -7]), op=hvd.Sum, postscale_factor=0.25),
         "grouped": hvd.grouped_reducescatter([x, even], postscale_factor=2.0)[1],
         "alltoall": hvd.alltoall(tf.range(4) + 10 * RANK),
         "split": received,
@@ -138,22 +145,56 @@ def variables_and_objects() -> Any:
     made = [tf.Variable(_row(1, 2)), tf.Variable(RANK)]
     hvd.broadcast_variables(made, root_rank=1)
     again = hvd.broadcast_([tf.Variable(float(RANK))], root_rank=0)
-    objects = hvd.broadcast_object([RANK], 1), hvd.allgather_object(RANK)
+    objects = hvd.broadcast_object([RANK], 1), hvd.allgather_object(RANK), hvd.broadcast_object_fn(1)([RANK])
     return [v.numpy().tolist() for v in [*made, *again]], objects
+
+
+def sessions() -> Any:
+    """In graphs of TensorFlow 1: what is returned does it, once a session runs it."""
+    v1, found = tf.compat.v1, []
+    for make in (
+        lambda variable: hvd.broadcast_variables([variable], root_rank=1),
+        lambda variable: hvd.broadcast_([variable], 1),
+        lambda variable: hvd.broadcast_global_variables(1),
+    ):
+        with tf.Graph().as_default():
+            variable = v1.get_variable("v", initializer=1.0 + RANK)
+            broadcast = make(variable)
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                before = float(session.run(variable))
+                session.run(broadcast)
+                found.append([before == 1.0 + RANK, float(session.run(variable))])
+    with tf.Graph().as_default():
+        variable = v1.get_variable("v", initializer=1.0 + RANK)
+        v1.train.get_or_create_global_step()
+        with v1.train.MonitoredTrainingSession(hooks=[hvd.BroadcastGlobalVariablesHook(1)]) as session:
+            found.append([True, float(session.run(variable))])
+    return found
+
+
+def errors() -> Any:
+    """What Horovod's elastic code, and TensorFlow's, catches."""
+    try:
+        hvd.allreduce(tf.ones([2 + RANK]))
+    except hvd.HorovodInternalError as error:
+        kinds = (RuntimeError, HorovodInternalError, tf.errors.FailedPreconditionError, tf.errors.UnknownError)
+        return [isinstance(error, kind) for kind in kinds]
 
 
 def refused() -> Any:
     x = _row(1.0)
     v1 = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+    every = [(f, ()) for f in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall)]
+    every += [(hvd.broadcast, (0,)), (hvd.broadcast_variables, (0,)), (hvd.broadcast_, (0,))]
     return {
         "adasum": raised(hvd.allreduce, x, op=hvd.Adasum),
         "both": raised(hvd.allreduce, x, average=True, op=hvd.Sum),
-        "factor": raised(hvd.allreduce, tf.constant(1), prescale_factor=0.5),
+        "factor": raised(hvd.reducescatter, tf.constant([True]), prescale_factor=0.5),
+        **{f"{f.__name__} of None": raised(f, None, *rest) for f, rest in every},
         "compression": raised(hvd.allreduce, x, compression="fp16"),
         "elastic": raised(lambda: hvd.elastic.run),
-        "hook": raised(hvd.BroadcastGlobalVariablesHook, 0),
         "global variables": raised(hvd.broadcast_global_variables, 0),
-        "object function": raised(hvd.broadcast_object_fn),
         "object": raised(hvd.allgather_object, object()),
         "optimizer of TensorFlow 1": raised(hvd.DistributedOptimizer, v1),
         "tape op": raised(hvd.DistributedGradientTape, tf.GradientTape(), op=hvd.Min),
@@ -244,6 +285,6 @@ def script_that_is_not_distributed() -> Any:
 
 
 run([
-    names, collectives_of_tensors, by_rank, gradients, variables_and_objects, refused, tapes, traced, script,
-    script_that_is_not_distributed, *worker_keras.SCENARIOS,
+    names, collectives_of_tensors, by_rank, gradients, variables_and_objects, sessions, errors, refused, tapes, traced,
+    script, script_that_is_not_distributed, *worker_keras.SCENARIOS,
 ])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,6 +48,10 @@ def allreduce() -> Any:
         "in place": in_place[0],
         "grouped in place": hvd.synchronize(hvd.grouped_allreduce_async_(in_place, postscale_factor=1.0))[0],
         "integers in place": in_place[1],
+        "scaled integers": hvd.allreduce(integers, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
+        "scaled average": hvd.allreduce(integers, postscale_factor=1.5),
+        "scaled in place": hvd.allreduce_(integers.clone(), op=hvd.Sum, prescale_factor=0.5),
+        "scaled rows": hvd.allgather(hvd.reducescatter(integers, op=hvd.Sum, postscale_factor=0.5)),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -60,12 +65,18 @@ def allreduce() -> Any:
 
 def refused() -> Any:
     x = _row(1.0)
+    wrongs = [None, [1.0], np.ones(2), "x"]
+    root = (hvd.broadcast, hvd.broadcast_, hvd.broadcast_async, hvd.broadcast_async_)
+    others = (hvd.allgather, hvd.allgather_async, hvd.alltoall, hvd.alltoall_async, hvd.reducescatter)
+    sums = (hvd.allreduce, hvd.allreduce_, hvd.allreduce_async, hvd.allreduce_async_, hvd.reducescatter_async)
+    every = [*((f, (0,)) for f in root), *((f, ()) for f in (*others, *sums))]
     return {
         "adasum": raised(hvd.allreduce, x, op=hvd.Adasum),
         "both": raised(hvd.allreduce, x, average=True, op=hvd.Sum),
-        "factor": raised(hvd.allreduce, torch.tensor(1), prescale_factor=0.5),
+        "factor": raised(hvd.allreduce, torch.tensor(True), prescale_factor=0.5),
+        "sparse": raised(hvd.sparse_allreduce_async, x, "name", hvd.Average),
+        **{f"{f.__name__} of {type(wrong).__name__}": raised(f, wrong, *rest) for f, rest in every for wrong in wrongs},
         "compression": raised(hvd.allreduce, x, compression="fp16"),
-        "join": raised(hvd.join),
         "elastic": raised(lambda: hvd.elastic.TorchState),
         "timeline": raised(hvd.start_timeline, "timeline.json"),
         "splits": raised(hvd.alltoall_async, torch.zeros(3), [1, 1]),
@@ -218,6 +229,73 @@ def optimizers() -> Any:
     }
 
 
+def sparse_as_dense() -> Any:
+    """SparseAdam takes sparse gradients only; rank 1 has none in the second step."""
+    table, alone = nn.Embedding(4, 1, sparse=True), nn.Embedding(4, 1, sparse=True)
+    optimizers = []
+    for layer in (table, alone):
+        nn.init.zeros_(layer.weight)
+        optimizers.append(torch.optim.SparseAdam(layer.parameters(), lr=0.5))
+    optimizer = hvd.DistributedOptimizer(optimizers[0], sparse_as_dense=True)
+    found = []
+    for step, mean in enumerate(([0.5, 0.5, 1.0, 0.0], [0.5, 0.0, 0.5, 0.0])):
+        optimizer.zero_grad()
+        if step == 0 or RANK == 0:
+            table(torch.tensor([RANK, 2])).sum().backward()
+        optimizer.step()
+        grad = table.weight.grad
+        assert grad is not None and grad.is_sparse and grad.sparse_dim() == 1
+        found.append(grad.to_dense().ravel().tolist() == mean)
+        alone.weight.grad = torch.tensor(mean)[:, None].to_sparse(1)
+        optimizers[1].step()
+    return found, torch.equal(table.weight, alone.weight)
+
+
+def joined() -> Any:
+    """Rank 0 has 2 batches, rank 1 has 4, each with a metric between backward() and step()."""
+    found = []
+    for optimizers in ("at once", "later"):
+        (model, made), (table, rows) = _sgd(), _embedding()
+        made, rows = hvd.DistributedOptimizer(made), hvd.DistributedOptimizer(rows)
+        metrics = []
+        if optimizers == "at once":
+            for _ in range(2 + 2 * RANK):
+                made.zero_grad()
+                rows.zero_grad()
+                (model(_row(1, -4)[None]).sum() + table(torch.tensor([RANK])).sum()).backward()
+                metrics.append(float(hvd.allreduce(torch.tensor(1.0), op=hvd.Sum)))
+                made.step()
+                rows.step()
+        elif RANK == 1:  # rank 0 has nothing at all
+            for _ in range(2):
+                _step(model, made)
+            handles = [hvd.allreduce_async(torch.tensor([n]), op=hvd.Sum) for n in range(3)]
+            metrics += [float(hvd.synchronize(handle)) for handle in handles]
+            many = hvd.grouped_allreduce([torch.full((n + 1,), float(n)) for n in range(70)], op=hvd.Sum)
+            metrics.append(float(sum(x.sum() for x in many)))
+            mixed = hvd.grouped_allreduce_([torch.tensor([8.0]), torch.tensor([9])])
+            metrics += [float(x) for x in mixed]
+            metrics.append(raised(hvd.allreduce, torch.ones(1), op=hvd.Max))
+        if optimizers == "later" and RANK == 0:
+            metrics.append(raised(hvd.join))  # of rank 1's Max
+        last = hvd.join()
+        found.append([last, model.weight.tolist()[0], table.weight.ravel().tolist(), metrics])
+    return found, float(hvd.allreduce(torch.tensor(float(RANK))))
+
+
+def others_while_a_rank_has_joined() -> Any:
+    found = raised(hvd.broadcast, torch.ones(3), 0) if RANK else raised(hvd.join)
+    hvd.shutdown()
+    hvd.init()
+    return found, hvd.join() in (0, 1)
+
+
+def _embedding() -> tuple[Any, Any]:
+    table = nn.Embedding(3, 1, sparse=True)
+    nn.init.zeros_(table.weight)
+    return table, torch.optim.SGD(table.parameters(), lr=1.0)
+
+
 def clipping() -> Any:
     model, optimizer = _sgd()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -302,6 +380,6 @@ def script_that_is_not_distributed() -> Any:
 
 
 run([
-    names, allreduce, refused, others, by_rank, gradients, process_sets, optimizers, clipping, start, normalization,
-    script, script_that_is_not_distributed,
+    names, allreduce, refused, others, by_rank, gradients, process_sets, optimizers, sparse_as_dense, joined, clipping,
+    start, normalization, script, script_that_is_not_distributed, others_while_a_rank_has_joined,
 ])  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from collectives.horovod import elastic, world
+from collectives.horovod.common.exceptions import HorovodInternalError
 from collectives.horovod.process_sets import (
     ProcessSet,
     add_process_set,
@@ -21,6 +22,7 @@ from collectives.horovod.reductions import Adasum, Average, Max, Min, Product, S
 __all__ = [
     "Adasum",
     "Average",
+    "HorovodInternalError",
     "Max",
     "Min",
     "ProcessSet",
@@ -61,12 +63,24 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     `comm`: None for all ranks, or a list of numbers of ranks; every rank calls it. A collectives.Communicator is used
     as it is, and so is the one that `collectives.init` has made before. `process_sets`: sets to register; "dynamic"
     allows in Horovod what is always allowed here.
+
+    Where it raises it leaves nothing behind: no set is registered, and what it opened is closed.
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f"process_sets must be a list of ProcessSets, or 'dynamic', not {process_sets!r}")
-    world.begin(comm)
-    for process_set in () if process_sets is None or isinstance(process_sets, str) else process_sets:
-        add_process_set(process_set)
+    wanted = () if process_sets is None or isinstance(process_sets, str) else process_sets
+    given = [one if isinstance(one, ProcessSet) else ProcessSet(one) for one in wanted]  # checked before ranks meet
+    begun = world.begin(comm)
+    added: list[ProcessSet] = []
+    try:
+        for process_set in given:
+            added.append(add_process_set(process_set))
+    except BaseException:
+        for process_set in added:
+            remove_process_set(process_set)
+        if begun:
+            world.end()
+        raise
 
 
 def shutdown() -> None:
