@@ -70,10 +70,8 @@ clean: ## Remove everything that was made, .venv too.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The first line fetches JAX, with whose headers the second one builds native/_xla.
 $(FRAMEWORKS): pyproject.toml | $(READY)
 	$(PIP) --no-build-isolation -e '.[frameworks]'
-	$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
 $(BIN)/python:

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("native", "transports", "rendezvous", "collectives", "bench")
 USE = """
-import numpy as np, collectives
+import numpy as np, collectives, native._xla
 with collectives.init() as comm:
     total = comm.allreduce(np.full(1000, comm.rank + 1.0))
     assert total.tolist() == [comm.size * (comm.size + 1) / 2] * 1000
@@ -30,12 +30,12 @@ def call(*command: str | Path, cwd: Path = ROOT) -> None:
 def check_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {f"{package}/{file}" for package in PACKAGES for file in ("__init__.py", "py.typed")}
-    lacking = sorted((wanted | {"native/_engine.pyi"}) - names)
-    engines = [name for name in names if name.startswith("native/_engine.") and name.endswith(".so")]
+    lacking = sorted((wanted | {"native/_engine.pyi", "native/_xla.pyi"}) - names)
+    built = sorted(name.split(".")[0] for name in names if name.endswith(".so"))
     known = (*(f"{package}/" for package in PACKAGES), "pycollectives-")
     extra = sorted(n for n in names if not n.startswith(known) or n.endswith((".cpp", ".hpp", ".txt", ".sh")))
-    if lacking or len(engines) != 1 or [n for n in extra if ".dist-info/" not in n]:
-        raise SystemExit(f"{wheel.name}: lacking {lacking}, engines {engines}, not wanted {extra}")
+    if lacking or built != ["native/_engine", "native/_xla"] or [n for n in extra if ".dist-info/" not in n]:
+        raise SystemExit(f"{wheel.name}: lacking {lacking}, extensions {built}, not wanted {extra}")
 
 
 def main() -> None:

@@ -7,9 +7,11 @@ all ranks' operands to all ranks' results: what flows back to a rank's operand c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
+
+import numpy as np
 
 from collectives.arrays import Array, Dtype, check_dtype, check_rank
 from collectives.communicator import Communicator
@@ -127,10 +129,10 @@ class Allgather:
     in_place: ClassVar[bool] = False
 
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
-        return [((size, *shape), _known(dtype)) for shape, dtype in operands]
+        return [((size, *shape), _movable(dtype)) for shape, dtype in operands]
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        for x, out in zip(reads, writes, strict=True):
+        for x, out in _moved(reads, writes):
             comm.allgather(x, out=out)
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
@@ -148,10 +150,10 @@ class Broadcast:
 
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
         check_rank(self.root, size, "root")
-        return [(shape, _known(dtype)) for shape, dtype in operands]
+        return [(shape, _movable(dtype)) for shape, dtype in operands]
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        for x in writes:
+        for x, _ in _moved(writes, writes):
             comm.broadcast(x, self.root)
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
@@ -169,10 +171,10 @@ class Alltoall:
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
         for shape, _ in operands:
             _rows(shape, size, self.name)
-        return [(shape, _known(dtype)) for shape, dtype in operands]
+        return [(shape, _movable(dtype)) for shape, dtype in operands]
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        for x, out in zip(reads, writes, strict=True):
+        for x, out in _moved(reads, writes):
             comm.alltoall(x, out=out)
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
@@ -214,11 +216,11 @@ class Send:
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
         check_rank(self.dest, size, "dest")
         for _, dtype in operands:
-            _known(dtype)
+            _movable(dtype)
         return []
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        for x in reads:
+        for x, _ in _moved(reads, reads):
             comm.send(x, self.dest)
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
@@ -237,10 +239,10 @@ class Recv:
 
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
         check_rank(self.source, size, "source")
-        return [(shape, _known(dtype)) for shape, dtype in self.forms]
+        return [(shape, _movable(dtype)) for shape, dtype in self.forms]
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        for out in writes:
+        for out, _ in _moved(writes, writes):
             comm.recv(out, self.source)
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
@@ -267,9 +269,23 @@ def check_linear(kind: Kind) -> None:
         )
 
 
-def _known(dtype: Dtype) -> Dtype:
-    check_dtype(dtype, "x")
+_BYTES: Final = np.dtype(np.uint8)  # as which 8-bit floats travel: nothing is computed with them
+
+
+def _movable(dtype: Dtype) -> Dtype:
+    """TypeError for a dtype whose elements have no bytes of their own, and for what is no number."""
+    if not _in_bytes(dtype):
+        check_dtype(dtype, "x")
     return dtype
+
+
+def _in_bytes(dtype: Dtype) -> bool:
+    return dtype.name.startswith("float8_")
+
+
+def _moved(reads: Sequence[Array], writes: Sequence[Array]) -> Iterator[tuple[Array, Array]]:
+    for x, out in zip(reads, writes, strict=True):
+        yield (x.view(_BYTES), out.view(_BYTES)) if _in_bytes(x.dtype) else (x, out)
 
 
 def _reducible(form: Form, op: str) -> Form:

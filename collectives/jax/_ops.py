@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 from collectives.communicator import Communicator
@@ -32,7 +33,8 @@ def allreduce(x: Any, op: str = "sum", *, comm: Communicator | None = None, buck
     """The reduction of every rank's `x`: an array, or a tree of arrays, of the same shapes and dtypes everywhere.
 
     op: sum prod min max avg band bor bxor land lor lxor. sum and avg have derivatives; the transpose of either is
-    itself. Small arrays of a tree travel together, in buckets of `bucket_bytes`. Every rank gets the same bits.
+    itself. Small arrays of a tree travel together, in buckets of `bucket_bytes`. Every rank gets the same bits. Arrays
+    of dtype float0, as jax.grad gives for integers, stay what they are.
     """
     return _mapped(Allreduce(op, bucket_bytes), x, comm)
 
@@ -94,8 +96,21 @@ def _mapped(kind: Kind, x: Any, comm: Communicator | None, check: bool = True) -
     leaves, structure = jax.tree_util.tree_flatten_with_path(x)
     names = tuple(jax.tree_util.keystr(path) for path, _ in leaves)
     is_tree = check and not jax.tree_util.treedef_is_leaf(structure)
-    results = bind(kind, channel, names if is_tree else None, [_array(leaf) for _, leaf in leaves])
+    sent = [i for i, (_, leaf) in enumerate(leaves) if not _is_empty(leaf)]
+    names = tuple(names[i] for i in sent)
+    found = bind(kind, channel, names if is_tree else None, [_array(leaves[i][1]) for i in sent])
+    results: list[Any] = [None] * len(leaves)
+    for i, result in zip(sent, found, strict=True):
+        results[i] = result
+    for i in set(range(len(leaves))).difference(sent):
+        ((shape, _),) = kind.results([(leaves[i][1].shape, np.dtype(np.float32))], channel.size)
+        results[i] = np.zeros(shape, jax.dtypes.float0)
     return jax.tree_util.tree_unflatten(structure, results)
+
+
+def _is_empty(x: Any) -> bool:
+    """Whether it is of dtype float0, as gradients of integers are: there is nothing in it that could travel."""
+    return getattr(x, "dtype", None) == jax.dtypes.float0
 
 
 def _array(x: Any) -> Any:

@@ -7,9 +7,12 @@ rules look at types alone, never at ranks' values.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import re
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import jax
@@ -25,7 +28,7 @@ from collectives.jax._kinds import Barrier, Form, Kind, check_linear
 
 _TARGET: Final = "pycollectives_run"
 _SETTING: Final = "COLLECTIVES_JAX"
-_REBUILD: Final = "install it from source where JAX is installed, with pip install --no-build-isolation"
+_REBUILD: Final = "install pycollectives again, in a version for this JAX"
 
 collective_p: Final = Primitive("collective")
 collective_p.multiple_results = True
@@ -44,9 +47,9 @@ def how() -> Literal["ffi", "io_callback"]:
     """The way that compiled functions take to the library, chosen once in a process.
 
     "ffi": through the extension `native._xla`, which reads and writes XLA's buffers where they lie. "io_callback":
-    through JAX's own callbacks, which copy. That is used where the extension was not built, as JAX was not there then,
-    and with a warning where it was built for another jaxlib than this one can work with. The environment variable
-    COLLECTIVES_JAX=ffi or io_callback decides; ImportError where it is "ffi" and that cannot be.
+    through JAX's own callbacks, which copy. That is used, with a warning, where the extension is missing, or this
+    jaxlib cannot work with it. The environment variable COLLECTIVES_JAX=ffi or io_callback decides; ImportError where
+    it is "ffi" and that cannot be.
     """
     wanted = os.environ.get(_SETTING, "auto")
     if wanted not in ("auto", "ffi", "io_callback"):
@@ -54,22 +57,39 @@ def how() -> Literal["ffi", "io_callback"]:
     if wanted == "io_callback":
         return "io_callback"
     try:
-        from native import _xla
+        _xla = importlib.import_module("native._xla")
     except ImportError as error:
-        if wanted == "ffi":
-            raise ImportError(f"{_SETTING}=ffi, but pycollectives was built without native/_xla: {_REBUILD}") from error
-        return "io_callback"
+        return _slowly(wanted, f"native/_xla cannot be imported ({error})", error)
     jax.local_devices(backend="cpu")  # before there is one, JAX would not refuse a handler, but fail to make it
+    _xla.declare(_interface())
     try:
         jax.ffi.register_ffi_target(_TARGET, _xla.handler, platform="cpu")
     except Exception as error:
-        what = f"native/_xla does not work with jaxlib {jax.lib.__version__} ({error}): {_REBUILD}"
-        if wanted == "ffi":
-            raise ImportError(what) from error
-        warnings.warn(f"{what}. Compiled functions take the way through callbacks", RuntimeWarning, stacklevel=2)
-        return "io_callback"
+        return _slowly(wanted, f"native/_xla does not work with jaxlib {jax.lib.__version__} ({error})", error)
     _xla.install(_host.run_views)
     return "ffi"
+
+
+def _interface() -> int:
+    """The minor version of XLA's interface in this jaxlib, as its header says; that of the oldest where it has none."""
+    try:
+        header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
+    except OSError:
+        return 1
+    found = re.search(r"#define XLA_FFI_API_MINOR (\d+)", header)
+    return int(found[1]) if found else 1
+
+
+def _slowly(wanted: str, why: str, error: Exception) -> Literal["io_callback"]:
+    if wanted == "ffi":
+        raise ImportError(f"{_SETTING}=ffi, but {why}: {_REBUILD}") from error
+    warnings.warn(
+        f"{why}, so compiled functions reach collectives by callbacks, which copy: {_REBUILD}, or set "
+        f"{_SETTING}=io_callback",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return "io_callback"
 
 
 def _lowering(ctx: Any, *operands: Any, kind: Kind, channel: Channel, names: tuple[str, ...] | None) -> Sequence[Any]:

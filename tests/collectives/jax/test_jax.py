@@ -6,7 +6,6 @@ Invariant: each rank is a process with a JAX of its own, as users' are; what the
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import subprocess
 import sys
@@ -24,11 +23,9 @@ pytest.importorskip("jax", reason="JAX is not installed: pip install 'pycollecti
 HERE = Path(__file__).parent
 HOME = Path(collectives.__file__).parents[1]
 EXAMPLE = HOME / "examples" / "jax_digits.py"
-BUILT = importlib.util.find_spec("native._xla") is not None
 # The operations are what they are, but are compiled in half the time.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-ffi = pytest.mark.skipif(not BUILT, reason="native/_xla was not built: JAX was not there when pycollectives was")
-both_ways = pytest.mark.parametrize("how", [pytest.param("ffi", marks=ffi), "io_callback"])
+both_ways = pytest.mark.parametrize("how", ["ffi", "io_callback"])
 
 
 def same_everywhere(done: Launched) -> list[str]:
@@ -39,7 +36,6 @@ def same_everywhere(done: Launched) -> list[str]:
     return first
 
 
-@ffi
 def test_collectives_are_right_compiled_or_not() -> None:
     checks = same_everywhere(launched(2, HERE / "worker_ops.py", "ffi", COLLECTIVES_JAX="ffi", XLA_FLAGS=QUICK))
     source = ast.parse((HERE / "worker_ops.py").read_text())
@@ -48,15 +44,24 @@ def test_collectives_are_right_compiled_or_not() -> None:
 
 
 def test_callbacks_do_the_same() -> None:
-    checks = ["results", "shapes", "dtypes", "control_flow", "order", "order_of_calls", "operands_stay", "trees"]
+    checks = [
+        "results",
+        "shapes",
+        "dtypes",
+        "control_flow",
+        "order",
+        "order_of_calls",
+        "operands_stay",
+        "trees",
+        "bytes",
+    ]
     ran = launched(2, HERE / "worker_ops.py", "io_callback", *checks, COLLECTIVES_JAX="io_callback", XLA_FLAGS=QUICK)
     assert same_everywhere(ran) == checks
 
 
 def test_four_ranks() -> None:
     checks = ["results", "second_derivative", "order", "metrics", "local_steps", "messages", "groups"]
-    how = "ffi" if BUILT else "io_callback"
-    assert same_everywhere(launched(4, HERE / "worker_ops.py", how, *checks, XLA_FLAGS=QUICK)) == checks
+    assert same_everywhere(launched(4, HERE / "worker_ops.py", "ffi", *checks, XLA_FLAGS=QUICK)) == checks
 
 
 @both_ways
@@ -74,7 +79,7 @@ def test_a_killed_rank_is_named(how: str) -> None:
 
 @pytest.mark.parametrize(
     "check",
-    ["no_jax", "no_extension", pytest.param("other_jaxlib", marks=ffi), "arguments", pytest.param("views", marks=ffi)],
+    ["no_jax", "no_extension", "other_jaxlib", "arguments", "views"],
 )
 def test_alone(check: str) -> None:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
@@ -90,7 +95,6 @@ def test_the_example_trains() -> None:
     assert "the same bits on 2 ranks" in ran.stdout and "recognised" in ran.stdout
 
 
-@ffi
 def test_the_stub_matches_the_extension() -> None:
     from native import _xla
 

@@ -74,6 +74,36 @@ def check_dtypes() -> None:
     np.testing.assert_array_equal(cj.allreduce(everyones(7)[RANK], "max"), everyones(7).max(0))
 
 
+def check_bytes() -> None:
+    """8-bit floats can be moved, though nothing can be computed with them."""
+    x = everyones(SIZE, 3).astype(jnp.float8_e4m3fn)
+    for function in (cj.allgather, jax.jit(cj.allgather)):
+        got = function(x[RANK])
+        assert got.dtype == x.dtype
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(x, np.float32))
+    np.testing.assert_array_equal(np.asarray(cj.broadcast(x[RANK], 1), np.float32), np.asarray(x[1], np.float32))
+    swapped = np.asarray(cj.alltoall(x[RANK]), np.float32)
+    np.testing.assert_array_equal(swapped, np.asarray(x[:, RANK], np.float32))
+
+
+def check_gradients_of_integers() -> None:
+    """jax.grad gives float0 for them, of which there is nothing to send."""
+
+    def loss(parameters: Any, x: Array) -> Array:
+        return (parameters["w"] * x).sum() + parameters["step"]
+
+    parameters = {"step": 3, "w": jnp.ones(2), "counts": [jnp.arange(4)]}
+    for compile_it in (lambda f: f, jax.jit):
+        step = compile_it(lambda p, x: cj.allreduce_gradients(jax.grad(loss, allow_int=True)(p, x)))
+        got = step(parameters, everyones(2)[RANK])
+        np.testing.assert_allclose(got["w"], everyones(2).mean(0))
+        assert got["step"].dtype == got["counts"][0].dtype == jax.dtypes.float0
+        assert got["step"].shape == () and got["counts"][0].shape == (4,)
+    none = np.zeros(3, jax.dtypes.float0)
+    assert cj.allgather({"a": none})["a"].shape == (SIZE, 3)
+    assert cj.broadcast(none).dtype == jax.dtypes.float0
+
+
 def check_derivatives() -> None:
     """Against those of the function from all ranks' operands to all ranks' results."""
     x, tangent = everyones(2 * SIZE, 3) / 4, everyones(2 * SIZE, 3, seed=1)

@@ -1,0 +1,192 @@
+// What of XLA's foreign function interface this library uses: the C structs in which XLA calls a handler.
+//
+// The interface is a stable C ABI: within major version 0 fields are only ever appended to structs, and every
+// struct carries the size that the caller knows. So these declarations serve every jaxlib, and none is needed
+// to build.
+//
+// Invariant: nothing of a struct is read before `fits` has said that it is there; tests/native/xla_layout.cpp
+// compares each offset with the header that comes with jaxlib.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace collectives::xla {
+
+inline constexpr int major_version = 0;
+
+struct Error;  // XLA's own; made by Api::error_create, owned by whom it is returned to
+
+struct Extension {
+    std::size_t struct_size;
+    std::int32_t type;
+    Extension* next;
+};
+
+inline constexpr std::int32_t metadata_extension = 1;
+
+struct Version {
+    std::size_t struct_size;
+    Extension* extensions;
+    int major;
+    int minor;
+};
+
+enum class ErrorCode : std::int32_t { failed_precondition = 9, internal = 13 };
+
+struct ErrorArguments {
+    std::size_t struct_size;
+    Extension* extensions;
+    const char* message;  // copied
+    ErrorCode code;
+};
+
+struct Api {
+    std::size_t struct_size;
+    Extension* extensions;
+    Version version;
+    const void* internal;
+    Error* (*error_create)(ErrorArguments*);
+};
+
+enum class DataType : std::int32_t {
+    pred = 1,
+    s8 = 2,
+    s16 = 3,
+    s32 = 4,
+    s64 = 5,
+    u8 = 6,
+    u16 = 7,
+    u32 = 8,
+    u64 = 9,
+    f16 = 10,
+    f32 = 11,
+    f64 = 12,
+    c64 = 15,
+    bf16 = 16,
+    token = 17,
+    c128 = 18,
+    f8e5m2 = 19,
+    f8e4m3fn = 20,
+    f8e4m3b11fnuz = 23,
+    f8e5m2fnuz = 24,
+    f8e4m3fnuz = 25,
+    f8e4m3 = 28,
+    f8e3m4 = 29,
+    f8e8m0fnu = 33,
+};
+
+// Bytes of an element; 0 for types whose elements share bytes, and for those that are not known here.
+constexpr std::size_t width(DataType type) {
+    switch (type) {
+        case DataType::pred:
+        case DataType::s8:
+        case DataType::u8:
+        case DataType::f8e5m2:
+        case DataType::f8e4m3fn:
+        case DataType::f8e4m3b11fnuz:
+        case DataType::f8e5m2fnuz:
+        case DataType::f8e4m3fnuz:
+        case DataType::f8e4m3:
+        case DataType::f8e3m4:
+        case DataType::f8e8m0fnu:
+            return 1;
+        case DataType::s16:
+        case DataType::u16:
+        case DataType::f16:
+        case DataType::bf16:
+            return 2;
+        case DataType::s32:
+        case DataType::u32:
+        case DataType::f32:
+            return 4;
+        case DataType::s64:
+        case DataType::u64:
+        case DataType::f64:
+        case DataType::c64:
+            return 8;
+        case DataType::c128:
+            return 16;
+        default:
+            return 0;
+    }
+}
+
+struct Buffer {
+    std::size_t struct_size;
+    Extension* extensions;
+    DataType dtype;
+    void* data;  // may be null where there are no elements
+    std::int64_t rank;
+    std::int64_t* dims;
+};
+
+inline constexpr std::int32_t buffer_kind = 1;  // the only kind of operand, and of result
+
+// Operands, or results: both have the same form.
+struct Values {
+    std::size_t struct_size;
+    Extension* extensions;
+    std::int64_t size;
+    std::int32_t* kinds;
+    void** values;  // Buffer*
+};
+
+struct Text {
+    const char* data;
+    std::size_t size;
+};
+
+struct Scalar {
+    DataType dtype;
+    void* value;
+};
+
+inline constexpr std::int32_t scalar_kind = 3;
+
+struct Attributes {
+    std::size_t struct_size;
+    Extension* extensions;
+    std::int64_t size;
+    std::int32_t* kinds;
+    Text** names;
+    void** values;  // Scalar*, where the kind is that
+};
+
+enum class Stage : std::int32_t { instantiate = 0, prepare = 1, initialize = 2, execute = 3 };
+
+struct CallFrame {
+    std::size_t struct_size;
+    Extension* extensions;
+    const Api* api;
+    void* context;
+    Stage stage;
+    Values operands;
+    Values results;
+    Attributes attributes;
+};
+
+struct Metadata {
+    std::size_t struct_size;
+    Version version;  // to be filled in
+    std::uint32_t traits;
+};
+
+struct MetadataExtension {
+    Extension base;
+    Metadata* metadata;
+};
+
+// What XLA counts: up to the end of the last field, without the padding after it.
+template <typename Struct>
+inline constexpr std::size_t counted_size = sizeof(Struct);
+template <>
+inline constexpr std::size_t counted_size<Metadata> = offsetof(Metadata, traits) + sizeof(std::uint32_t);
+
+// Whether the caller's struct is at least as long as it is known here.
+template <typename Struct>
+constexpr bool fits(const Struct& given) {
+    return given.struct_size >= counted_size<Struct>;
+}
+
+}  // namespace collectives::xla
