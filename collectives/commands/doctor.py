@@ -15,7 +15,7 @@ import click
 
 from collectives import choosing
 from collectives.algorithms import algorithms
-from collectives.commands import checks, trials
+from collectives.commands import checks, frameworks, trials
 from collectives.commands.checks import Problem, Section
 from collectives.commands.explain import row_text
 from collectives.commands.machine import this_machine
@@ -41,8 +41,8 @@ def command(ranks: int | None, store: str | None, as_json: bool) -> None:
     """Say what works on this machine, and why not.
 
     Looks at processor, memory, limits, kernel and network; lets two ranks meet over each transport; checks what
-    the launcher set; tries the store. Problems come first, each with what to do. The exit code is 1 if one of
-    them would stop a job.
+    the launcher set; tries the store; says how frameworks are reached. Problems come first, each with what to do.
+    The exit code is 1 if one of them would stop a job.
     """
     sections = examine(os.environ, ranks, store)
     click.echo(json.dumps(as_object(sections), indent=2) if as_json else as_text(sections))
@@ -72,6 +72,7 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
         checks.limits(ranks, env),
         checks.kernel(ranks),
         checks.versions(),
+        frameworks.section(env),
         _choices(ranks, wanted if wanted != "auto" else works[0] if works else "tcp", env),
     ]
 
