@@ -23,8 +23,7 @@ def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] |
     """
     if not isinstance(error, CollectiveError) or not theirs or isinstance(error, theirs):
         return error
-    ours: type[CollectiveError] = type(error)
-    made: Any = _joint(ours, theirs)(error)
+    made: Any = _joint((type(error), *theirs))(error)
     if setup is not None:
         setup(made)
     made.args = error.args
@@ -36,8 +35,9 @@ def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] |
 
 
 @functools.cache
-def _joint(ours: type[CollectiveError], theirs: tuple[type[Exception], ...]) -> type[CollectiveError]:
-    """A class named as `ours`: messages and tracebacks look the same."""
+def _joint(bases: tuple[type[BaseException], ...]) -> type[BaseException]:
+    """A class named as the first, which is ours: messages and tracebacks look the same."""
+    ours = bases[0]
 
     def __init__(self: Any, plain: CollectiveError) -> None:
         ours.__init__(self, *plain.__reduce__()[1])
@@ -53,4 +53,4 @@ def _joint(ours: type[CollectiveError], theirs: tuple[type[Exception], ...]) -> 
         "__qualname__": ours.__qualname__,
         "__doc__": ours.__doc__,
     }
-    return type(ours.__name__, (ours, *theirs), names)
+    return type(ours.__name__, bases, names)

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
     """Meet the other ranks, as `collectives.init` does; once: later calls do nothing.
 
     `comm`: None for all ranks, or a list of numbers of ranks; every rank calls it. A collectives.Communicator is used

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -152,11 +153,12 @@ def variables_and_objects() -> Any:
 def sessions() -> Any:
     """In graphs of TensorFlow 1: what is returned does it, once a session runs it."""
     v1, found = tf.compat.v1, []
-    for make in (
+    makers: list[Callable[[Any], Any]] = [
         lambda variable: hvd.broadcast_variables([variable], root_rank=1),
         lambda variable: hvd.broadcast_([variable], 1),
         lambda variable: hvd.broadcast_global_variables(1),
-    ):
+    ]
+    for make in makers:
         with tf.Graph().as_default():
             variable = v1.get_variable("v", initializer=1.0 + RANK)
             broadcast = make(variable)
@@ -185,7 +187,7 @@ def errors() -> Any:
 def refused() -> Any:
     x = _row(1.0)
     v1 = tf.compat.v1.train.GradientDescentOptimizer(1.0)
-    every = [(f, ()) for f in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall)]
+    every: list[Any] = [(f, ()) for f in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall)]
     every += [(hvd.broadcast, (0,)), (hvd.broadcast_variables, (0,)), (hvd.broadcast_, (0,))]
     return {
         "adasum": raised(hvd.allreduce, x, op=hvd.Adasum),

@@ -257,7 +257,7 @@ def joined() -> Any:
     for optimizers in ("at once", "later"):
         (model, made), (table, rows) = _sgd(), _embedding()
         made, rows = hvd.DistributedOptimizer(made), hvd.DistributedOptimizer(rows)
-        metrics = []
+        metrics: list[Any] = []
         if optimizers == "at once":
             for _ in range(2 + 2 * RANK):
                 made.zero_grad()

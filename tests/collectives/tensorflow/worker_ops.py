@@ -280,8 +280,8 @@ def check_errors(comm: Communicator) -> None:
         with pytest.raises(collectives.DesyncError, match="variable 0") as seen:
             run()
         assert all(isinstance(seen.value, kind) for kind in kinds)
-        assert seen.value.error_code == tf.errors.FAILED_PRECONDITION and seen.value.op is None
-        assert seen.value.message == str(seen.value)
+        error: Any = seen.value
+        assert error.error_code == tf.errors.FAILED_PRECONDITION and error.op is None and error.message == str(error)
         assert type(pickle.loads(pickle.dumps(seen.value))) is collectives.DesyncError
     with pytest.raises(tf.errors.UnknownError, match="DesyncError: ranks disagree"):
         step()
