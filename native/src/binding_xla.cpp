@@ -40,9 +40,9 @@ void append_views(nb::list& views, const xla::Values& values, int access) {
         if (buffer.dtype == xla::DataType::token) continue;
         std::size_t bytes = xla::width(buffer.dtype);
         if (bytes == 0) {
-            throw std::runtime_error(
-                "an array of XLA's type " + std::to_string(static_cast<int>(buffer.dtype)) +
-                ", whose elements are not whole bytes, cannot travel: convert it to int8");
+            throw std::runtime_error("an array of XLA's type " +
+                                     std::to_string(static_cast<int>(buffer.dtype)) +
+                                     " cannot travel: convert it to another dtype");
         }
         for (std::int64_t axis = 0; axis < buffer.rank; ++axis)
             bytes *= static_cast<std::size_t>(buffer.dims[axis]);

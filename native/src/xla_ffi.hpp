@@ -68,6 +68,8 @@ enum class DataType : std::int32_t {
     c128 = 18,
     f8e5m2 = 19,
     f8e4m3fn = 20,
+    s4 = 21,
+    u4 = 22,
     f8e4m3b11fnuz = 23,
     f8e5m2fnuz = 24,
     f8e4m3fnuz = 25,
@@ -76,10 +78,13 @@ enum class DataType : std::int32_t {
     f8e8m0fnu = 33,
 };
 
-// Bytes of an element; 0 for types whose elements share bytes, and for those that are not known here.
+// Bytes of an element, as XLA counts them: integers of 4 bits have a byte each. 0 for types that are not
+// known here.
 constexpr std::size_t width(DataType type) {
     switch (type) {
         case DataType::pred:
+        case DataType::s4:
+        case DataType::u4:
         case DataType::s8:
         case DataType::u8:
         case DataType::f8e5m2:

@@ -107,6 +107,8 @@ SAME_VALUE(ours::DataType::c128, XLA_FFI_DataType_C128);
 SAME_VALUE(ours::DataType::token, XLA_FFI_DataType_TOKEN);
 SAME_VALUE(ours::DataType::f8e5m2, XLA_FFI_DataType_F8E5M2);
 SAME_VALUE(ours::DataType::f8e4m3fn, XLA_FFI_DataType_F8E4M3FN);
+SAME_VALUE(ours::DataType::s4, XLA_FFI_DataType_S4);
+SAME_VALUE(ours::DataType::u4, XLA_FFI_DataType_U4);
 SAME_VALUE(ours::DataType::f8e4m3b11fnuz, XLA_FFI_DataType_F8E4M3B11FNUZ);
 SAME_VALUE(ours::DataType::f8e5m2fnuz, XLA_FFI_DataType_F8E5M2FNUZ);
 SAME_VALUE(ours::DataType::f8e4m3fnuz, XLA_FFI_DataType_F8E4M3FNUZ);

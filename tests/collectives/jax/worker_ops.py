@@ -82,6 +82,7 @@ def check_bytes() -> None:
         assert got.dtype == x.dtype
         np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(x, np.float32))
     np.testing.assert_array_equal(np.asarray(cj.broadcast(x[RANK], 1), np.float32), np.asarray(x[1], np.float32))
+    np.testing.assert_array_equal(np.asarray(cj.barrier(jnp.arange(5, dtype=jnp.int4)), int), np.arange(5))
     swapped = np.asarray(cj.alltoall(x[RANK]), np.float32)
     np.testing.assert_array_equal(swapped, np.asarray(x[:, RANK], np.float32))
 
