@@ -29,6 +29,7 @@ from native import _engine
 from native.errors import CollectiveError
 from rendezvous import Membership, Store, form, open_store, release
 from rendezvous.bootstrap import Launch, bootstrap
+from rendezvous.mpi import check_world
 from transports import registry
 from transports.transport import Scope
 
@@ -64,7 +65,8 @@ def init(
     """Meet the other ranks of this job; blocks until all have come and are linked.
 
     What is None is taken from the environment: the variables COLLECTIVES_* and those of torchrun, Slurm, Open
-    MPI, MPICH, Intel MPI and Kubernetes. Without any of them this is a group of one.
+    MPI, MPICH, Intel MPI and Kubernetes. Without any of them this is a group of one, with some of them ValueError.
+    `rank=0, size=1` is a group of one, whatever the environment says.
 
     - `store`: where the ranks meet: "file:///dir", "redis://host", "rediss://host", "tcp://host:port" (served by
       rank 0), "mpi://", "memory://name" (threads of one process), or a Store
@@ -131,6 +133,8 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
             run = secrets.token_hex(16)
             records: Sequence[Mapping[str, Any]] = [doors.member.to_json()]
         else:
+            if launch.store == "mpi://":
+                check_world(launch.rank, launch.size, launch.told)
             closing.store = open_store(
                 launch.store,
                 timeout=deadline.left,

@@ -1,4 +1,4 @@
-"""Slurm's compressed host lists.
+"""Slurm: which step this process is a task of, and compressed host lists.
 
 Invariant: a list is expanded one host at a time, so a short text cannot demand much memory.
 """
@@ -7,9 +7,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Final
+
+from ._environment import Environment, get, integer
 
 _HOST = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_STEPS: Final = 0xFFFFFF00  # step numbers from here on stand for batch scripts and interactive shells
+
+
+def step(env: Environment) -> str | None:
+    """Names the job step that this process is a task of; None in a batch script, which also sees SLURM_PROCID."""
+    job, number = get(env, "SLURM_JOB_ID") or get(env, "SLURM_JOBID"), _number(env)
+    return f"slurm-{job}.{number}" if job and number is not None and number < _STEPS else None
+
+
+def no_task(env: Environment) -> bool:
+    """Whether the step is a batch script or an interactive shell."""
+    number = _number(env)
+    return number is not None and number >= _STEPS
+
+
+def _number(env: Environment) -> int | None:
+    number = integer(env, "SLURM_STEP_ID")
+    return integer(env, "SLURM_STEPID") if number is None else number
 
 
 def hosts(nodelist: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ import socket
 import time
 from typing import Any
 
-from native.errors import StoreError, TransportUnavailable
+from native.errors import ConfigMismatch, StoreError, TransportUnavailable
 
 from . import secret as secrets
 from ._checks import DEFAULT_TIMEOUT, Deadline
@@ -35,6 +35,26 @@ def world() -> tuple[int, int]:
     """
     comm = _mpi().COMM_WORLD
     return comm.Get_rank(), comm.Get_size()
+
+
+def check_world(rank: int, size: int, told: str) -> None:
+    """Check that MPI knows of as many processes as the launcher, which said `told`, has started.
+
+    An MPI that does not understand the launcher, being of another make, takes each process for a world of one.
+
+    Raises: ConfigMismatch naming both; TransportUnavailable.
+    """
+    mpi = _mpi()
+    there = mpi.COMM_WORLD.Get_size()
+    if there >= size:
+        return
+    library = mpi.Get_library_version().strip("\0 \n").splitlines()[0].split(",")[0]
+    raise ConfigMismatch(
+        f"mpi://: the launcher says that this is rank {rank} of {size} ({told}), but mpi4py's library ({library}) "
+        f"knows of {there} process{'es' if there > 1 else ''}: launcher and library are of different makes, or "
+        "versions, of MPI. Start the job with this library's own mpiexec, or install mpi4py for the launcher's MPI, or "
+        "name another store (COLLECTIVES_STORE=tcp://host:port)"
+    )
 
 
 def open_mpi(*, timeout: float = DEFAULT_TIMEOUT) -> TcpStore:
@@ -91,10 +111,12 @@ def _broadcast(comm: Any, message: bytes, deadline: Deadline) -> dict[str, Any]:
 def _connect(offer: dict[str, Any], deadline: Deadline) -> TcpStore:
     if "error" in offer:
         raise StoreError(f"mpi://: rank 0 could not serve the store: {offer['error']}")
-    here = ["127.0.0.1"] if offer["boot"] and offer["boot"] == boot_id() else []
+    known = offer["boot"] and offer["boot"] == boot_id()
+    # Where the boot id is hidden, or is another one in each container, rank 0 may still be here.
+    hosts = dict.fromkeys(["127.0.0.1", *offer["hosts"]] if known else [*offer["hosts"], "127.0.0.1"])
     failure: StoreError | None = None
     while failure is None or not deadline.passed:
-        for host in [*here, *offer["hosts"]]:
+        for host in hosts:
             try:
                 return TcpStore(
                     host, offer["port"], secret=bytes.fromhex(offer["secret"]), timeout=min(2.0, deadline.left())

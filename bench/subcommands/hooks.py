@@ -130,7 +130,11 @@ def command(
 
     The exit code is 1 if any of our values was wrong, 3 if a system of ours failed.
     """
-    if bootstrap().launcher != "none":
+    try:
+        launcher = bootstrap().launcher
+    except (ValueError, CollectiveError) as error:
+        raise click.UsageError(str(error)) from error
+    if launcher != "none":
         raise click.UsageError("this starts ranks of its own: not inside a running job")
     todo = {f.name: list(cases(f, traces or USUAL, ranks)) for f in frameworks}
     if empty := [name for name, found in todo.items() if not found]:

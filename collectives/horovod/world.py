@@ -18,7 +18,7 @@ import collectives
 from collectives.communicator import Communicator
 from collectives.default import default
 from collectives.default import opened as already
-from collectives.horovod.horovodrun import horovodrun
+from collectives.horovod.horovodrun import refuse_elastic
 from native.errors import ConfigMismatch
 
 
@@ -116,7 +116,8 @@ def _met(opened: list[Communicator]) -> Communicator:
     time = next(_times)
     # A name that was used is not used again: ranks that are still leaving must not meet those that come.
     name = f"{os.environ.get('COLLECTIVES_NAME') or 'default'}.{time}" if time else None
-    made = collectives.init(name=name, **horovodrun(os.environ))
+    refuse_elastic(os.environ)
+    made = collectives.init(name=name)
     opened.append(made)
     return made
 

@@ -5,6 +5,7 @@ Invariant: no port is opened, and nothing is written that could be taken for ano
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -30,7 +31,7 @@ def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple
     Raises ValueError where there is no launcher to ask, and what opening the store raises.
     """
     launch = bootstrap()
-    if launch.launcher == "torchrun":
+    if launch.launcher == "torchrun" and os.environ.get("MASTER_ADDR"):
         yield from rendezvous("env://", timeout=timeout or timedelta(minutes=30))
         return
     if launch.store is None:

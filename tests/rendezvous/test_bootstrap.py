@@ -52,7 +52,7 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "2", "COLLECTIVES_SIZE": "3", "COLLECTIVES
 
 def test_without_a_launcher_this_is_a_job_of_one() -> None:
     assert bootstrap(env={}) == Launch("none", 0, 1)
-    assert bootstrap(env={"COLLECTIVES_RANK": "", "RANK": "7", "HOME": "/"}) == Launch("none", 0, 1)
+    assert bootstrap(env={"COLLECTIVES_RANK": "", "RANK": "", "HOME": "/"}) == Launch("none", 0, 1)
 
 
 def test_our_own_variables() -> None:
@@ -127,9 +127,107 @@ def test_a_batch_script_is_no_task_of_a_step(step: str) -> None:
 
 def test_kubernetes() -> None:
     assert bootstrap(env=KUBERNETES) == Launch("kubernetes", 2, 3, "redis://redis")
-    with pytest.raises(ValueError, match="COLLECTIVES_SIZE does not say"):
+    with pytest.raises(ValueError, match="COLLECTIVES_SIZE is missing"):
         bootstrap(env={**KUBERNETES, "COLLECTIVES_SIZE": ""})
-    assert bootstrap(env={"JOB_COMPLETION_INDEX": "2"}).size == 1  # pods that do not mean to meet
+    assert bootstrap(size=3, env={**KUBERNETES, "COLLECTIVES_SIZE": ""}) == Launch("kubernetes", 2, 3, "redis://redis")
+
+
+HOROVODRUN = {
+    "HOROVOD_RANK": "1",
+    "HOROVOD_SIZE": "2",
+    "HOROVOD_LOCAL_RANK": "1",
+    "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "4242",
+}
+
+
+def test_horovodrun() -> None:
+    launch = bootstrap(env=HOROVODRUN)
+    assert (launch.launcher, launch.rank, launch.size, launch.local_rank) == ("horovodrun", 1, 2, 1)
+    port = derived_port(launch, "127.0.0.1")
+    assert derived_port(bootstrap(env={**HOROVODRUN, "HOROVOD_RANK": "0"}), "127.0.0.1") == port
+    assert derived_port(bootstrap(env={**HOROVODRUN, "HOROVOD_GLOO_RENDEZVOUS_PORT": "4243"}), "127.0.0.1") != port
+    assert bootstrap(env={**HOROVODRUN, **OPENMPI}).launcher == "openmpi"
+    with pytest.raises(ValueError, match="set COLLECTIVES_STORE"):
+        bootstrap(env={**HOROVODRUN, "HOROVOD_LOCAL_SIZE": "1", "HOROVOD_LOCAL_RANK": "0"})
+
+
+# -- launchers of which only a part is there
+
+
+@pytest.mark.parametrize(
+    ("env", "there", "missing"),
+    [
+        ({"JOB_COMPLETION_INDEX": "0"}, "JOB_COMPLETION_INDEX=0", "COLLECTIVES_SIZE"),
+        ({"RANK": "0"}, "RANK=0", "WORLD_SIZE"),
+        ({"RANK": "7", "MASTER_ADDR": "h"}, "RANK=7", "WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2", "RANK"),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}, "WORLD_SIZE=2, LOCAL_RANK=1", "RANK"),
+        ({"LOCAL_RANK": "0"}, "LOCAL_RANK=0", "RANK and WORLD_SIZE"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "(torchrun)", "MASTER_ADDR"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK"),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_RANK and OMPI"),
+        ({"PMI_RANK": "0"}, "PMI_RANK=0", "PMI_SIZE"),
+        ({"PMI_SIZE": "2"}, "PMI_SIZE=2", "PMI_RANK"),
+        ({"PMI_ID": "0"}, "PMI_ID=0", "PMI_RANK and PMI_SIZE"),  # mpiexec -pmi-port
+        ({"PMIX_RANK": "0"}, "PMIX_RANK=0", "the number of ranks"),
+        ({"PALS_RANKID": "1"}, "PALS_RANKID=1", "the number of ranks"),
+        ({"FLUX_TASK_RANK": "1"}, "FLUX_TASK_RANK=1", "FLUX_JOB_SIZE"),
+        ({"HOROVOD_RANK": "0"}, "HOROVOD_RANK=0", "HOROVOD_SIZE"),
+        ({"COLLECTIVES_LOCAL_RANK": "0"}, "COLLECTIVES_LOCAL_RANK=0", "COLLECTIVES_RANK and COLLECTIVES_SIZE"),
+        ({**SLURM, "SLURM_NTASKS": "", "SLURM_STEP_NUM_TASKS": ""}, "SLURM_PROCID=5", "SLURM_NTASKS"),
+        ({**SLURM, "SLURM_PROCID": ""}, "SLURM_STEP_NUM_TASKS=8", "SLURM_PROCID"),
+        ({**SLURM, "SLURM_STEP_ID": ""}, "SLURM_PROCID=5, SLURM_JOB_ID=1234", "SLURM_STEP_ID"),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}, "SLURM_PROCID=3, SLURM_STEP_ID=0", "SLURM_JOB_ID"),
+        ({"PMI_RANK": "0", "PMIX_RANK": "0", "RANK": "0"}, "RANK=0", "WORLD_SIZE"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_a_part_of_a_launchers_variables_is_no_job_of_one(env: dict[str, str], there: str, missing: str) -> None:
+    with pytest.raises(ValueError, match=rf"{re.escape(there)}.*{re.escape(missing)}"):
+        bootstrap(env=env)
+    assert bootstrap(rank=0, size=1, env=env).size == 1  # alone, on purpose
+    assert bootstrap(env={**env, "COLLECTIVES_RANK": "0", "COLLECTIVES_SIZE": "1"}).size == 1
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_JOB_NODELIST": "n[1-2]"},  # a shell of salloc
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},  # a batch script
+        {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "notebook-0"},
+        {"MASTER_ADDR": "host", "MASTER_PORT": "29500"},
+        {"WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+        {"OMPI_MCA_btl": "tcp", "OMPI_ALLOW_RUN_AS_ROOT": "1", "PMIX_MCA_gds": "hash", "I_MPI_FABRICS": "shm"},
+        {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1"},
+    ],
+    ids=["salloc", "sbatch", "pod", "address", "one", "settings", "flux of one"],
+)
+def test_what_does_not_make_a_process_a_rank(env: dict[str, str]) -> None:
+    assert bootstrap(env=env).size == 1
+
+
+def test_an_argument_or_our_own_variable_completes_a_part() -> None:
+    assert bootstrap(size=4, store="redis://h", env={"PMIX_RANK": "3"}) == Launch("pmix", 3, 4, "redis://h")
+    own = {"COLLECTIVES_SIZE": "4", "COLLECTIVES_STORE": "redis://h"}
+    assert bootstrap(env={"PALS_RANKID": "3", **own}) == Launch("pals", 3, 4, "redis://h")
+    assert bootstrap(rank=1, store="redis://h", env={"WORLD_SIZE": "2"}) == Launch("torchrun", 1, 2, "redis://h")
+    assert bootstrap(env={"RANK": "1", "WORLD_SIZE": "2", "COLLECTIVES_STORE": "redis://h"}).launcher == "torchrun"
+
+
+def test_a_part_beside_a_whole_launcher_has_to_agree() -> None:
+    # what batch scripts export for torch, beside what srun says
+    assert bootstrap(env={**SLURM, "WORLD_SIZE": "8", "MASTER_ADDR": "gpu03"}).launcher == "slurm"
+    assert bootstrap(env={**TORCHRUN, "PMIX_RANK": "0", "JOB_COMPLETION_INDEX": "0"}).launcher == "torchrun"
+    assert bootstrap(env={**OPENMPI, "RANK": "2", "WORLD_SIZE": "4"}).launcher == "openmpi"  # no MASTER_ADDR
+    for env, text in (
+        ({**SLURM, "WORLD_SIZE": "16"}, "WORLD_SIZE=16 contradicts SLURM_STEP_NUM_TASKS=8"),
+        ({**SLURM, "OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK=3 contradicts SLURM_PROCID=5"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            bootstrap(env=env)
 
 
 def test_the_launcher_nearest_to_the_process_counts() -> None:

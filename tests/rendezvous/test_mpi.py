@@ -7,9 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from native.errors import ConfigMismatch
+from rendezvous.bootstrap import bootstrap
+from rendezvous.mpi import check_world
 from tests.rendezvous.processes import environment
 
 JOB = """
@@ -51,3 +55,36 @@ def test_the_ranks_of_an_mpi_job_meet(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == ["0/3", "1/3", "2/3"]
     assert len({line.split(" ", 1)[1] for line in lines}) == 1
     assert lines[0].endswith("[0, 1, 2]")
+
+
+def world_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What mpi4py says: a library that does not understand its launcher takes each process for a world of one.
+
+    The real libraries are run by tools/check_launchers.py, each under the launchers of the others.
+    """
+    stand_in = ModuleType("mpi4py.MPI")
+    stand_in.__dict__.update(
+        COMM_WORLD=SimpleNamespace(Get_rank=lambda: 0, Get_size=lambda: size),
+        Get_library_version=lambda: "Open MPI v5.0.11, package: Open MPI\n\0",
+        Is_finalized=lambda: False,
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py", ModuleType("mpi4py"))
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", stand_in)
+
+
+def test_a_library_of_another_make_than_the_launcher_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = bootstrap(env={"PMI_RANK": "1", "PMI_SIZE": "2"})
+    world_of(1, monkeypatch)
+    with pytest.raises(
+        ConfigMismatch, match=r"rank 1 of 2 \(MPICH or Intel MPI: PMI_RANK=1 .*Open MPI v5.0.11\) knows"
+    ):
+        check_world(launch.rank, launch.size, launch.told)
+    world_of(2, monkeypatch)
+    check_world(launch.rank, launch.size, launch.told)
+
+
+def test_rank_and_size_of_mpi_itself_have_to_agree_with_what_a_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    world_of(2, monkeypatch)
+    assert bootstrap(store="mpi://", env={"PMIX_RANK": "0"}).size == 2
+    with pytest.raises(ValueError, match="PMIX_RANK=1 contradicts MPI's rank=0"):
+        bootstrap(store="mpi://", env={"PMIX_RANK": "1"})

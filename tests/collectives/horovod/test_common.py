@@ -16,7 +16,7 @@ from collectives import horovod
 from collectives.horovod import common as hvd
 from collectives.horovod import elastic, options, reductions
 from collectives.horovod.compression import Compressor, NoneCompressor, is_custom, wire
-from collectives.horovod.horovodrun import horovodrun
+from collectives.horovod.horovodrun import refuse_elastic
 from collectives.horovod.process_sets import ProcessSet
 from tests.collectives.horovod.told import Told
 
@@ -130,34 +130,10 @@ def _horovodrun(**changed: str) -> dict[str, str]:
     return {f"HOROVOD_{name}": value for name, value in told.items()}
 
 
-def test_what_horovodrun_says() -> None:
-    found = horovodrun(_horovodrun())
-    store = found.pop("store")
-    assert found == {"rank": 1, "size": 2}
-    assert store.startswith("tcp://127.0.0.1:") and 15000 <= int(store.rpartition(":")[2]) < 30000
-    assert horovodrun(_horovodrun(RANK="0", LOCAL_RANK="0"))["store"] == store
-    assert horovodrun(_horovodrun(GLOO_RENDEZVOUS_PORT="4243"))["store"] != store
-    assert horovodrun({}) == {}
-
-
-def test_other_launchers_count_first() -> None:
-    assert horovodrun({**_horovodrun(), "COLLECTIVES_RANK": "0", "COLLECTIVES_SIZE": "2"}) == {}
-    mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
-    assert horovodrun({**_horovodrun(), **mpi}) == {}
-    assert horovodrun({**_horovodrun(LOCAL_SIZE="1"), "COLLECTIVES_STORE": "file:///here"}) == {"rank": 1, "size": 2}
-
-
-@pytest.mark.parametrize(
-    ("env", "error", "says"),
-    [
-        (_horovodrun(LOCAL_SIZE="1"), ValueError, "COLLECTIVES_STORE"),
-        (_horovodrun(RANK="one"), ValueError, "HOROVOD_RANK='one'"),
-        (_horovodrun(ELASTIC="1"), NotImplementedError, "HOROVOD_ELASTIC"),
-    ],
-)
-def test_what_horovodrun_cannot_say(env: dict[str, str], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        horovodrun(env)
+def test_elastic_jobs_are_refused() -> None:
+    refuse_elastic(_horovodrun())
+    with pytest.raises(NotImplementedError, match="HOROVOD_ELASTIC"):
+        refuse_elastic(_horovodrun(ELASTIC="1"))
 
 
 SCRIPT = """

@@ -1,0 +1,26 @@
+"""Reading environment variables.
+
+Invariant: an empty variable is an unset one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+Environment: TypeAlias = Mapping[str, str]
+
+
+def get(env: Environment, key: str) -> str | None:
+    """None where it is not set."""
+    return env.get(key) or None
+
+
+def integer(env: Environment, key: str) -> int | None:
+    """None where it is not set. Raises ValueError for what is no number, zero or more."""
+    text = get(env, key)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 10:
+        raise ValueError(f"{key}={text[:80]!r} is not a number, zero or more")
+    return int(text)
