@@ -16,7 +16,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from collectives import choosing, default, sizes
+from collectives import choosing, default, losses, sizes
 from collectives.arrays import check_timeout
 from collectives.calls import Deadline
 from collectives.choosing import TableLike, Wish
@@ -26,7 +26,7 @@ from collectives.links import Doors, Policy, context, decode, link
 from collectives.schedule.table import MOST_SOCKETS
 from collectives.tables import Machine
 from native import _engine
-from native.errors import CollectiveError
+from native.errors import CollectiveError, StoreError
 from rendezvous import Membership, Store, form, open_store, release
 from rendezvous.bootstrap import Launch, bootstrap
 from rendezvous.mpi import check_world
@@ -119,7 +119,15 @@ def init(
         forced,
         number_asked("sockets", sockets, check_sockets, os.environ),
     )
-    return _join(launch, policy, wanted, insecure, Deadline(limit))
+    losses.watch(os.environ)
+    try:
+        comm = _join(launch, policy, wanted, insecure, Deadline(limit))
+    except StoreError as error:
+        if launch.rank != 0 and str(launch.store).startswith(("tcp:", "mpi:")):  # rank 0 serves it
+            losses.note(str(error))
+        raise
+    losses.forget()
+    return comm
 
 
 def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline: Deadline) -> Communicator:

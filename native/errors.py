@@ -19,7 +19,8 @@ pools and launchers can carry it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 
 class CollectiveError(RuntimeError):
@@ -37,9 +38,14 @@ class PeerLost(CollectiveError):
     def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
         super().__init__(message)
         self.ranks = tuple(sorted(set(ranks)))
+        for witness in witnesses:
+            witness(self)
 
     def __reduce__(self) -> tuple[type, tuple[str, tuple[int, ...]]]:
         return type(self), (str(self), self.ranks)
+
+
+witnesses: Final[list[Callable[[PeerLost], None]]] = []  # called with each PeerLost that is made; must not raise
 
 
 class OpTimeout(CollectiveError, TimeoutError):

@@ -31,7 +31,7 @@ from transports.host import cpu_quota, ranges, usable_cores
 VARIABLES: Final = (
     *("STORE", "RANK", "SIZE", "NAME", "TRANSPORT", "SECRET_FILE", "TIMEOUT"),
     *("INTERFACE", "RUN_ID", "LOCAL_RANK", "LOCAL_SIZE", "ISA", "SEGMENT", "SOCKETS", "PULL"),
-    *("TABLE", "ALGORITHM", "CALIBRATE", "JAX"),
+    *("TABLE", "ALGORITHM", "CALIBRATE", "JAX", "LOSS_FILE"),
 )
 _DESCRIPTORS: Final = (24, 2)  # that a rank needs, and more for each peer
 _MEMORY: Final = 16 << 20  # bytes that a rank may need besides its arrays

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from collectives import losses
 from collectives.commands import addresses
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -90,6 +91,11 @@ class Child:
     def pid(self) -> int:
         """Its number, and its group's. Nobody else's before `reap`."""
         return self.popen.pid
+
+    @property
+    def loss(self) -> losses.Loss | None:
+        """What it said about a peer that it had lost before it ended."""
+        return losses.read(self.process.environment.get(losses.VARIABLE, ""))
 
     def reap(self) -> None:
         """Wait for its end and let its number go."""

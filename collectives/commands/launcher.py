@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from collectives import losses
 from collectives.commands import tunables
 from collectives.commands.child import Process
 from collectives.commands.supervise import Outcome, supervise
@@ -26,7 +27,7 @@ GRACE: Final = 5.0  # seconds: a rank whose peer is gone raises PeerLost at once
 
 PER_RANK: Final = frozenset(
     "COLLECTIVES_" + name
-    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NAME", "RUN_ID", "SECRET_FILE", "STORE")
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NAME", "RUN_ID", "SECRET_FILE", "STORE", "LOSS_FILE")
 )
 
 
@@ -81,6 +82,7 @@ def _processes(job: Job, directory: Path) -> list[Process]:
                 **shared,
                 "COLLECTIVES_RANK": str(job.first + local),
                 "COLLECTIVES_LOCAL_RANK": str(local),
+                losses.VARIABLE: str(directory / f"loss-{local}"),
             },
             cores=_share(cores, local, job.ranks) if job.bind else None,
             same_addresses=same,

@@ -23,7 +23,9 @@ from types import FrameType
 from typing import IO, Final
 
 from collectives.commands import janitor
+from collectives.commands.causes import Failures
 from collectives.commands.child import Child, End, Process
+from collectives.commands.endings import Endings
 from collectives.commands.output import Console, Stream, colourful, mark
 
 FORWARDED: Final = (
@@ -80,6 +82,9 @@ class _Supervisor:
         self._ranks: list[Child] = []
         self._streams: list[Stream] = []
         self._deadline: _Deadline | None = None
+        self._endings = Endings()
+        self._failures = Failures()
+        self._waiting = False  # for those that are left after a failure
         self._first: End | None = None
         self._asked = 0.0  # when the last ending signal came
         self._told: signal.Signals | None = None  # the first of them
@@ -88,6 +93,7 @@ class _Supervisor:
         with contextlib.ExitStack() as stack:
             wakeups = stack.enter_context(_signals())
             watch = stack.enter_context(_watched(self._directory))
+            stack.callback(self._endings.close)
             stack.callback(self._sweep)
             for process in self._processes:
                 self._start(process, watch)
@@ -123,6 +129,7 @@ class _Supervisor:
             for _, write in ends:
                 os.close(write)
         self._ranks.append(child)
+        self._endings.watch(child)
         _tell(watch, b"%d\n" % child.pid)
         width = len(str(max(p.rank for p in self._processes)))
         for (read, _), sink in zip(ends, self._console.sinks, strict=True):
@@ -179,6 +186,7 @@ class _Supervisor:
             self._send(signal.Signals(number))
 
     def _asked_to_end(self, number: signal.Signals) -> None:
+        self._blame(final=True)
         before, self._asked = self._asked, time.monotonic()
         self._told = self._told or number
         left = self._alive
@@ -194,22 +202,34 @@ class _Supervisor:
 
     def _collect(self) -> None:
         """See who has ended; after the first failure, start the others' period of grace."""
-        failed = [end for rank in self._alive if (end := rank.poll()) is not None and end.failed]
-        if not failed or self._first is not None:
+        for child in self._endings.take():
+            if child.end is not None and child.end.failed:
+                self._failures.add(child)
+        self._blame(final=not self._alive)
+        if not self._failures.any or self._waiting:
             return
-        self._first = failed[0]
-        rank = next(rank for rank in self._ranks if rank.end is self._first)
-        text = f"rank {rank.process.rank} (process {rank.pid}) {rank.end} after {self._first.after:.1f} s"
-        if self._first.signal == signal.SIGKILL and not self._asked:
+        self._waiting = True
+        if left := self._alive:
+            why = "" if self._first else f"{_these(self._failures.after_a_loss)} lost a peer; "
+            self._console.say(f"{why}waiting up to {self._grace:g} s for {_these(left)} to end")
+            self._deadline = _Deadline(time.monotonic() + self._grace, signal.SIGTERM)
+
+    def _blame(self, final: bool) -> None:
+        """Say who failed first, once that is known, or `final`: once nothing more can be learnt."""
+        if self._first is not None or (rank := self._failures.cause(final)) is None or rank.end is None:
+            return
+        self._first = rank.end
+        text = f"rank {rank.process.rank} (process {rank.pid}) {rank.end} after {rank.end.after:.1f} s"
+        if loss := rank.loss:
+            text += f", having lost a peer: {loss.text}"
+        if rank.end.signal == signal.SIGKILL and not self._asked:
             text += "; where memory runs out, the kernel does this (see dmesg)"
         self._console.say(text)
-        if left := self._alive:
-            self._console.say(f"waiting up to {self._grace:g} s for {_these(left)} to end")
-            self._deadline = _Deadline(time.monotonic() + self._grace, signal.SIGTERM)
 
     def _escalate(self) -> None:
         assert self._deadline is not None
         sending = self._deadline.signal
+        self._blame(final=True)  # before our own signals end ranks
         if left := self._alive:
             self._console.say(f"{_these(left)} still running: sending {sending.name}")
             self._send(sending)

@@ -1,0 +1,50 @@
+"""In which order processes ended.
+
+Invariant: those that ended between two looks are told in the order of their ends. Linux puts a descriptor on an epoll's
+list of ready ones when it becomes ready, and gives them out from the front; a process's descriptor becomes ready when
+it has become a zombie. Asking each process in turn would tell the lowest rank first.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from collectives.commands.child import Child
+
+
+class Endings:
+    """Children to be asked for their ends. Owns a descriptor for each until it has ended."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._children: dict[int, Child] = {}
+        self._unordered: list[Child] = []  # where the system gives no descriptors of processes
+
+    def watch(self, child: Child) -> None:
+        try:
+            descriptor = os.pidfd_open(child.pid)
+        except OSError:
+            self._unordered.append(child)
+            return
+        self._children[descriptor] = child
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def take(self) -> list[Child]:
+        """Those that have ended since the last call, the first to end first; their `end` is set. Does not block."""
+        found = []
+        while ready := self._epoll.poll(0, max(1, len(self._children))):
+            for descriptor, _ in ready:
+                self._epoll.unregister(descriptor)
+                os.close(descriptor)
+                found.append(self._children.pop(descriptor))
+        found += self._unordered
+        ended = [child for child in found if child.poll() is not None]
+        self._unordered = [child for child in found if child.end is None]
+        return ended
+
+    def close(self) -> None:
+        for descriptor in self._children:
+            os.close(descriptor)
+        self._children.clear()
+        self._epoll.close()

@@ -1,0 +1,110 @@
+"""What a rank leaves for `collectives run` when it loses a peer, so that the launcher can name the first cause.
+
+A rank that fails because another one is gone often ends before it: an interpreter that unloads a framework takes longer
+than a peer that only raises. So the order in which processes end does not tell which failed first; that a rank had lost
+a peer does.
+
+Invariant: the first loss is kept, in one small file that the launcher has named. It is taken back where the program
+goes on with a new group, or ends for a reason of its own. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from native import errors
+
+VARIABLE: Final = "COLLECTIVES_LOSS_FILE"
+_LONGEST: Final = 300  # characters of a message
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`at`: seconds on this host's monotonic clock. `text`: what the rank's error said."""
+
+    at: float
+    text: str
+
+
+def watch(env: Mapping[str, str]) -> None:
+    """From now on, write down the first PeerLost of this process where a launcher asks for it. May be repeated."""
+    path = env.get(VARIABLE)
+    if path:
+        _record.begin(path)
+
+
+def note(text: str) -> None:
+    """This rank fails because of another one, which `text` is about, without a PeerLost."""
+    _record.write(text)
+
+
+def forget() -> None:
+    """A new group has met: what was lost before does not matter any more."""
+    _record.take_back()
+
+
+def read(path: str) -> Loss | None:
+    """What the rank wrote that was given this path; None where it lost nobody."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            match json.loads(file.read(16 * _LONGEST)):
+                case {"at": float(at), "text": str(text)}:
+                    return Loss(at, "".join(c if c.isprintable() else " " for c in text[:_LONGEST]))
+    except (OSError, ValueError, RecursionError):
+        pass
+    return None
+
+
+class _Record:
+    """The file of this process."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._process = 0
+        self._written = False
+
+    def begin(self, path: str) -> None:
+        if not self._path:
+            errors.witnesses.append(self.write)
+            atexit.register(self._at_exit)
+        self._path, self._process = path, os.getpid()
+
+    def write(self, text: object) -> None:
+        if self._written or os.getpid() != self._process:  # a forked child is no rank
+            return
+        self._written = True
+        with contextlib.suppress(OSError), open(self._path, "w", encoding="utf-8") as file:
+            file.write(json.dumps({"at": time.monotonic(), "text": str(text)[:_LONGEST]}))
+
+    def _at_exit(self) -> None:
+        """Python keeps the exception that ended the program; where it has nothing to do with a peer, that counts."""
+        if os.getpid() == self._process and not _of_ours(getattr(sys, "last_value", None)):
+            self.take_back()
+
+    def take_back(self) -> None:
+        if self._written:
+            self._written = False
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+
+def _of_ours(error: BaseException | None) -> bool:
+    """Whether an error of this library is among an exception's causes; True where there is no exception."""
+    seen: set[int] = set()
+    found = error is None
+    while error is not None and not found and id(error) not in seen:
+        seen.add(id(error))
+        found = isinstance(error, errors.CollectiveError)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+_record: Final = _Record()
