@@ -146,7 +146,7 @@ def run(order: Order, seen: Screen) -> int:
     """Measure, as one rank; the exit code. Raises CollectiveError, ValueError, OSError."""
     effort = FULL.with_(order.budget, order.most, order.collectives)
     with collectives.init(transport=order.transport, calibrate="off") as comm:
-        told = comm._everyones(json.dumps(HostIdentity.here().to_json()).encode())
+        told = comm._everyones(json.dumps(comm._linked.place.to_json()).encode())
         machine = Machine.of([HostIdentity.from_json(json.loads(text)) for text in told], collectives.__version__)
         situation = comm._linked.situation
         progress = Progress(seen.progress and comm.rank == 0)

@@ -74,7 +74,7 @@ class Group:
 
 def gather(comm: Communicator) -> Group:
     """Everybody's facts, on every rank. Collective."""
-    mine = HostIdentity.here()
+    mine = comm._linked.place
     identities = [HostIdentity.from_json(json.loads(text)) for text in _exchange(comm, json.dumps(mine.to_json()))]
     facts = Facts(
         rank=comm.rank,

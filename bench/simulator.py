@@ -45,8 +45,8 @@ def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
 def run(order: Order) -> list[Any] | None:
     """Measure, as one rank; on rank 0 each case and its seconds."""
     with collectives.init(transport=order.transport) as comm:
-        told = [json.loads(text) for text in comm._everyones(json.dumps(HostIdentity.here().to_json()).encode())]
-        cores = group_cores(HostIdentity.here(), [HostIdentity.from_json(value) for value in told])
+        told = [json.loads(text) for text in comm._everyones(json.dumps(comm._linked.place.to_json()).encode())]
+        cores = group_cores(comm._linked.place, [HostIdentity.from_json(value) for value in told])
         cases = [
             Case(collective, known.name, comm.size, cores, nbytes)
             for nbytes in order.sizes

@@ -168,7 +168,7 @@ class Communicator:
         runner = self._runner
         deadline = Deadline(runner.timeout)
         origin = self._origin.child(path, sockets)
-        found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked.home)
+        found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked)
         if found is None:
             return None
         child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing)

@@ -66,18 +66,19 @@ def separate(
     origin: Origin,
     everyones: Callable[[bytes], Sequence[bytes]],
     deadline: Deadline,
-    home: int,
+    parent: Linked,
 ) -> tuple[int, Linked] | None:
     """This rank's number in, and part of, a new group of those with its color, ordered by key and rank.
 
-    `origin` is the new group's; `everyones` exchanges bytes over the parent; `home` is as in the parent. None where
-    `color` is None. Raises CollectiveError, on every rank, where any cannot open its listeners; and what `link` raises.
+    `origin` is the new group's; `everyones` exchanges bytes over the parent; this rank's host and core are as there.
+    None where `color` is None. Raises CollectiveError, on every rank, where any cannot open its listeners; and what
+    `link` raises.
     """
     doors, wish = None, Wish(color, key, None)
     problem: Exception | None = None
     if color is not None:
         try:
-            doors = Doors(origin.policy)
+            doors = Doors(origin.policy, place=parent.place)
             wish = Wish(color, key, doors.member)
         except (CollectiveError, OSError, ValueError) as error:
             problem, wish = error, Wish(color, key, None, f"{type(error).__name__}: {error}")
@@ -96,7 +97,7 @@ def separate(
             raise ConfigMismatch("a rank that wants to join a new group sent no record")
         mine = ranks.index((key, rank))
         name = context(origin.run, origin.epoch, origin.path)
-        return mine, link(mine, members, doors, origin.policy, name, origin.epoch, deadline, home)
+        return mine, link(mine, members, doors, origin.policy, name, origin.epoch, deadline, parent.home)
     except BaseException:
         if doors is not None:
             doors.close()

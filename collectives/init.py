@@ -22,12 +22,12 @@ from collectives.calls import Deadline
 from collectives.choosing import TableLike, Wish
 from collectives.communicator import Communicator
 from collectives.family import Origin, separate
-from collectives.links import Doors, Policy, context, decode, link
+from collectives.links import Doors, Member, Policy, context, decode, link, settle
 from collectives.schedule.table import MOST_SOCKETS
 from collectives.tables import Machine
 from native import _engine
 from native.errors import CollectiveError, StoreError
-from rendezvous import Membership, Store, form, open_store, release
+from rendezvous import Membership, Store, exchange, form, open_store, release
 from rendezvous.bootstrap import Launch, bootstrap
 from rendezvous.mpi import check_world
 from transports import registry
@@ -163,7 +163,10 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                 timeout=deadline.left,
             )
             run, records = closing.membership.run_id.hex(), closing.membership.records
-        members = [decode(rank, record) for rank, record in enumerate(records)]
+        members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
+        if closing.store is not None and closing.membership is not None:
+            told = partial(exchange, closing.store, closing.membership, timeout=deadline.left)
+            members = settle(launch.rank, members, doors, told)
         origin = Origin(run, 0, "0", policy)
         linked = link(launch.rank, members, doors, policy, context(run, 0, origin.path), 0, deadline)
         timeout = TIMEOUT if launch.timeout is None else launch.timeout
@@ -217,7 +220,7 @@ def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closin
     if sockets == comm._linked.sockets:
         return comm
     wanted = origin.child("sockets", sockets)
-    found = separate(comm.rank, 0, comm.rank, wanted, comm._everyones, deadline, comm._linked.home)
+    found = separate(comm.rank, 0, comm.rank, wanted, comm._everyones, deadline, comm._linked)
     assert found is not None
     rank, linked = found
     wider = Communicator(rank, linked, wanted, comm.name, comm.timeout, closing.moved())

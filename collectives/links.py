@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,7 @@ from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
-from transports import registry
+from transports import neighbours, registry
 from transports.cache import cache_share
 from transports.host import HostIdentity, fill_cores, home_core, oversubscribed, ranks_per_core
 from transports.transport import Listener, Place, Scope
@@ -70,9 +70,9 @@ class Member:
 class Doors:
     """This rank's listeners for one group, open from before ranks meet until their links are made."""
 
-    def __init__(self, policy: Policy, alone: bool = False) -> None:
+    def __init__(self, policy: Policy, alone: bool = False, place: HostIdentity | None = None) -> None:
         """Raises TransportUnavailable where the transport asked for does not work here, ValueError for an
-        unknown interface. `alone`: nobody will come."""
+        unknown interface. `alone`: nobody will come. `place`: the host of this rank, as an earlier group settled it."""
         self.reasons: dict[str, str] = {}  # why a transport is not offered
         self._listeners: dict[str, Listener] = {}
         try:
@@ -81,9 +81,12 @@ class Doors:
         except BaseException:
             self.close()
             raise
-        self.member: Final = Member(
-            HostIdentity.here(), {scheme: tuple(door.addresses) for scheme, door in self._listeners.items()}
-        )
+        identity = HostIdentity.here()
+        if place is not None:
+            identity = replace(identity, boot=place.boot, netns=place.netns)
+        self.member = Member(
+            identity, {scheme: tuple(door.addresses) for scheme, door in self._listeners.items()}
+        )  # where others are told that it is, and then where the group has settled that it is
 
     def _open(self, scheme: str, policy: Policy) -> None:
         transport = registry.transport(scheme)
@@ -123,6 +126,11 @@ class Linked:
     local_size: int
     home: int  # the core to wait on where ranks leave none to others
     sockets: int  # of each link over TCP
+
+    @property
+    def place(self) -> HostIdentity:
+        """This rank's host, as the group has settled it."""
+        return self.doors.member.identity
 
     def close(self) -> None:
         self.group.close()
@@ -202,6 +210,29 @@ def link(
         home=home,
         sockets=sockets,
     )
+
+
+def settle(
+    rank: int, members: Sequence[Member], doors: Doors, exchanged: Callable[[int], Sequence[Any]]
+) -> Sequence[Member]:
+    """The members with hosts that are right, where their identities leave a doubt.
+
+    `exchanged` gives what each rank passes; it is called on all ranks, or on none. Raises ConfigMismatch, and what
+    `exchanged` does.
+    """
+    identities = [member.identity for member in members]
+    if not neighbours.doubtful(identities):
+        return members
+    answers = exchanged(neighbours.seen(rank, identities))
+    if not all(isinstance(answer, int) for answer in answers):
+        raise ConfigMismatch(f"a rank published something that makes no sense: {str(answers)[:200]}")
+    try:
+        places = neighbours.settled(identities, answers)
+    except ValueError as error:
+        raise ConfigMismatch(f"a rank published something that makes no sense: {error}") from error
+    found = [replace(member, identity=place) for member, place in zip(members, places, strict=True)]
+    doors.member = found[rank]
+    return found
 
 
 def decode(rank: int, record: Any) -> Member:

@@ -4,6 +4,7 @@ Invariant: this package imports nothing above it; everything here works before a
 """
 
 from .group import Membership as Membership
+from .group import exchange as exchange
 from .group import form as form
 from .group import release as release
 from .prefix import PrefixStore as PrefixStore

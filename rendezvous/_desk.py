@@ -261,7 +261,16 @@ def seat(rank: int) -> str:
     return f"seat/{rank}"
 
 
+def word(rank: int) -> str:
+    return f"word/{rank}"
+
+
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """All keys of a session but the door."""
+    """All keys with which a session forms, but the door."""
     names = [*(seat(rank) for rank in range(size)), "flag", "beat", "go", "left"]
     return [scope.key(session, name) for name in names]
+
+
+def exchange_keys(scope: Scope, session: str, size: int) -> list[str]:
+    """Those of `group.exchange`, by rank, and the counter."""
+    return [scope.key(session, name) for name in (*map(word, range(size)), "read")]

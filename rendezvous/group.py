@@ -16,6 +16,8 @@ others carry the random name of a *session*, so nobody can mistake them for anot
     <session>/beat          a counter that the host moves every 0.1 s while it waits
     <session>/go            copy of the door after the session has ended; wakes everybody
     <session>/left          how many have read the outcome
+    <session>/word/<rank>   what that rank says in `exchange`, where there is one, and
+    <session>/read          how many have read all of it
 
 1. Each rank draws a nonce and tries compare_set(door, absent -> open(new session)). Who succeeds is the
    *host*, all others are *guests*.
@@ -76,11 +78,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from native.errors import StoreError
+from native.errors import AuthError, OpTimeout, StoreError
 
 from . import secret as secrets
 from ._checks import Deadline, check_timeout
-from ._desk import Desk, session_keys
+from ._desk import Desk, exchange_keys, session_keys
 from ._guest import Guest
 from ._records import MAX_RECORD, MAX_SIZE, Scope, dumps, parse_door
 from .store import DEFAULT_TIMEOUT, Store, check_store
@@ -150,6 +152,38 @@ def form(
     formed = Guest(desk).run()
     mark = hashlib.sha256("\n".join([scope.base, formed.session, *formed.nonces]).encode())
     return Membership(name, mark.digest()[:16], scope.epoch, rank, size, formed.records, formed.session, scope)
+
+
+def exchange(store: Store, membership: Membership, value: Any, timeout: float = DEFAULT_TIMEOUT) -> list[Any]:
+    """What each rank of the group passes, by rank; once, and by every rank or none.
+
+    `value` is JSON, of at most `MAX_RECORD` bytes. The last rank to have read everything removes it from the store.
+
+    Raises: OpTimeout with `late`, the ranks that had not called at the deadline; AuthError for what none of them wrote;
+    StoreError.
+    """
+    deadline = Deadline(check_timeout(timeout))
+    scope = membership.scope
+    *keys, read = exchange_keys(scope, membership.session, membership.size)
+    mine = keys[membership.rank]
+    try:
+        store.set(mine, scope.seal(mine, {"value": value}), deadline.left())
+        texts = store.wait(keys, deadline.left())
+    except OpTimeout as error:
+        late = [rank for rank, key in enumerate(keys) if store.get(key, 1.0) is None]
+        store.delete([*keys, read], 1.0)
+        raise OpTimeout(
+            f"group {membership.name!r} has formed, but ranks {late} say nothing more: {error}", late
+        ) from error
+    found = []
+    for rank, (key, text) in enumerate(zip(keys, texts, strict=True)):
+        document, authentic = scope.unseal(key, text)
+        if not authentic or document is None or "value" not in document:
+            raise AuthError(f"group {membership.name!r}: what is under {key!r} was not written by rank {rank}")
+        found.append(document["value"])
+    if store.add(read, 1, deadline.left()) == membership.size:
+        store.delete([*keys, read], deadline.left())
+    return found
 
 
 def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:

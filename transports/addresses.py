@@ -1,7 +1,7 @@
 """The addresses of this machine's network interfaces, and which of a peer's to try in what order.
 
 Invariant: nothing here resolves names. An address is numeric, comes from an interface that is up or from a
-peer's record, and loopback is used only within one machine and network namespace.
+peer's record, and loopback is a candidate only within one machine and network namespace.
 """
 
 from __future__ import annotations

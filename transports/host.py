@@ -1,7 +1,7 @@
 """Where a rank runs: which machine, network namespace and process, and which cores it may use.
 
-Invariant: two ranks count as being on one host by the kernel's boot id, never by a host name; names are for
-people to read.
+Invariant: two ranks count as being on one host by the kernel's boot id, or by what `neighbours` finds where that leaves
+a doubt, never by a host name; names are for people to read.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import os
 import platform
 import secrets
 import socket
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from transports import abstract
 
 _LONGEST_NAME = 255
 
@@ -26,6 +29,8 @@ _LONGEST_NAME = 255
 class HostIdentity:
     """`boot` and `netns` say which machine and network namespace; `cookie` names this process for its lifetime.
 
+    `boot` is empty where the kernel hides it. `proof` is the name of an abstract socket that this process has bound,
+    which can be seen in its network namespace alone; empty where it could not.
     `cpus` is the affinity mask (bit i: core i), `quota` the cgroup's limit in cores, 0.0 where there is none.
     """
 
@@ -36,6 +41,7 @@ class HostIdentity:
     cookie: str
     cpus: int
     quota: float
+    proof: str = ""
 
     @staticmethod
     def here() -> HostIdentity:
@@ -48,14 +54,19 @@ class HostIdentity:
             cookie=_process.cookie,
             cpus=sum(1 << core for core in os.sched_getaffinity(0)),
             quota=cpu_quota(),
+            proof=_process.proof(),
         )
 
     def same_machine(self, other: HostIdentity) -> bool:
-        return self.boot == other.boot
+        return self.boot == other.boot if self.boot else self.same_process(other)
 
     def same_network(self, other: HostIdentity) -> bool:
         """One machine and one network namespace: loopback and abstract sockets are shared."""
-        return self.boot == other.boot and self.netns == other.netns
+        return self.same_machine(other) and self.netns == other.netns
+
+    def proven(self, other: HostIdentity) -> bool:
+        """Whether it is certain that `same_network` is right."""
+        return bool(self.proof and other.proof)
 
     def same_process(self, other: HostIdentity) -> bool:
         return self.cookie == other.cookie
@@ -69,6 +80,7 @@ class HostIdentity:
             "cookie": self.cookie,
             "cpus": f"{self.cpus:x}",
             "quota": self.quota,
+            "proof": self.proof,
         }
 
     @staticmethod
@@ -83,8 +95,11 @@ class HostIdentity:
                 "cookie": str(cookie),
                 "cpus": str(cpus),
                 "quota": int() | float() as quota,
+                "proof": str(proof),
             } if max(len(host), len(boot), len(cookie)) <= _LONGEST_NAME and 0 < len(cpus) <= 4096 and quota >= 0:
-                return HostIdentity(host, boot, netns, pid, cookie, int(cpus, 16), float(quota))
+                if proof:
+                    abstract.check(proof)
+                return HostIdentity(host, boot, netns, pid, cookie, int(cpus, 16), float(quota), proof)
         raise ValueError(f"not a host identity: {str(value)[:200]}")
 
 
@@ -92,10 +107,24 @@ class _Process:
     """What is drawn once per process, and anew in a forked child."""
 
     def __init__(self) -> None:
-        self.renew()
+        self._lock = threading.Lock()
+        self._proof, self._descriptor = "", -1
+        self.cookie = secrets.token_hex(16)
+
+    def proof(self) -> str:
+        """The name of an abstract socket, bound at the first call and for as long as the process lives."""
+        with self._lock:
+            if self._descriptor < 0:
+                name = abstract.name()
+                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
+                    bound.bind("\0" + name)
+                    self._proof, self._descriptor = name, bound.detach()
+            return self._proof
 
     def renew(self) -> None:
-        self.cookie = secrets.token_hex(16)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)  # the parent has it, too
+        self.__init__()  # type: ignore[misc]
 
 
 _process = _Process()
@@ -233,8 +262,7 @@ def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        # Without it no two processes may be taken to share a machine; each is then a host of its own.
-        return f"unknown-{_process.cookie}"
+        return ""
 
 
 def _network_namespace() -> int:

@@ -8,20 +8,18 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import secrets
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from native.errors import TransportUnavailable
+from transports import abstract
 from transports.transport import Listener, Place, Scope
 
 if TYPE_CHECKING:
     from native._engine import Group
 
 
-_PREFIX = "pycollectives-"
-_NAME_LENGTH = len(_PREFIX) + 32
 _BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
 
 
@@ -53,20 +51,20 @@ class ShmTransport:
             return f"{mine} and {theirs} are on different machines"
         if not mine.identity.same_network(theirs.identity):
             return f"{mine} and {theirs} are in different network namespaces of one machine"
-        if not all(_bound_here(name) for name in theirs.addresses):
+        if not all(abstract.is_bound(name) for name in theirs.addresses):
             # Machines cloned from one snapshot share the boot id and everything else we could compare.
             return f"the socket of {theirs} is not on this machine, although its boot id says so"
         return None
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
         for name in theirs.addresses:
-            _check(name)
+            abstract.check(name)
         group.route(theirs.rank, self.scheme, list(theirs.addresses), theirs.identity.host)
 
 
 class _ShmListener:
     def __init__(self) -> None:
-        self._name = _PREFIX + secrets.token_hex(16)
+        self._name = abstract.name()
         self._socket: socket.socket | None = socket.socket(
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         )
@@ -91,30 +89,6 @@ class _ShmListener:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-
-def _check(name: str) -> None:
-    if len(name) != _NAME_LENGTH or not name.startswith(_PREFIX) or not name.isascii() or not name.isprintable():
-        raise ValueError(f"not the name of a rank's socket: {name[:100]!r}")
-
-
-def _bound_here(name: str) -> bool:
-    """Whether some socket of this network namespace has the abstract name: binding it too must then fail.
-
-    Connecting would tell as well, but would cost the peer a handshake.
-    """
-    _check(name)
-    for _ in range(3):  # another rank may be asking at the same moment, and hold the name meanwhile
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
-            try:
-                probe.bind("\0" + name)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-            else:
-                return False
-        os.sched_yield()
-    return True
 
 
 def _pass_memory_around() -> None:

@@ -1,7 +1,7 @@
 """TCP between any two ranks, over the addresses of the interfaces between them.
 
 Invariant: without a secret (or the user's waiver of it) nothing but loopback listens, and loopback is never
-used between machines.
+used between ranks that are known to be in different network namespaces.
 """
 
 from __future__ import annotations
@@ -42,26 +42,34 @@ class TcpTransport:
             raise TransportUnavailable(f"cannot listen for TCP connections: {error}") from error
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:
-        same_network = mine.identity.same_network(theirs.identity)
+        elsewhere = not mine.identity.same_network(theirs.identity) and mine.identity.proven(theirs.identity)
         for place in (mine, theirs):
             endpoints = _endpoints(place)
             if not endpoints:
                 return f"{place} does not offer TCP"
-            if not same_network and all(e.ip.is_loopback for e in endpoints):
+            if elsewhere and all(e.ip.is_loopback for e in endpoints):
                 return (
-                    f"{place} listens on loopback only: between machines a job needs a secret "
-                    "(COLLECTIVES_SECRET_FILE, or init(secret=...)) and an interface that is up"
+                    f"{place} listens on loopback only, and the two share no network namespace: between hosts, or "
+                    "containers with networks of their own, a job needs a secret (COLLECTIVES_SECRET_FILE, or "
+                    "init(secret=...)) and an interface that is up"
                 )
         return None
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
         same_network = mine.identity.same_network(theirs.identity)
         here = [] if same_network else interface_addresses()
-        found = candidates(_endpoints(theirs), here, same_network, scope.interface)
+        endpoints = _endpoints(theirs)
+        found = candidates(endpoints, here, same_network, scope.interface)
+        if not same_network and not mine.identity.proven(theirs.identity):
+            # Perhaps it is here, and nothing says so. Who else answers there does not know the name of the group.
+            found += [endpoint for endpoint in endpoints if endpoint.ip.is_loopback]
         if not found:
+            own = {address.ip for address in here}
+            shared = all(e.ip in own or e.ip.is_loopback for e in endpoints)
             raise TransportUnavailable(
-                f"{mine} has no route to any address of {theirs} ({', '.join(theirs.addresses)}); "
-                "COLLECTIVES_INTERFACE names the interface to publish"
+                f"{mine} has no route to any address of {theirs} ({', '.join(theirs.addresses)})"
+                + (", all of which this host has itself; the two need a network that both are on. " if shared else "; ")
+                + "COLLECTIVES_INTERFACE names the interface to publish"
             )
         group.route(theirs.rank, self.scheme, [e.native() for e in found], theirs.identity.host)
 

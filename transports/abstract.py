@@ -1,0 +1,46 @@
+"""Names of abstract unix sockets, and whether one is bound in this network namespace.
+
+Invariant: such a name belongs to one network namespace of one kernel, and goes with the socket that has it. It can be
+bound once there, and again anywhere else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+from typing import Final
+
+PREFIX: Final = "pycollectives-"
+_LENGTH: Final = len(PREFIX) + 32
+
+
+def name() -> str:
+    """One that nobody else has, or can guess."""
+    return PREFIX + secrets.token_hex(16)
+
+
+def check(text: str) -> None:
+    """Raise ValueError for what cannot be the name of a rank's socket: it came from a peer."""
+    if len(text) != _LENGTH or not text.startswith(PREFIX) or not text.isascii() or not text.isprintable():
+        raise ValueError(f"not the name of a rank's socket: {text[:100]!r}")
+
+
+def is_bound(text: str) -> bool:
+    """Whether some socket of this network namespace has the name: binding it too must then fail.
+
+    Connecting would tell as well, but would cost the peer a handshake. Raises ValueError, OSError.
+    """
+    check(text)
+    for _ in range(3):  # another rank may be asking at the same moment, and hold the name meanwhile
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+            try:
+                probe.bind("\0" + text)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return False
+        os.sched_yield()
+    return True
