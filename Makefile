@@ -17,7 +17,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/n
 FORMATTED := $(shell find native/src tests/native -name '*.[ch]pp' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lint types native-tests bench dev build package tensorflow clean
+.PHONY: help demo test check format lint types native-tests bench dev build package tensorflow launchers clean
 
 help: ## Say what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ package: $(READY) ## Make both, install the wheel elsewhere, and use it.
 
 tensorflow: $(READY) ## Test one wheel with the oldest and the newest TensorFlow. Fetches both.
 	$(BIN)/python -m tools.check_tensorflow
+
+launchers: $(READY) ## Start a job with every launcher of docs/launchers.md. Fetches three MPIs.
+	$(BIN)/python -m tools.check_launchers $(ARGS)
 
 clean: ## Remove everything that was made, .venv too.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
