@@ -11,7 +11,7 @@ import numbers
 import time
 from collections.abc import Iterable, Sequence
 
-from native.errors import OpTimeout
+from native.errors import OpTimeout, StoreError
 
 MAX_KEY = 512  # bytes of UTF-8
 MAX_VALUE = 16 << 20  # bytes
@@ -19,6 +19,7 @@ DEFAULT_TIMEOUT = 30.0  # seconds
 GRACE = 1.0  # seconds a call may overrun its deadline while a server still owes it the answer
 
 _INT64 = range(-(1 << 63), 1 << 63)
+_DIGITS = 20  # of the longest of them, its sign included
 
 
 class Deadline:
@@ -87,21 +88,36 @@ def check_amount(amount: object) -> int:
     return int(amount)
 
 
-def count(key: str, value: bytes | None, amount: int) -> int:
-    """What a counter that holds `value` (None: does not exist) becomes after adding `amount`."""
+class NotANumber(StoreError, ValueError):
+    """What a key holds cannot be added to: somebody else wrote it, so it is a StoreError. Also a ValueError."""
+
+
+def count(store: str, key: str, value: bytes | None, amount: int) -> int:
+    """What a counter that holds `value` (None: does not exist) becomes after adding `amount`; `store` names it.
+
+    Raises: NotANumber, also where the sum does not fit 64 bits.
+    """
+    where = f"{store}: " if store else ""
     try:
-        number = int(value) if value is not None else 0
+        number = int(value) if value is not None and len(value) <= _DIGITS else None
     except ValueError:
         number = None
-    if number is None or (value is not None and str(number).encode() != value):
-        raise ValueError(f"key {key!r} holds no integer, so nothing can be added to it")
+    if value is None:
+        number = 0
+    elif number is None or str(number).encode() != value:
+        raise NotANumber(f"{where}key {key!r} holds no integer, so nothing can be added to it")
     if number + amount not in _INT64:
-        raise ValueError(f"adding {amount} to key {key!r}, now {number}, would not fit 64 bits")
+        raise NotANumber(f"{where}adding {amount} to key {key!r}, now {number}, would not fit 64 bits")
     return number + amount
+
+
+def parts(keys: Sequence[str], size: int) -> list[Sequence[str]]:
+    """`keys` in parts of at most `size`; one empty part if there are none."""
+    return [keys[start : start + size] for start in range(0, max(len(keys), 1), size)]
 
 
 def missing(store: str, keys: Sequence[str], elapsed: float) -> OpTimeout:
     """The error of a `wait` whose deadline passed."""
-    shown = ", ".join(repr(key) for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+    shown = ", ".join(repr(key[:200]) for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
     noun = "key" if len(keys) == 1 else "keys"
     return OpTimeout(f"{store}: {len(keys)} {noun} did not appear within {elapsed:.1f} s: {shown}")

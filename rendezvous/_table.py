@@ -26,11 +26,14 @@ class Table:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._watches: dict[str, list[Watch]] = {}
+        self._watches: dict[str, dict[Watch, None]] = {}  # in the order in which they came
         self.nbytes = 0  # of all keys and values
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
 
     def get(self, key: str) -> bytes | None:
         return self._values.get(key)
@@ -39,17 +42,17 @@ class Table:
         return [key for key in keys if key not in self._values]
 
     def set(self, key: str, value: bytes) -> None:
-        self.nbytes -= self._weight(key)
+        self.nbytes -= self.weight(key)
         self._values[key] = value
-        self.nbytes += self._weight(key)
+        self.nbytes += self.weight(key)
         for watch in self._watches.pop(key, ()):
             watch.keys.discard(key)
             if not watch.keys:
                 watch.wake()
 
-    def add(self, key: str, amount: int) -> int:
-        """Raises ValueError where the key holds no integer or the sum does not fit 64 bits."""
-        total = count(key, self._values.get(key), amount)
+    def add(self, key: str, amount: int, store: str = "") -> int:
+        """Raises NotANumber, which names `store`."""
+        total = count(store, key, self._values.get(key), amount)
         self.set(key, str(total).encode())
         return total
 
@@ -66,7 +69,7 @@ class Table:
     def delete(self, keys: Sequence[str]) -> int:
         found = 0
         for key in keys:
-            self.nbytes -= self._weight(key)
+            self.nbytes -= self.weight(key)
             found += self._values.pop(key, None) is not None
         return found
 
@@ -75,18 +78,18 @@ class Table:
         then: look, and watch anew."""
         watch = Watch(set(keys), wake)
         for key in watch.keys:
-            self._watches.setdefault(key, []).append(watch)
+            self._watches.setdefault(key, {})[watch] = None
         return watch
 
     def unwatch(self, watch: Watch) -> None:
         for key in watch.keys:
-            watches = self._watches.get(key, [])
-            if watch in watches:
-                watches.remove(watch)
+            watches = self._watches.get(key, {})
+            watches.pop(watch, None)
             if not watches:
                 self._watches.pop(key, None)
         watch.keys = set()
 
-    def _weight(self, key: str) -> int:
+    def weight(self, key: str) -> int:
+        """What the key adds to `nbytes`."""
         value = self._values.get(key)
         return 0 if value is None else len(key) + len(value)

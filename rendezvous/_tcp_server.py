@@ -1,9 +1,11 @@
 """The server side of a tcp store: one thread, non-blocking sockets, one table.
 
-Invariant: no peer can stop the loop or make it hold more than its bounds: at most `MAX_PENDING` connections
-that have not authenticated, each for at most `HELLO_TIMEOUT`; one request at a time per connection, whose
-frame must be complete within `FRAME_TIMEOUT` of its first byte; at most `MAX_STORED` bytes in the table.
-Whatever a peer sends, the worst that happens is that its own connection is closed.
+Invariant: no peer can stop the loop, keep it busy or make it hold more than its bounds: at most `MAX_PENDING`
+connections that have not authenticated (see `_admission`), each for at most `HELLO_TIMEOUT`; one request at a time
+per connection, of at most `MAX_KEYS` keys, whose frame must be complete within `FRAME_TIMEOUT` of its first byte;
+`MAX_BUFFERED` bytes of requests that are not complete; an answer of which a part is fetched every `FRAME_TIMEOUT`; at
+most `MAX_STORED` bytes and `MAX_STORED_KEYS` keys in the table. Whatever a peer sends, the worst that happens is that
+its own connection is closed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import operator
 import selectors
 import socket
 import threading
@@ -18,25 +21,29 @@ import time
 from collections.abc import Callable, Sequence
 
 from . import _wire
-from ._checks import MAX_KEY, MAX_VALUE
+from ._admission import MAX_PENDING, Admission
+from ._checks import MAX_KEY, MAX_VALUE, NotANumber
 from ._table import Table, Watch
 
-MAX_PENDING = 64
-MIN_PENDING = 0.1  # seconds an unauthenticated connection may keep its place when others want it
 FRAME_TIMEOUT = 10.0
+MAX_BUFFERED = 256 << 20
 MAX_STORED = 256 << 20
-BACKLOG = 1024
+MAX_STORED_KEYS = 1 << 18  # four for each rank of the largest group
 _READ = 1 << 16
+_AT_A_TIME = 64  # connections accepted, or waits ended, before others have their turn
+_NO_DESCRIPTORS = 0.1  # seconds until accepting is tried again
+_LONGEST_PAUSE = 3600.0  # seconds; the selector's own limit is some weeks, and passing it an error
 
 
 class _Peer:
     """One connection."""
 
-    __slots__ = ("awaited", "due", "hello", "incoming", "outgoing", "ready", "socket", "watch")
+    __slots__ = ("awaited", "counted", "due", "hello", "incoming", "outgoing", "ready", "socket", "watch")
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.incoming = bytearray()
+        self.counted = 0  # bytes of `incoming` that the server's total includes
         self.outgoing = memoryview(b"")
         self.ready = False  # has authenticated
         self.hello: tuple[bytes, bytes] | None = None  # client's and server's, once exchanged
@@ -53,9 +60,11 @@ class Server:
         self._secret = secret
         self._table = Table()
         self._selector = selectors.DefaultSelector()
+        self._pending: Admission[_Peer] = Admission(MAX_PENDING, _wire.HELLO_TIMEOUT)
         # insertion order is order of age: all entries of one dictionary have the same patience
-        self._pending: dict[_Peer, float] = {}
-        self._partial: dict[_Peer, float] = {}
+        self._partial: dict[_Peer, float] = {}  # since when a request is not complete
+        self._sending: dict[_Peer, float] = {}  # since when nothing of an answer was fetched
+        self._buffered = 0  # bytes of all requests that are not complete
         self._waits: list[tuple[float, int, _Peer, Watch]] = []
         self._waits_limit = 1024
         self._ticket = itertools.count()
@@ -82,13 +91,13 @@ class Server:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                for key, mask in self._selector.select(self._pause()):
-                    if key.data is None:
-                        continue  # the alarm; the loop's condition looks at what it means
+                events = self._selector.select(self._pause())
+                # who is in has its turn before others are let in, whom it might have to make room for
+                for key, mask in events:
                     if isinstance(key.data, _Peer):
                         self._guard(key.data, self._serve, mask)
-                    else:
-                        key.data()
+                if any(isinstance(key.data, socket.socket) for key, _ in events):
+                    self._welcome()
                 self._expire(time.monotonic())
         finally:
             for entry in list(self._selector.get_map().values()):
@@ -101,7 +110,7 @@ class Server:
     def _guard(self, peer: _Peer, step: Callable[..., None], *args: object) -> None:
         try:
             step(peer, *args)
-        except (OSError, _wire.Malformed, UnicodeDecodeError):
+        except Exception:  # lost, malformed, or a mistake of ours: others must not pay for it
             self._drop(peer)
 
     # -- accepting
@@ -112,70 +121,75 @@ class Server:
         self._accepting = wanted
         for listener in self._listeners:
             if wanted:
-                self._selector.register(listener, selectors.EVENT_READ, self._welcome)
+                self._selector.register(listener, selectors.EVENT_READ, listener)
             else:
                 self._selector.unregister(listener)
 
     def _welcome(self) -> None:
         for listener in self._listeners:
-            while self._accepting:
-                if len(self._pending) >= MAX_PENDING:
-                    self._accept(False)  # the rest wait in the kernel's backlog
-                    return
+            for _ in range(_AT_A_TIME):
                 try:
-                    connection, _ = listener.accept()
+                    connection, address = listener.accept()
                 except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                     break
-                except OSError:  # out of descriptors or memory: others may give some back
-                    self._accept(False)
-                    self._accept_again = time.monotonic() + MIN_PENDING
-                    return
+                except OSError:  # out of descriptors or memory
+                    victim = self._pending.oldest()
+                    if victim is None:  # others may give some back
+                        self._accept(False)
+                        self._accept_again = time.monotonic() + _NO_DESCRIPTORS
+                        return
+                    self._drop(victim)
+                    continue
                 connection.setblocking(False)
                 with contextlib.suppress(OSError):
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 peer = _Peer(connection)
-                self._pending[peer] = time.monotonic()
+                victim = self._pending.enter(peer, str(address[0]), time.monotonic())
+                if victim is not None:
+                    self._drop(victim)
                 self._selector.register(connection, selectors.EVENT_READ, peer)
 
     # -- time
 
-    def _pause(self) -> float | None:
-        """Seconds until something expires; None if nothing can."""
-        moments = []
-        if self._pending:
-            moments.append(next(iter(self._pending.values())) + self._patience())
-        if not self._accepting and len(self._pending) < MAX_PENDING:
+    def _pause(self) -> float:
+        """Seconds until something may expire."""
+        moments = [time.monotonic() + _LONGEST_PAUSE]
+        due = self._pending.due()
+        if due is not None:
+            moments.append(due)
+        if not self._accepting:
             moments.append(self._accept_again)
-        if self._partial:
-            moments.append(next(iter(self._partial.values())) + FRAME_TIMEOUT)
+        for since in (self._partial, self._sending):
+            if since:
+                moments.append(next(iter(since.values())) + FRAME_TIMEOUT)
         if self._waits:
             moments.append(self._waits[0][0])
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
-
-    def _patience(self) -> float:
-        return MIN_PENDING if len(self._pending) >= MAX_PENDING else _wire.HELLO_TIMEOUT
+        return max(0.0, min(moments) - time.monotonic())
 
     def _expire(self, now: float) -> None:
-        while self._pending:
-            peer, since = next(iter(self._pending.items()))
-            if now - since < self._patience():
-                break
+        for peer in self._pending.expired(now):
             self._drop(peer)
-        if not self._accepting and len(self._pending) < MAX_PENDING and now >= self._accept_again:
+        if not self._accepting and now >= self._accept_again:
             self._accept(True)
-        while self._partial:
-            peer, since = next(iter(self._partial.items()))
-            if now - since < FRAME_TIMEOUT:
+        for waiting in (self._partial, self._sending):
+            while waiting:
+                peer, since = next(iter(waiting.items()))
+                if now - since < FRAME_TIMEOUT:
+                    break
+                self._drop(peer)
+        for _ in range(_AT_A_TIME):
+            if not self._waits or self._waits[0][0] > now:
                 break
-            self._drop(peer)
-        while self._waits and self._waits[0][0] <= now:
             _, _, peer, watch = heapq.heappop(self._waits)
             if peer.watch is watch:
                 self._guard(peer, self._end_wait, now)
 
     def _drop(self, peer: _Peer) -> None:
-        self._pending.pop(peer, None)
+        self._pending.leave(peer)
         self._partial.pop(peer, None)
+        self._sending.pop(peer, None)
+        self._buffered -= peer.counted
+        peer.counted = 0
         if peer.watch is not None:
             self._table.unwatch(peer.watch)
             peer.watch = None
@@ -196,6 +210,10 @@ class Server:
             if peer.ready:
                 self._partial.setdefault(peer, time.monotonic())
         self._advance(peer)
+        self._buffered += len(peer.incoming) - peer.counted
+        peer.counted = len(peer.incoming)
+        while self._buffered > MAX_BUFFERED:  # who asks for little must not pay for those who ask for much
+            self._drop(max(self._partial, key=operator.attrgetter("counted")))
 
     def _advance(self, peer: _Peer) -> None:
         """Handle what has come completely, one request at a time."""
@@ -204,7 +222,7 @@ class Server:
                 if not self._handshake(peer):
                     return
                 continue
-            length = _wire.frame_length(peer.incoming)
+            length = _wire.frame_length(peer.incoming, _wire.MAX_REQUEST)
             if length is None or len(peer.incoming) < length:
                 if not peer.incoming:
                     self._partial.pop(peer, None)
@@ -214,7 +232,7 @@ class Server:
             del peer.incoming[:length]
             if peer.incoming:
                 self._partial[peer] = time.monotonic()
-            self._handle(peer, *_wire.decode(frame))
+            self._handle(peer, *_wire.decode(frame, _wire.MAX_KEYS + 1))
 
     def _handshake(self, peer: _Peer) -> bool:
         """Take the next part of the handshake if it is there."""
@@ -240,7 +258,7 @@ class Server:
         if not _wire.same(proof, expected) or hello.version != _wire.VERSION:
             raise _wire.Malformed
         peer.ready = True
-        del self._pending[peer]
+        self._pending.leave(peer)
         self._send(peer, _wire.WELCOME)
         return True
 
@@ -249,9 +267,12 @@ class Server:
         self._flush(peer)
 
     def _flush(self, peer: _Peer) -> None:
+        self._sending.pop(peer, None)
         with contextlib.suppress(BlockingIOError, InterruptedError):
             while peer.outgoing:
                 peer.outgoing = peer.outgoing[peer.socket.send(peer.outgoing) :]
+        if peer.outgoing:
+            self._sending[peer] = time.monotonic()
         # one reply must be gone before the next request is read: so replies cannot pile up
         interest = selectors.EVENT_WRITE if peer.outgoing else selectors.EVENT_READ
         if self._selector.get_key(peer.socket).events != interest:
@@ -269,8 +290,8 @@ class Server:
     def _handle(self, peer: _Peer, code: int, fields: list[bytes | None]) -> None:
         match code, fields:
             case _wire.SET, [bytes(key), bytes(value)]:
-                if self._has_room(peer, key, value):
-                    self._table.set(_key(key), _value(value))
+                if self._has_room(peer, _key(key), len(_value(value))):
+                    self._table.set(_key(key), value)
                     self._reply(peer, _wire.DONE)
             case _wire.GET, [bytes(key)]:
                 self._reply(peer, _wire.DONE, self._table.get(_key(key)))
@@ -278,15 +299,16 @@ class Server:
                 peer.awaited = [_key(key) for key in keys]
                 self._wait(peer, int(timeout) / 1000)
             case _wire.ADD, [bytes(key), bytes(amount)] if len(amount) <= 20:
-                if self._has_room(peer, key, b"0" * 20):
+                if self._has_room(peer, _key(key), 20):
                     try:
                         total = self._table.add(_key(key), int(amount))
-                    except ValueError as error:
+                    except NotANumber as error:
                         self._reply(peer, _wire.WRONG, str(error).encode())
                     else:
                         self._reply(peer, _wire.DONE, str(total).encode())
             case _wire.COMPARE_SET, [bytes(key), expected, value]:
-                if self._has_room(peer, key, value or b""):
+                changes = value is not None and self._table.get(_key(key)) == expected
+                if not changes or self._has_room(peer, _key(key), len(value or b"")):
                     new = None if value is None else _value(value)
                     self._reply(peer, _wire.DONE, self._table.compare_set(_key(key), expected, new))
             case _wire.DELETE, keys:
@@ -332,11 +354,15 @@ class Server:
         self._reply(peer, _wire.DONE, *(self._table.get(key) for key in peer.awaited))
         return True
 
-    def _has_room(self, peer: _Peer, key: bytes, value: bytes) -> bool:
-        if self._table.nbytes + len(key) + len(value) <= MAX_STORED:
-            return True
-        self._reply(peer, _wire.FAILED, f"the store is full ({MAX_STORED} bytes)".encode())
-        return False
+    def _has_room(self, peer: _Peer, key: str, size: int) -> bool:
+        """Whether `key` may hold a value of that size; answers if not."""
+        if key not in self._table and len(self._table) >= MAX_STORED_KEYS:
+            self._reply(peer, _wire.FAILED, f"the store is full ({MAX_STORED_KEYS} keys)".encode())
+            return False
+        if self._table.nbytes - self._table.weight(key) + len(key) + size > MAX_STORED:
+            self._reply(peer, _wire.FAILED, f"the store is full ({MAX_STORED} bytes)".encode())
+            return False
+        return True
 
 
 def _key(raw: bytes | None) -> str:

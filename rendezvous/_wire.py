@@ -15,7 +15,8 @@ both speak this protocol. Each side's nonce is fresh, so nothing can be replayed
 nothing can be reflected.
 
 Then frames, a request answered by a reply: length of the rest (4), code (1), fields; a field is its length
-(4) and its bytes, or the length `ABSENT` for None.
+(4) and its bytes, or the length `ABSENT` for None. A request names at most `MAX_KEYS` keys, so that no single one
+keeps the server from the others; who has more asks several times.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ._checks import MAX_VALUE
+from ._checks import MAX_KEY, MAX_VALUE
 
 MAGIC = b"pcolstor"
 VERSION = 1
 HELLO_TIMEOUT = 2.0  # seconds
-MAX_FRAME = 4 * MAX_VALUE
+MAX_FRAME = 4 * MAX_VALUE  # bytes of a reply
+MAX_REQUEST = 2 * MAX_VALUE + 2 * MAX_KEY  # a compare_set of two of the longest values
+MAX_KEYS = 4096
 ABSENT = 0xFFFFFFFF
 
 # requests
@@ -90,21 +93,26 @@ def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
     return b"".join(parts)
 
 
-def frame_length(data: bytes | bytearray) -> int | None:
-    """The bytes of the frame that `data` begins with, its length included; None if that is not known yet."""
+def frame_length(data: bytes | bytearray, most: int = MAX_FRAME) -> int | None:
+    """The bytes of the frame that `data` begins with, its length included; None if that is not known yet.
+
+    Raises: Malformed for a length of more than `most`.
+    """
     if len(data) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack_from(data)
-    if not 1 <= length <= MAX_FRAME:
+    if not 1 <= length <= most:
         raise Malformed(f"a frame of {length} bytes")
     return _LENGTH.size + int(length)
 
 
-def decode(frame: bytes | bytearray) -> tuple[int, list[bytes | None]]:
-    """Code and fields of a whole frame."""
+def decode(frame: bytes | bytearray, most: int = MAX_KEYS) -> tuple[int, list[bytes | None]]:
+    """Code and fields of a whole frame. Raises: Malformed, also for more than `most` fields."""
     fields: list[bytes | None] = []
     at = _LENGTH.size + 1
     while at < len(frame):
+        if len(fields) == most:
+            raise Malformed(f"more than {most} fields")
         if len(frame) - at < _LENGTH.size:
             raise Malformed("a field is cut off")
         (length,) = _LENGTH.unpack_from(frame, at)

@@ -124,7 +124,7 @@ class FileStore:
         tries = 0
         while True:
             token, value = self._read(home, deadline)
-            total = count(key, value, amount)
+            total = count(repr(self), key, value, amount)
             if self._change(home, token, str(total).encode()):
                 return total
             tries = self._yield_to_others(key, tries, deadline)

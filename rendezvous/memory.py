@@ -82,7 +82,7 @@ class MemoryStore:
         check_amount(amount)
         check_timeout(timeout)
         with self._space.lock:
-            return self._table().add(key, amount)
+            return self._table().add(key, amount, repr(self))
 
     def compare_set(
         self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT

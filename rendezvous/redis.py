@@ -211,7 +211,7 @@ class RedisStore:
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
         check_amount(amount)
         done, value = self._script(Deadline(timeout), _ADD, check_key(key), amount, again=False)
-        return int(value) if done else count(key, value, amount)  # which says what is wrong
+        return int(value) if done else count(repr(self), key, value, amount)  # which says what is wrong
 
     def compare_set(
         self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT

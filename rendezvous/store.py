@@ -51,8 +51,8 @@ class Store(Protocol):
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
         """Add to the decimal number that `key` holds (0 if it does not exist); the sum.
 
-        Raises: ValueError where `key` holds no number or the sum does not fit 64 bits; StoreError, after
-        which the sum may or may not have been stored.
+        Raises: StoreError that is also a ValueError, and names store and key, where `key` holds no number or the
+        sum does not fit 64 bits; StoreError, after which the sum may or may not have been stored.
         """
 
     def compare_set(

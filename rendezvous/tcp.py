@@ -11,14 +11,13 @@ it itself (`_wire` has the handshake); what is exchanged afterwards is not encry
 from __future__ import annotations
 
 import contextlib
-import errno
 import ipaddress
 import os
+import random
 import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from native.errors import AuthError, ConfigMismatch, StoreError
 
@@ -27,16 +26,20 @@ from ._checks import (
     DEFAULT_TIMEOUT,
     GRACE,
     Deadline,
+    NotANumber,
     check_amount,
     check_key,
     check_keys,
     check_timeout,
     check_value,
     missing,
+    parts,
 )
-from ._tcp_server import BACKLOG, Server
+from ._listening import listen
+from ._tcp_server import Server
 
 _TRY = 2.0  # seconds for one attempt to reach one address
+_LONGEST = 24 * 3600.0  # seconds of one exchange; sockets refuse timeouts of years, so a longer wait asks again
 
 
 class TcpStore:
@@ -87,7 +90,7 @@ class TcpStore:
         check_timeout(timeout)
         if not 0 <= port < 65536:
             raise ValueError(f"port {port} is not a port to serve on")
-        listeners = _listen(host, port, open_to_all=bool(secret) or insecure)
+        listeners = listen(host, port, open_to_all=bool(secret) or insecure)
         bound = listeners[0].getsockname()
         server = Server(listeners, secret or None)
         try:
@@ -112,29 +115,37 @@ class TcpStore:
         self._call(_wire.SET, [check_key(key).encode(), check_value(value)], Deadline(timeout))
 
     def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
-        return self._call(_wire.GET, [check_key(key).encode()], Deadline(timeout))[0]
+        return self._one(self._call(_wire.GET, [check_key(key).encode()], Deadline(timeout)))
 
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
-        names = [key.encode() for key in check_keys(keys)]
+        names = check_keys(keys)
         deadline = Deadline(timeout)
-        # rounded up, so that the server does not give up before our deadline
-        fields = [str(min(int(deadline.left() * 1000) + 1, 10**11)).encode(), *names]
-        return [value for value in self._call(_wire.WAIT, fields, deadline) if value is not None]
+        found: list[bytes] = []
+        absent: list[str] = []
+        for part in parts(names, _wire.MAX_KEYS):
+            # after the deadline the rest is still asked which of them are missing too
+            values, lacking = self._wait(part, deadline)
+            found += values
+            absent += lacking
+        if absent:
+            raise missing(repr(self), absent, deadline.elapsed())
+        return found
 
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
         fields = [check_key(key).encode(), str(check_amount(amount)).encode()]
-        return int(self._call(_wire.ADD, fields, Deadline(timeout))[0] or 0)
+        return self._number(self._call(_wire.ADD, fields, Deadline(timeout)))
 
     def compare_set(
         self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
     ) -> bytes | None:
         old = None if expected is None else check_value(expected)
         new = None if value is None else check_value(value)
-        return self._call(_wire.COMPARE_SET, [check_key(key).encode(), old, new], Deadline(timeout))[0]
+        return self._one(self._call(_wire.COMPARE_SET, [check_key(key).encode(), old, new], Deadline(timeout)))
 
     def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
         names = [key.encode() for key in check_keys(keys)]
-        return int(self._call(_wire.DELETE, names, Deadline(timeout))[0] or 0)
+        deadline = Deadline(timeout)
+        return sum(self._number(self._call(_wire.DELETE, part, deadline)) for part in parts(names, _wire.MAX_KEYS))
 
     def close(self) -> None:
         """As Store.close; the store that serves takes the keys and everybody's connections with it."""
@@ -152,13 +163,39 @@ class TcpStore:
 
     # -- one exchange
 
+    def _wait(self, names: Sequence[str], deadline: Deadline) -> tuple[list[bytes], list[str]]:
+        """The values of all these keys, or which of them are missing at the deadline."""
+        while True:
+            left = min(deadline.left(), _LONGEST)
+            # rounded up, so that the server does not give up before our deadline
+            fields = [str(int(left * 1000) + 1).encode(), *(name.encode() for name in names)]
+            status, results = self._exchange(_wire.WAIT, fields, deadline)
+            values = [value for value in results if value is not None]
+            if status == _wire.DONE and len(values) == len(results) == len(names):
+                return values, []
+            lacking = {value.decode(errors="replace") for value in values}
+            absent = [name for name in names if name in lacking]
+            if status != _wire.TIMEOUT or not absent:
+                raise self._nonsense()
+            if deadline.passed:
+                return [], absent
+
     def _call(self, code: int, fields: Iterable[bytes | None], deadline: Deadline) -> list[bytes | None]:
+        status, results = self._exchange(code, fields, deadline)
+        if status != _wire.DONE:
+            raise self._nonsense()
+        return results
+
+    def _exchange(
+        self, code: int, fields: Iterable[bytes | None], deadline: Deadline
+    ) -> tuple[int, list[bytes | None]]:
+        """A request and its answer's code and fields. Raises what the server complains of."""
         request = _wire.encode(code, fields)
         connection = self._take(deadline)
         try:
-            connection.settimeout(deadline.left() + GRACE)
+            connection.settimeout(min(deadline.left(), _LONGEST) + GRACE)
             connection.sendall(request)
-            reply = _receive_frame(connection, deadline)
+            status, results = _wire.decode(_receive_frame(connection, deadline))
         except (OSError, _wire.Malformed) as error:
             self._discard(connection)
             self._check_open()
@@ -169,13 +206,25 @@ class TcpStore:
             self._discard(connection)
             raise
         self._put_back(connection)
-        status, results = _wire.decode(reply)
-        if status == _wire.DONE:
-            return results
-        if status == _wire.TIMEOUT:
-            raise missing(repr(self), [(key or b"").decode() for key in results], deadline.elapsed())
-        text = (results[0] or b"").decode() if results else "no reason given"
-        raise ValueError(text) if status == _wire.WRONG else StoreError(f"{self!r}: {text}")
+        if status in (_wire.WRONG, _wire.FAILED):
+            text = (results[0] or b"").decode(errors="replace") if results else "no reason given"
+            raise (NotANumber if status == _wire.WRONG else StoreError)(f"{self!r}: {text}")
+        return status, results
+
+    def _one(self, results: list[bytes | None]) -> bytes | None:
+        if len(results) != 1:
+            raise self._nonsense()
+        return results[0]
+
+    def _number(self, results: list[bytes | None]) -> int:
+        value = self._one(results)
+        try:
+            return int(value or b"") if len(value or b"") <= 20 else int("")
+        except ValueError:
+            raise self._nonsense() from None
+
+    def _nonsense(self) -> StoreError:
+        return StoreError(f"{self!r}: the answer makes no sense; is it a store of the same release of this library?")
 
     def _take(self, deadline: Deadline) -> socket.socket:
         self._check_open()
@@ -229,7 +278,7 @@ class TcpStore:
                     connection.settimeout(min(_TRY, max(deadline.left(), GRACE)))
                     connection.connect(address)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._authenticate(connection)
+                    self._authenticate(connection, Deadline(min(_wire.HELLO_TIMEOUT, max(deadline.left(), GRACE))))
                 except (OSError, EOFError) as error:
                     connection.close()
                     failure = error
@@ -243,15 +292,17 @@ class TcpStore:
             refused = isinstance(failure, ConnectionRefusedError)
             if deadline.passed or (refused and not patient):
                 raise self._failed("cannot connect", failure, deadline) from failure
-            time.sleep(min(pause, deadline.left()))
+            # at random: ranks that were dropped for each other come back one by one
+            time.sleep(min(random.uniform(pause / 2, pause), deadline.left()))
             pause = min(2 * pause, 0.2)
 
-    def _authenticate(self, connection: socket.socket) -> None:
-        connection.settimeout(_wire.HELLO_TIMEOUT)
+    def _authenticate(self, connection: socket.socket, deadline: Deadline) -> None:
+        """The handshake, all of it by the deadline."""
+        connection.settimeout(deadline.left())
         ours = _wire.make_hello(self._secret)
         connection.sendall(ours)
         try:
-            theirs = _wire.parse_hello(_receive(connection, _wire.HELLO_SIZE))
+            theirs = _wire.parse_hello(_receive(connection, _wire.HELLO_SIZE, deadline))
         except _wire.Malformed:
             raise StoreError(f"{self!r}: what answers there is not a store of this library") from None
         if theirs.version != _wire.VERSION:
@@ -262,16 +313,18 @@ class TcpStore:
         if theirs.has_secret != (self._secret is not None):
             with_secret, without = ("the store", "this rank") if theirs.has_secret else ("this rank", "the store")
             raise AuthError(f"{self!r}: {with_secret} has a secret and {without} has none; give all ranks the same")
-        if not _wire.same(_receive(connection, _wire.TAG_SIZE), _wire.tag(self._secret, b"server", ours, theirs.raw)):
+        proof = _receive(connection, _wire.TAG_SIZE, deadline)
+        if not _wire.same(proof, _wire.tag(self._secret, b"server", ours, theirs.raw)):
             raise AuthError(f"{self!r}: the store does not know this rank's secret; give all ranks the same")
         connection.sendall(_wire.tag(self._secret, b"client", ours, theirs.raw))
-        _receive(connection, len(_wire.WELCOME))
+        _receive(connection, len(_wire.WELCOME), deadline)
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes; EOFError if the peer hangs up first."""
+def _receive(connection: socket.socket, size: int, deadline: Deadline) -> bytes:
+    """Exactly `size` bytes; EOFError if the peer hangs up first, TimeoutError at the deadline."""
     data = bytearray()
     while len(data) < size:
+        connection.settimeout(max(deadline.left(), 0.001))
         part = connection.recv(min(size - len(data), 1 << 18))
         if not part:
             raise EOFError("the server closed the connection")
@@ -283,7 +336,7 @@ def _receive_frame(connection: socket.socket, deadline: Deadline) -> bytearray:
     data = bytearray()
     length: int | None = None
     while length is None or len(data) < length:
-        connection.settimeout(deadline.left() + GRACE)
+        connection.settimeout(min(deadline.left(), _LONGEST) + GRACE)
         part = connection.recv(1 << 18)
         if not part:
             raise ConnectionResetError("the server closed the connection")
@@ -303,62 +356,4 @@ def _is_quiet(connection: socket.socket) -> bool:
         return True
     except OSError:
         return False
-    return False
-
-
-def _listen(host: str, port: int, *, open_to_all: bool) -> list[socket.socket]:
-    """Listening sockets on all addresses of `host`, on one port."""
-    try:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        loopback = all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
-        if loopback and host.lower() != "localhost" and not _is_literal(host):
-            infos = socket.getaddrinfo(None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            loopback = False
-    except OSError as error:
-        raise StoreError(f"tcp store: cannot resolve {host!r}: {error}") from error
-    if not loopback and not open_to_all:
-        raise ValueError(
-            f"tcp store on {host!r}: other machines could reach it, so it needs a secret "
-            "(COLLECTIVES_SECRET_FILE), or insecure=True to serve everybody; for ranks of one machine use 127.0.0.1"
-        )
-    for _ in range(8):  # with port 0, the port free in one family may be taken in the other
-        listeners: list[socket.socket] = []
-        failure: OSError | None = None
-        for family, kind, protocol, _, address in dict.fromkeys(infos):
-            try:
-                listeners.append(_bind(family, kind, protocol, address, listeners, port))
-            except OSError as error:
-                failure = error
-                if error.errno == errno.EADDRINUSE:
-                    break
-        # a family this machine does not have is no loss; a port that is taken in one of them is
-        if listeners and (failure is None or failure.errno != errno.EADDRINUSE):
-            return listeners
-        for sock in listeners:
-            sock.close()
-        if port:
-            break
-    raise StoreError(f"tcp store: cannot serve on {host}:{port}: {failure}") from failure
-
-
-def _bind(
-    family: int, kind: int, protocol: int, address: Any, listeners: list[socket.socket], port: int
-) -> socket.socket:
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind((address[0], listeners[0].getsockname()[1] if listeners else port, *address[2:]))
-        sock.listen(BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _is_literal(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(host.partition("%")[0])
-        return True
     return False

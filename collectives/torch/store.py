@@ -77,7 +77,7 @@ class TorchStore:
         check_timeout(timeout)
         while True:
             old = self._read(name)
-            total = count(name, _value(old), more)
+            total = count(repr(self), name, _value(old), more)
             if self._replace(name, old, _new(str(total).encode())):
                 return total
 

@@ -1,0 +1,74 @@
+"""The sockets on which a tcp store's server listens.
+
+Invariant: all of them have one port, and nobody outside this machine can reach them unless the caller said so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import socket
+from typing import Any
+
+from native.errors import StoreError
+
+BACKLOG = 1024
+
+
+def listen(host: str, port: int, *, open_to_all: bool) -> list[socket.socket]:
+    """Listening sockets on all addresses of `host`, on one port."""
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        loopback = all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
+        if loopback and host.lower() != "localhost" and not _is_literal(host):
+            infos = socket.getaddrinfo(None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            loopback = False
+    except OSError as error:
+        raise StoreError(f"tcp store: cannot resolve {host!r}: {error}") from error
+    if not loopback and not open_to_all:
+        raise ValueError(
+            f"tcp store on {host!r}: other machines could reach it, so it needs a secret "
+            "(COLLECTIVES_SECRET_FILE), or insecure=True to serve everybody; for ranks of one machine use 127.0.0.1"
+        )
+    for _ in range(8):  # with port 0, the port free in one family may be taken in the other
+        listeners: list[socket.socket] = []
+        failure: OSError | None = None
+        for family, kind, protocol, _, address in dict.fromkeys(infos):
+            try:
+                listeners.append(_bind(family, kind, protocol, address, listeners, port))
+            except OSError as error:
+                failure = error
+                if error.errno == errno.EADDRINUSE:
+                    break
+        # a family this machine does not have is no loss; a port that is taken in one of them is
+        if listeners and (failure is None or failure.errno != errno.EADDRINUSE):
+            return listeners
+        for sock in listeners:
+            sock.close()
+        if port:
+            break
+    raise StoreError(f"tcp store: cannot serve on {host}:{port}: {failure}") from failure
+
+
+def _bind(
+    family: int, kind: int, protocol: int, address: Any, listeners: list[socket.socket], port: int
+) -> socket.socket:
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((address[0], listeners[0].getsockname()[1] if listeners else port, *address[2:]))
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _is_literal(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host.partition("%")[0])
+        return True
+    return False
