@@ -173,6 +173,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
         opened.callback(comm.close)
         comm.barrier(algorithm="dissemination", timeout=deadline.left)  # the table is not known yet
+        closing.met(launch.rank)
         machine = partial(Machine.of, [member.identity for member in members], library_version())
         chosen = choosing.agree(comm, wanted, machine, deadline)
         if not policy.sockets and chosen.sockets and comm._linked.situation.kind == "tcp":
@@ -247,6 +248,13 @@ class _Closing:
         self.store: Store | None = None
         self.owned = False
         self.membership: Membership | None = None
+
+    def met(self, rank: int) -> None:
+        """All ranks are out of `form`, so what it left in the store can go: the store is asked no more when the
+        communicator closes, by when it may be gone together with whoever served it."""
+        membership, self.membership = self.membership, None
+        if rank == 0 and membership is not None and self.store is not None:
+            release(self.store, membership, _RELEASE)
 
     def moved(self) -> _Closing:
         """Another one, that gives back what this one would have; this one gives back nothing any more."""
