@@ -271,5 +271,5 @@ def _checked(rank: int, use: Callable[[], T]) -> T:
     """Run `use`, which takes apart what rank `rank` published."""
     try:
         return use()
-    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigMismatch(f"rank {rank} published something that makes no sense: {error}") from error

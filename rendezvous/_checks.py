@@ -10,8 +10,11 @@ import math
 import numbers
 import time
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from native.errors import OpTimeout, StoreError
+
+T = TypeVar("T")
 
 MAX_KEY = 512  # bytes of UTF-8
 MAX_VALUE = 16 << 20  # bytes
@@ -111,7 +114,7 @@ def count(store: str, key: str, value: bytes | None, amount: int) -> int:
     return number + amount
 
 
-def parts(keys: Sequence[str], size: int) -> list[Sequence[str]]:
+def parts(keys: Sequence[T], size: int) -> list[Sequence[T]]:
     """`keys` in parts of at most `size`; one empty part if there are none."""
     return [keys[start : start + size] for start in range(0, max(len(keys), 1), size)]
 

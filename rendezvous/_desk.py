@@ -20,7 +20,8 @@ from ._checks import Deadline
 from ._records import MAX_BEFORE, VERSION, Door, Hello, Scope, parse_door, parse_hello, ranks_text
 from .store import Store
 
-_ERRORS: Mapping[str, type[CollectiveError]] = {"config": ConfigMismatch, "auth": AuthError}
+_ERRORS: Mapping[str, type[CollectiveError]] = {"config": ConfigMismatch, "auth": AuthError, "store": StoreError}
+_LONGEST_TEXT = 20_000  # characters of a verdict that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,8 @@ class Desk:
     def outcome(self, session: str, value: bytes) -> Formed:
         """What the door, or its copy, says of a session that this rank took part in; raises its verdict."""
         door, authentic = self.read_door(value)
+        if door is None and self.scope.secret is None:
+            raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
         if not authentic or door is None or door.session != session:
             self.no_secret(door)
         roster = door.roster
@@ -233,7 +236,7 @@ class Desk:
 
     def fail(self, verdict: Mapping[str, Any]) -> NoReturn:
         kind, text, late = verdict.get("kind"), verdict.get("text"), verdict.get("late")
-        message = f"{self.who()}: {text}"
+        message = f"{self.who()}: {str(text)[:_LONGEST_TEXT]}"
         if kind == "late":
             ranks = late if isinstance(late, list) else []
             raise OpTimeout(message, [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.me.size])
@@ -243,6 +246,13 @@ class Desk:
         host = f" of rank {door.rank} ({door.place})" if door is not None else ""
         raise AuthError(
             f"{self.who()}: does not share the secret{host}, or one of the two has none; give all ranks the same"
+        )
+
+    def foreign(self, key: str) -> str:
+        """What to say of a key that holds what no rank has written."""
+        return (
+            f"{self.store!r}: key {key!r} holds something that no rank of this library wrote; "
+            "see who else uses this store, or give the job a secret, or a store of its own"
         )
 
     def late(self, missing: Iterable[int]) -> OpTimeout:

@@ -34,7 +34,8 @@ class Hosting:
         self._door = door
         self._opened = time.monotonic()
         self._beats = 0
-        self._stranger_since: float | None = None  # when something that is not authentic was seen first
+        self._stranger_since: float | None = None  # when something that is not authentic was seen first,
+        self._stranger_at = ""  # and under which key
         desk.hosting = door
         desk.leaving = session_keys(desk.scope, session, desk.me.size)
 
@@ -87,7 +88,7 @@ class Hosting:
             document, authentic = self._desk.scope.unseal(f"{self._session}/{seat(rank)}", value)
             hello = parse_hello(document)
             if not authentic or hello is None or hello.rank != rank:
-                self._saw_stranger()
+                self._saw_stranger(self._key(seat(rank)), document is None or authentic)
                 return [], None
             hellos.append(hello)
         if any(hello.size != me.size for hello in hellos):
@@ -126,19 +127,22 @@ class Hosting:
                 return {"kind": "config", "text": fingerprints_text([*desk.seated(self._session), desk.me, other])}
             case {"kind": "config", "text": str(text)}:
                 return {"kind": "config", "text": text}
-        self._saw_stranger()
+        self._saw_stranger(self._key("flag"), document is None or authentic)
         desk.delete([self._key("flag")])  # who does not know the secret must not keep others from objecting
         return None
 
-    def _saw_stranger(self) -> None:
+    def _saw_stranger(self, key: str, garbage: bool) -> None:
         if self._stranger_since is None:
             self._stranger_since = time.monotonic()
+            self._stranger_at = key if garbage and self._desk.scope.secret is None else ""
 
     def _stranger(self) -> Verdict | None:
         """The verdict where a stranger came and the rightful ranks did not complete the group meanwhile."""
         if self._stranger_since is None or time.monotonic() - self._stranger_since < AUTH_GRACE:
             return None
         me = self._desk.me
+        if self._stranger_at:
+            return {"kind": "store", "text": self._desk.foreign(self._stranger_at)}
         text = (
             f"a process that wants to join does not share the secret of rank {me.rank} ({me.place}), "
             "or one of the two has none; give all ranks the same"
@@ -180,12 +184,17 @@ class Hosting:
         pause = 0.005
         while (left := until - time.monotonic()) > 0:
             # who is missing at the deadline will not come; who misconfigured the job may still be starting
-            if verdict["kind"] == "late" and int(desk.get(self._key("left")) or 0) >= seated:
+            if verdict["kind"] == "late" and self._left() >= seated:
                 break
             self._beat()
             time.sleep(min(pause, left))
             pause = min(2 * pause, BEAT)
         desk.fail(verdict)
+
+    def _left(self) -> int:
+        """How many have read the outcome; 0 where somebody else wrote there."""
+        value = self._desk.get(self._key("left")) or b""
+        return int(value) if len(value) < 10 and value.isdigit() else 0
 
 
 def sizes_text(hellos: Iterable[Hello]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from native.errors import StoreError
 
-BACKLOG = 1024
+BACKLOG = 4096  # or what the system allows; where it is full, a rank tries again after a second
 
 
 def listen(host: str, port: int, *, open_to_all: bool) -> list[socket.socket]:

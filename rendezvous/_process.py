@@ -21,8 +21,9 @@ def boot_id() -> str:
 
 
 def place() -> str:
-    """This process, for messages: host name and pid."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """This process, for messages: host name and pid. Printable, whatever the host is called."""
+    host = "".join(letter if letter.isprintable() else "?" for letter in socket.gethostname())
+    return f"{host}:{os.getpid()}"
 
 
 def origin() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ from . import secret as secrets
 VERSION = 1  # of the protocol in group.py and of these documents
 MAX_SIZE = 1 << 16  # ranks
 MAX_RECORD = 4096  # bytes of JSON
+MAX_DEPTH = 16  # of lists and objects in a record
 MAX_BEFORE = 4  # sessions
+_MAX_TEXT = 1024  # characters of a name, a place or a fingerprint
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
 
@@ -62,7 +65,8 @@ class Scope:
         else:
             authentic = sealed and secrets.verify(self.secret, self.base, self.epoch, key, body, tag)
         try:
-            document = json.loads(body)
+            # what `dumps` refuses must not come in either: it would be refused where it is passed on
+            document = json.loads(body, parse_constant=_refuse, parse_float=_finite)
         except (ValueError, RecursionError):
             return None, authentic
         return (document if isinstance(document, dict) else None), authentic
@@ -99,8 +103,14 @@ def parse_door(document: dict[str, Any] | None) -> Door | None:
             "roster": list(entries),
             "verdict": dict(verdict),
             "before": list(earlier),
-        } if _SESSION.fullmatch(session) and 0 <= rank < size <= MAX_SIZE:
-            roster = [(nonce, record) for nonce, record in map(_pair, entries) if isinstance(record, dict)]
+        } if (
+            _SESSION.fullmatch(session)
+            and 0 <= rank < size <= MAX_SIZE
+            and 0 <= version < 1 << 16
+            and all(map(_is_text, (fingerprint, place, origin)))
+        ):
+            pairs = map(_pair, entries)
+            roster = [(nonce, record) for nonce, record in pairs if _is_text(nonce) and isinstance(record, dict)]
             before = [pair for pair in map(_pair, earlier) if _SESSION.fullmatch(pair[0]) and _is_size(pair[1])]
             if len(roster) == len(entries) and len(before) == len(earlier) <= MAX_BEFORE:
                 known = version, state, session, rank, size, fingerprint, place, origin
@@ -154,9 +164,34 @@ def parse_hello(document: dict[str, Any] | None) -> Hello | None:
             "place": str(place),
             "origin": str(origin),
             "record": dict(record),
-        }:
+        } if 0 <= rank < size <= MAX_SIZE and all(map(_is_text, (nonce, fingerprint, place, origin))) and fits(record):
             return Hello(rank, size, nonce, fingerprint, place, origin, record)
     return None
+
+
+def fits(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether lists and objects in it are nested at most that deep."""
+    if isinstance(value, dict):
+        return depth > 0 and all(fits(inner, depth - 1) for inner in value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(fits(inner, depth - 1) for inner in value)
+    return True
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be printed and sent on. (JSON knows halves of surrogate pairs, which no encoding takes.)"""
+    return len(text) <= _MAX_TEXT and text.isprintable()
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is more than a float holds")
+    return value
 
 
 def dumps(document: Mapping[str, Any]) -> bytes:

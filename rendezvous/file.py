@@ -34,10 +34,13 @@ import errno
 import hashlib
 import os
 import random
+import re
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Sequence
+from itertools import islice
 from urllib.parse import quote
 
 from native.errors import StoreError
@@ -59,6 +62,9 @@ _FAST_FOR = 0.1  # seconds of waiting after which polls come at least 10 ms apar
 _SLOWEST = 0.05
 _LEFTOVER_AGE = 24 * 3600.0  # seconds
 _NAME_LIMIT = 200  # bytes of a file name that any file system of interest takes
+_TOKEN = re.compile(r"[ix]\.[0-9a-f]{24}")
+# Not to wait for the other end of a fifo, and to touch nothing but what this library has made.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 
 class FileStore:
@@ -176,8 +182,11 @@ class FileStore:
         self._check_open()
         try:
             if len(homes) > 4:
-                present = set(os.listdir(self._root))
-                return [name for name, home in homes.items() if os.path.basename(home) not in present]
+                with os.scandir(self._root) as entries:
+                    most = 16 * len(homes) + 1024  # a directory with much else in it is not listed to its end
+                    present = {entry.name for entry in islice(entries, most)}
+                if len(present) < most:
+                    return [name for name, home in homes.items() if os.path.basename(home) not in present]
             os.close(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY))  # ask the server, see above
         except OSError as error:
             raise self._failed("cannot list the directory", error) from error
@@ -187,11 +196,15 @@ class FileStore:
         """The token in the key's directory; None if the key is absent."""
         self._check_open()
         try:
-            names = os.listdir(home)
+            with os.scandir(home) as entries:
+                # NFS leaves files of this name for a while where one was removed that somebody has open
+                names = [entry.name for entry in islice(entries, 64) if not entry.name.startswith(".nfs")]
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._failed(f"cannot read {os.path.basename(home)}", error) from error
+        if names and not _TOKEN.fullmatch(names[0]):
+            raise self._foreign(os.path.join(os.path.basename(home), names[0]), "was not written by this library")
         # a listing that a rename interrupts may show both names; either will do, changes check it again
         return names[0] if names else None
 
@@ -205,18 +218,21 @@ class FileStore:
             kind, _, name = token.partition(".")
             path = os.path.join(home, token) if kind == "i" else self._path(f"v.{name}")
             try:
-                with open(path, "rb") as file:
-                    data = file.read(MAX_VALUE + 1)
+                with open(os.open(path, _READ), "rb") as file:
+                    status = os.fstat(file.fileno())
+                    if not stat.S_ISREG(status.st_mode):
+                        raise self._foreign(path, "is no file")
+                    if status.st_size > MAX_VALUE:
+                        raise self._foreign(path, f"holds {status.st_size} bytes, more than {MAX_VALUE}")
+                    data = file.read(MAX_VALUE)
             except FileNotFoundError:  # the key changed between the two looks, or else somebody removed the file
                 if token == before and deadline.passed:
-                    raise StoreError(f"{self!r}: {os.path.basename(path)} is missing; was it removed?") from None
+                    raise self._foreign(path, "is missing (was it removed?)") from None
                 before = token
                 time.sleep(0.001)
                 continue
             except OSError as error:
-                raise self._failed(f"cannot read {os.path.basename(path)}", error) from error
-            if len(data) > MAX_VALUE:
-                raise StoreError(f"{self!r}: {os.path.basename(path)} holds more than {MAX_VALUE} bytes")
+                raise self._failed(f"cannot read {os.path.relpath(path, self._root)}", error) from error
             return token, data
 
     def _change(self, home: str, old: str | None, value: bytes | None) -> bool:
@@ -309,6 +325,11 @@ class FileStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError(f"{self!r} was closed")
+
+    def _foreign(self, path: str, what: str) -> StoreError:
+        """The error for what somebody else has put, or done, into the directory."""
+        name = os.path.relpath(os.path.join(self._root, path), self._root)
+        return StoreError(f"{self!r}: {name!r} {what}; empty the directory, or use one that nothing else uses")
 
     def _failed(self, what: str, error: OSError) -> StoreError:
         return StoreError(f"file store in {self._root}: {what}: {error.strerror or error}")

@@ -84,7 +84,7 @@ from . import secret as secrets
 from ._checks import Deadline, check_timeout
 from ._desk import Desk, exchange_keys, session_keys
 from ._guest import Guest
-from ._records import MAX_RECORD, MAX_SIZE, Scope, dumps, parse_door
+from ._records import MAX_DEPTH, MAX_RECORD, MAX_SIZE, Scope, dumps, fits, parse_door
 from .store import DEFAULT_TIMEOUT, Store, check_store
 
 MAX_NAME = 128  # bytes
@@ -246,4 +246,6 @@ def _copy(record: Mapping[str, Any]) -> Mapping[str, Any]:
     if len(body) > MAX_RECORD:
         raise ValueError(f"a record is at most {MAX_RECORD} bytes of JSON, not {len(body)}")
     copy: Mapping[str, Any] = json.loads(body)
+    if not fits(copy):
+        raise ValueError(f"lists and objects in a record are nested at most {MAX_DEPTH} deep")
     return copy

@@ -27,18 +27,20 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
 from native.errors import StoreError
 
+from . import _redis_scripts
 from ._checks import (
     DEFAULT_TIMEOUT,
     GRACE,
+    MAX_VALUE,
     Deadline,
     check_amount,
     check_key,
@@ -48,102 +50,14 @@ from ._checks import (
     missing,
 )
 
+T = TypeVar("T")
+
 TTL = 24 * 3600.0  # seconds; far above any join, so that a step of the server's clock does no harm
 PATIENCE = 5.0  # seconds a server that is away is given to come back
 _ANSWER = 3.0  # seconds after which a server that should have answered is taken for gone
 _SLICE = 1.0  # seconds of one blocking wait, after which a closed store is noticed
 _WAITER_TTL = 60_000  # milliseconds; a waiter renews its keys every _SLICE
 _PREFIX = "collectives:"
-
-# ARGV: prefix, ttl, waiter's ttl, then as each script says
-_HEAD = """
-local p, ttl, wttl = ARGV[1], ARGV[2], ARGV[3]
-local function wake(key)
-  local w = p .. 'w:' .. key
-  for _, waiter in ipairs(redis.call('SMEMBERS', w)) do
-    redis.call('RPUSH', waiter, '1')
-    redis.call('PEXPIRE', waiter, wttl)
-  end
-  redis.call('DEL', w)
-end
-local function put(key, value)
-  redis.call('SET', p .. 'v:' .. key, value, 'PX', ttl)
-  wake(key)
-end
-"""
-_SET = _HEAD + "put(ARGV[4], ARGV[5])"
-_GET = (  # key ...: values
-    _HEAD
-    + """
-local values = {}
-for i = 4, #ARGV do
-  local v = p .. 'v:' .. ARGV[i]
-  values[#values + 1] = redis.call('GET', v)
-  redis.call('PEXPIRE', v, ttl)
-end
-return values
-"""
-)
-_ADD = (  # key, amount: sum, or the value that is no number
-    _HEAD
-    + """
-local v = p .. 'v:' .. ARGV[4]
-local old = redis.call('GET', v)
-local sum = redis.pcall('INCRBY', v, ARGV[5])
-if type(sum) == 'table' then return {0, old} end
-redis.call('PEXPIRE', v, ttl)
-wake(ARGV[4])
-return {1, redis.call('GET', v)}
-"""
-)
-_COMPARE_SET = (  # key, has expected, expected, has value, value
-    _HEAD
-    + """
-local v = p .. 'v:' .. ARGV[4]
-local old = redis.call('GET', v)
-if old ~= (ARGV[5] == '1' and ARGV[6]) then return old end
-if ARGV[7] == '1' then
-  put(ARGV[4], ARGV[8])
-  return ARGV[8]
-end
-redis.call('DEL', v)
-return false
-"""
-)
-_DELETE = (
-    _HEAD
-    + """
-local found = 0
-for i = 4, #ARGV do found = found + redis.call('DEL', p .. 'v:' .. ARGV[i]) end
-return found
-"""
-)
-_WAIT = (  # waiter, enlist, key ...: {1, values} or {0, missing keys}
-    _HEAD
-    + """
-local values, absent = {}, {}
-for i = 6, #ARGV do
-  local v = p .. 'v:' .. ARGV[i]
-  local value = redis.call('GET', v)
-  if value then
-    redis.call('PEXPIRE', v, ttl)
-    values[#values + 1] = value
-  else
-    absent[#absent + 1] = ARGV[i]
-  end
-end
-redis.call('DEL', ARGV[4])
-if #absent == 0 then return {1, values} end
-local w = p .. 'w:' .. absent[1]
-if ARGV[5] == '1' then
-  redis.call('SADD', w, ARGV[4])
-  redis.call('PEXPIRE', w, wttl)
-else
-  redis.call('SREM', w, ARGV[4])
-end
-return {0, absent}
-"""
-)
 
 
 class RedisStore:
@@ -185,11 +99,13 @@ class RedisStore:
         return self._name
 
     def set(self, key: str, value: bytes, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self._script(Deadline(timeout), _SET, check_key(key), check_value(value), again=False)
+        self._script(Deadline(timeout), _redis_scripts.SET, [check_key(key)], check_value(value), again=False)
 
     def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
-        values: list[bytes | None] = self._script(Deadline(timeout), _GET, check_key(key))
-        return values[0] if values else None
+        match self._script(Deadline(timeout), _redis_scripts.GET, [check_key(key)]):
+            case [value]:
+                return self._value(key, value)
+        raise self._nonsense()
 
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
         names = check_keys(keys)
@@ -200,29 +116,41 @@ class RedisStore:
             return []
         while True:
             last = deadline.passed
-            complete, found = self._script(deadline, _WAIT, waiter, 0 if last else 1, *names)
-            if complete:
-                return list(found)
+            match self._script(deadline, _redis_scripts.WAIT, names, before=(waiter, 0 if last else 1)):
+                case [1, [*found]] if len(found) == len(names):
+                    values = [self._value(key, value) for key, value in zip(names, found, strict=True)]
+                    return [value for value in values if value is not None]
+                case [0, [*found]] if found and all(isinstance(key, bytes) for key in found):
+                    absent = [key.decode(errors="replace") for key in found]
+                case _:
+                    raise self._nonsense()
             if last:
-                raise missing(repr(self), [key.decode() for key in found], deadline.elapsed())
+                raise missing(repr(self), absent, deadline.elapsed())
             pause = min(_SLICE, max(deadline.left(), 0.001))
             self._command(deadline, "BLPOP", waiter, f"{pause:.3f}", extra=pause)
 
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
         check_amount(amount)
-        done, value = self._script(Deadline(timeout), _ADD, check_key(key), amount, again=False)
-        return int(value) if done else count(repr(self), key, value, amount)  # which says what is wrong
+        match self._script(Deadline(timeout), _redis_scripts.ADD, [check_key(key)], amount, again=False):
+            case [1, bytes(total)] if len(total) <= 20 and total.removeprefix(b"-").isdigit():
+                return int(total)
+            case [0, bytes() | None as value]:
+                return count(repr(self), key, value, amount)  # which says what is wrong
+        raise self._nonsense()
 
     def compare_set(
         self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
     ) -> bytes | None:
         old = (0, b"") if expected is None else (1, check_value(expected))
         new = (0, b"") if value is None else (1, check_value(value))
-        result: bytes | None = self._script(Deadline(timeout), _COMPARE_SET, check_key(key), *old, *new, again=False)
-        return result
+        found = self._script(Deadline(timeout), _redis_scripts.COMPARE_SET, [check_key(key)], *old, *new, again=False)
+        return self._value(key, found)
 
     def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
-        return int(self._script(Deadline(timeout), _DELETE, *check_keys(keys)))
+        match self._script(Deadline(timeout), _redis_scripts.DELETE, check_keys(keys)):
+            case int(found):
+                return found
+        raise self._nonsense()
 
     def close(self) -> None:
         with self._lock:
@@ -235,12 +163,28 @@ class RedisStore:
 
     # -- one exchange
 
-    def _script(self, deadline: Deadline, script: str, *arguments: str | int | bytes, again: bool = True) -> Any:
+    def _script(
+        self,
+        deadline: Deadline,
+        script: str,
+        keys: Sequence[str],
+        *arguments: str | int | bytes,
+        before: Sequence[str | int] = (),
+        again: bool = True,
+    ) -> Any:
         """Run a script. `again`: running it a second time, after a lost connection, changes nothing."""
-        return self._command(deadline, "EVAL", script, 0, _PREFIX, self._ttl, _WAITER_TTL, *arguments, again=again)
+        line = (script, 0, _PREFIX, self._ttl, _WAITER_TTL, *before, *keys, *arguments)
+        return self._command(deadline, "EVAL", *line, again=again, keys=keys)
 
-    def _command(self, deadline: Deadline, *command: str | int | bytes, again: bool = True, extra: float = 0) -> Any:
-        """The server's answer; `extra` is how long it may think."""
+    def _command(
+        self,
+        deadline: Deadline,
+        *command: str | int | bytes,
+        again: bool = True,
+        extra: float = 0,
+        keys: Sequence[str] = (),
+    ) -> Any:
+        """The server's answer; `extra` is how long it may think, `keys` are for messages."""
         patience = Deadline(min(PATIENCE, deadline.left()))
         pause = 0.02
         while True:
@@ -258,7 +202,7 @@ class RedisStore:
                 time.sleep(min(pause, patience.left()))
                 pause = min(2 * pause, 0.3)
             except RedisError as error:
-                raise self._failed(error, deadline) from error
+                raise self._failed(error, deadline, keys) from error
 
     def _exchange(self, connection: Any, deadline: Deadline, extra: float, command: Sequence[str | int | bytes]) -> Any:
         try:
@@ -266,7 +210,7 @@ class RedisStore:
             # the connection's own timeout is for the rest of an answer that has begun
             if not connection.can_read(extra + min(deadline.left(), _ANSWER) + GRACE):
                 raise redis.TimeoutError("the server did not answer")
-            answer = connection.read_response()
+            answer = _parsed(connection.read_response)
         except ResponseError:
             self._put_back(connection)
             raise
@@ -275,6 +219,17 @@ class RedisStore:
             raise
         self._put_back(connection)
         return answer
+
+    def _value(self, key: str, value: object) -> bytes | None:
+        """What the server says that `key` holds."""
+        if value is not None and not isinstance(value, bytes):
+            raise self._nonsense()
+        if value is not None and len(value) > MAX_VALUE:
+            raise StoreError(f"{self!r}: key {key!r} holds {len(value)} bytes, more than {MAX_VALUE}")
+        return value
+
+    def _nonsense(self) -> StoreError:
+        return StoreError(f"{self!r}: the answer makes no sense; is it a Redis server, 6.0 or newer?")
 
     def _take(self, deadline: Deadline) -> Any:
         connection = self._take_idle()
@@ -318,7 +273,7 @@ class RedisStore:
             options.update(ssl_ca_certs=ca, ssl_certfile=cert, ssl_keyfile=key, ssl_check_hostname=True)
         fresh = make(**options)
         try:
-            fresh.connect()
+            _parsed(fresh.connect)
         except BaseException:
             fresh.disconnect()
             raise
@@ -337,8 +292,9 @@ class RedisStore:
         if self._pid != os.getpid():  # its connections are the parent's
             raise StoreError(f"{self!r} was opened by process {self._pid}; a forked child must open its own")
 
-    def _failed(self, error: BaseException, deadline: Deadline) -> StoreError:
-        return StoreError(f"{self!r} failed after {deadline.elapsed():.1f} s: {error or type(error).__name__}")
+    def _failed(self, error: BaseException, deadline: Deadline, keys: Sequence[str] = ()) -> StoreError:
+        at = f" at {', '.join(map(repr, keys[:4]))}{' ...' if len(keys) > 4 else ''}" if keys else ""
+        return StoreError(f"{self!r} failed{at} after {deadline.elapsed():.1f} s: {error or type(error).__name__}")
 
 
 class _TlsConnection(redis.SSLConnection):
@@ -366,6 +322,16 @@ def _context(ca: str | None, cert: str | None, key: str | None, *_: float) -> ss
 
 def _changed(path: str | None) -> float:
     return 0.0 if path is None else os.stat(path).st_mtime
+
+
+def _parsed(read: Callable[[], T]) -> T:
+    """`read()`, in which redis-py takes answers apart without doubting them: a length may be no number, say."""
+    try:
+        return read()
+    except (RedisError, OSError):
+        raise
+    except Exception as error:
+        raise InvalidResponse(f"the answer makes no sense ({error!r}); is it a Redis server, 6.0 or newer?") from error
 
 
 def _hopeless(error: BaseException) -> bool:

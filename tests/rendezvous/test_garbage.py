@@ -1,0 +1,459 @@
+"""What somebody else has written where ranks meet: an error that names store and key, or none at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from collectives.links import Member
+from native.errors import CollectiveError, ConfigMismatch, OpTimeout, StoreError
+from rendezvous import _wire
+from rendezvous._records import Hello, Scope, parse_door
+from rendezvous.file import FileStore
+from rendezvous.memory import MemoryStore
+from rendezvous.redis import RedisStore
+from rendezvous.store import Store
+from rendezvous.tcp import TcpStore
+from tests.redis_server import RedisServer
+from tests.rendezvous.backends import Backend
+from tests.rendezvous.groups import VERSION, job, meet
+from tests.rendezvous.threads import background
+from tests.waiting import eventually
+
+GARBAGE = [
+    b"",
+    b"\0",
+    b"\1",
+    b"\xff\xfe\x00",
+    b"not a number",
+    b"9" * 5000,
+    b"-0",
+    b"\0{",
+    b"\0[]",
+    b"\0" + b"[" * 100_000,
+    b'\0{"v": 1e999}',
+    b"\0" + json.dumps({"v": 1, "session": "\ud800", "state": "open"}).encode(),
+    bytes(1 << 20),
+]
+KEYS = ["door", "seat/0", "seat/1", "flag", "beat", "go", "left"]
+
+
+# -- under the keys of ranks that meet
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_garbage_under_a_key_ends_in_an_error_of_ours_or_in_a_group(key: str, plain_backend: Backend) -> None:
+    """Whoever writes over and over to a key of the session can keep it from forming, no more."""
+    stop = threading.Event()
+    meddler = plain_backend.open()
+    scope = Scope("group", None, 0, None)
+
+    def meddle() -> None:
+        turn = 0
+        while not stop.is_set():
+            door = parse_door(scope.unseal("door", meddler.get(scope.door) or b"")[0])
+            value = GARBAGE[turn % len(GARBAGE)]
+            if door is not None:
+                meddler.set(scope.door if key == "door" else scope.key(door.session, key), value)
+                turn += 1
+            stop.wait(0.01)
+
+    thread, outcome = background(meddle)
+    try:
+        found = meet(plain_backend.open, job(3, timeout=1.0))
+    finally:
+        stop.set()
+        thread.join(30)
+        meddler.close()
+    assert outcome.error is None
+    for one in found:
+        assert one.error is None or isinstance(one.error, CollectiveError), one.error
+        assert one.seconds < 15
+
+
+@pytest.mark.parametrize("key", ["seat/1", "flag", "go"])
+def test_the_error_names_store_and_key(key: str, plain_backend: Backend) -> None:
+    """Without a secret, a rank that knows another one is no likely cause."""
+    meddler, host, guest = (plain_backend.open() for _ in range(3))
+    scope = Scope("group", None, 0, None)
+    ranks = job(2, timeout=2.0)
+    thread, outcome = background(lambda: ranks[0].form(host))
+    assert eventually(lambda: meddler.get(scope.door) is not None)
+    door = parse_door(scope.unseal("door", meddler.get(scope.door) or b"")[0])
+    assert door is not None
+    meddler.set(scope.key(door.session, key), b"garbage")
+    if key == "go":  # which guests read
+        with pytest.raises(StoreError) as caught:
+            ranks[1].form(guest)
+        error: BaseException | None = caught.value
+    thread.join(30)
+    if key != "go":
+        error = outcome.error
+    assert isinstance(error, StoreError), error
+    assert repr(host) in str(error) and f"{door.session}/{key}" in str(error)
+    for store in (meddler, host, guest):
+        store.close()
+
+
+def test_adding_to_garbage_is_a_store_error_that_names_store_and_key(any_backend: Backend) -> None:
+    """Also a ValueError, which is what it was."""
+    store = any_backend.open()
+    for value in (b"x", b"", b" 1", b"1 ", b"+1", b"01", b"1" * 5000, b"9" * 19 + b"9"):
+        store.set("some key", value)
+        with pytest.raises(StoreError, match="some key") as caught:
+            store.add("some key", 1)
+        assert isinstance(caught.value, ValueError)
+        assert repr(store).split(" under")[0] in str(caught.value)
+        assert store.get("some key") == value
+    store.close()
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -1, 2**64])
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["\ud800", "a\nb", "x" * 2000, "\0"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(changes={"record": {"x": float("nan")}})
+@example(changes={"record": {"x": float("inf")}})
+@example(changes={"record": {"x": _nested(300)}})
+@example(changes={"nonce": "\ud800"})
+@example(changes={"fingerprint": "\ud800", "size": 10**400})
+@example(changes={"size": 1, "rank": 1})
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(["rank", "size", "nonce", "fingerprint", "place", "origin", "record"]), JSON
+    )
+)
+def test_a_forged_hello_is_refused_or_passed_on_whole(changes: dict[str, Any]) -> None:
+    """What the host accepts it can pass on, and every member can read."""
+    store, client = MemoryStore("forged hello"), MemoryStore("forged hello")
+    scope = Scope("group", None, 0, None)
+    thread, outcome = background(lambda: job(2, timeout=0.2, settle=0.0)[0].form(client))
+    assert eventually(lambda: store.get(scope.door) is not None)
+    door = parse_door(scope.unseal("door", store.get(scope.door) or b"")[0])
+    assert door is not None
+    hello = {**Hello(1, 2, "n", VERSION, "p", "o", {}).document(), **changes}
+    store.set(scope.key(door.session, "seat/1"), b"\0" + json.dumps(hello).encode())
+    thread.join(30)
+    assert outcome.error is None or isinstance(outcome.error, CollectiveError), outcome.error
+    if outcome.error is None:
+        end = parse_door(scope.unseal("door", store.get(scope.door) or b"")[0])
+        assert end is not None and end.state == "closed"
+        assert [dict(record) for _, record in end.roster] == [dict(record) for record in outcome.value.records]
+    for open_store in (store, client):
+        open_store.close()
+
+
+@settings(max_examples=300, deadline=None)
+@example(record={"host": {"quota": 10**400}, "addresses": {}})
+@given(record=JSON | st.fixed_dictionaries({"host": JSON, "addresses": JSON}))
+def test_a_forged_record_is_a_config_mismatch(record: Any) -> None:
+    from collectives.links import decode
+
+    good = json.loads(json.dumps(_member().to_json()))
+    for value in (record, {**good, "addresses": record}, {**good, "host": record}):
+        with contextlib.suppress(ConfigMismatch):
+            decode(1, value)
+    if isinstance(record, dict) and isinstance(record.get("host"), dict):
+        with contextlib.suppress(ConfigMismatch):
+            decode(1, {**good, "host": {**good["host"], **record["host"]}})
+
+
+def _member() -> Member:
+    from transports.host import HostIdentity
+
+    return Member(HostIdentity.here(), {"tcp": ("127.0.0.1:1",)})
+
+
+# -- in the directory of a file store
+
+
+def _home(store: FileStore, key: str = "a") -> Path:
+    return Path(store._home(key))
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = os.getcwd()
+        os.chdir(path.parent)  # names of sockets are short
+        try:
+            listener.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+def _device(path: Path) -> None:
+    try:
+        os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))  # what /dev/zero is
+    except PermissionError:
+        pytest.skip("making a device needs root")
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+PLANTED: list[Callable[[Path], None]] = [_fifo, _socket, _device, _loop, _link_to_a_device, _sparse, _folder]
+CALLS: dict[str, Callable[[Store], Any]] = {
+    "get": lambda store: store.get("a", 5),
+    "wait": lambda store: store.wait(["a"], 5),
+    "wait for many": lambda store: store.wait(["a", *"bcdefg"], 5),
+    "add": lambda store: store.add("a", 1, 5),
+    "compare_set": lambda store: store.compare_set("a", b"old", b"new", 5),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[FileStore]:
+    store = FileStore(tmp_path / "store")
+    for key in "bcdefg":
+        store.set(key, b"")
+    yield store
+    store.close()
+
+
+def _refused(store: FileStore, call: Callable[[Store], Any], name: str) -> None:
+    thread, outcome = background(lambda: call(store))
+    thread.join(20)
+    assert not thread.is_alive(), "hangs"
+    assert isinstance(outcome.error, StoreError), outcome.error
+    assert str(store._root) in str(outcome.error) and name in str(outcome.error)
+    assert outcome.seconds < 6
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("plant", PLANTED)
+def test_what_is_no_file_in_the_place_of_a_value(
+    plant: Callable[[Path], None], call: Callable[[Store], Any], folder: FileStore
+) -> None:
+    home = _home(folder)
+    home.mkdir()
+    plant(home / ("i." + "0" * 24))
+    _refused(folder, call, "i.0000")
+    if plant is not _folder:
+        folder.delete(["a"])  # and there is a way out
+        assert folder.get("a") is None
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("plant", PLANTED)
+def test_what_is_no_file_in_the_place_of_a_replaced_value(
+    plant: Callable[[Path], None], call: Callable[[Store], Any], folder: FileStore
+) -> None:
+    folder.set("a", b"1")
+    folder.set("a", b"2")
+    (token,) = os.listdir(_home(folder))
+    value = Path(folder._root) / f"v.{token[2:]}"
+    value.unlink()
+    plant(value)
+    _refused(folder, call, value.name)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("plant", [plant for plant in PLANTED if plant is not _folder])
+def test_what_is_no_directory_in_the_place_of_a_key(
+    plant: Callable[[Path], None], call: Callable[[Store], Any], folder: FileStore
+) -> None:
+    plant(_home(folder))
+    _refused(folder, call, "k.a")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "i.", "x.nothing", b"\xff\xfe", "i." + "g" * 24])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_file_of_another_name_beside_the_token(
+    name: str | bytes, call: Callable[[Store], Any], folder: FileStore
+) -> None:
+    _home(folder).mkdir()
+    with open(os.path.join(os.fsencode(_home(folder)), os.fsencode(name)), "wb"):
+        pass
+    _refused(folder, call, "k.a")
+
+
+def test_a_value_that_was_taken_away(folder: FileStore) -> None:
+    folder.set("a", b"1")
+    folder.set("a", b"2")
+    (token,) = os.listdir(_home(folder))
+    (Path(folder._root) / f"v.{token[2:]}").unlink()
+    with pytest.raises(StoreError, match=f"v.{token[2:]}.*was it removed"):
+        folder.get("a", 0.1)
+
+
+@pytest.mark.parametrize("plant", PLANTED[:-1])
+def test_what_is_no_directory_in_the_place_of_the_store(plant: Callable[[Path], None], tmp_path: Path) -> None:
+    plant(tmp_path / "store")
+    with pytest.raises(StoreError, match="store"):
+        FileStore(tmp_path / "store")
+
+
+def test_a_file_that_nfs_has_left_is_no_token(folder: FileStore) -> None:
+    folder.set("a", b"1")
+    (_home(folder) / ".nfs000000000000001").touch()
+    assert folder.get("a") == b"1"
+    assert folder.add("a", 1) == 2
+
+
+def test_a_directory_with_much_else_in_it_is_not_read_to_its_end(folder: FileStore) -> None:
+    for number in range(3000):
+        (Path(folder._root) / f"other.{number}").touch()
+    for key in "abcdef":
+        folder.set(key, key.encode())
+    assert folder.wait([*"abcdef"], 5) == [key.encode() for key in "abcdef"]
+    with pytest.raises(OpTimeout, match="'z'"):
+        folder.wait([*"abcdefz"], 0)
+
+
+# -- answers of what is no store
+
+
+FRAMES = st.builds(
+    _wire.encode, st.sampled_from([0, 1, 16, 17, 18, 19, 255]), st.lists(st.none() | st.binary(max_size=20), max_size=4)
+)
+
+
+def _rogue(answer: bytes) -> tuple[socket.socket, Callable[[], None]]:
+    """A server that shakes hands as it should, gives this answer to whatever it is asked, and hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                peer.settimeout(5)
+                hello = peer.recv(_wire.HELLO_SIZE, socket.MSG_WAITALL)
+                ours = _wire.make_hello(None)
+                peer.sendall(ours + _wire.tag(None, b"server", hello, ours))
+                peer.recv(_wire.TAG_SIZE, socket.MSG_WAITALL)
+                peer.sendall(_wire.WELCOME)
+                with contextlib.suppress(OSError), peer:
+                    peer.recv(1 << 16)
+                    peer.sendall(answer)
+
+    return listener, serve
+
+
+@settings(max_examples=80, deadline=None)
+@example(answer=_wire.encode(_wire.WRONG, [b"\xff"]))
+@example(answer=_wire.encode(_wire.DONE, [b"x"]))
+@example(answer=_wire.encode(_wire.TIMEOUT, []))
+@example(answer=b"\0\0\0\x05\x10\0\0\0\x09")
+@given(answer=FRAMES | st.binary(min_size=4, max_size=60).map(lambda data: b"\0\0\0" + data))
+def test_an_answer_that_makes_no_sense_is_a_store_error(answer: bytes) -> None:
+    listener, serve = _rogue(answer)
+    thread, _ = background(serve)
+    port = listener.getsockname()[1]
+    store = TcpStore("127.0.0.1", port, timeout=5)
+    calls: list[Callable[[], Any]] = [
+        lambda: store.set("a", b"1", 0.1),
+        lambda: store.get("a", 0.1),
+        lambda: store.wait(["a", "b"], 0.1),
+        lambda: store.add("a", 1, 0.1),
+        lambda: store.compare_set("a", None, b"1", 0.1),
+        lambda: store.delete(["a"], 0.1),
+    ]
+    for call in calls:
+        with contextlib.suppress(StoreError, OpTimeout):
+            call()
+    store.close()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(10)
+
+
+REDIS_ANSWERS = [
+    b":x\r\n",
+    b"$x\r\n",
+    b"*x\r\n",
+    b"*1\r\n:1\r\n",
+    b"+OK\r\n",
+    b"*-1\r\n",
+    b"$-1\r\n",
+    b"\xff\xff\r\n",
+    b"*2\r\n:1\r\n:2\r\n",
+]
+
+
+@pytest.mark.parametrize("answer", REDIS_ANSWERS)
+def test_a_server_that_speaks_no_redis_is_a_store_error(answer: bytes) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                with contextlib.suppress(OSError), peer:
+                    while asked := peer.recv(1 << 16):
+                        peer.sendall(b"+PONG\r\n" if b"PING" in asked else answer * asked.count(b"\r\n*") or answer)
+
+    thread, _ = background(serve)
+    port = listener.getsockname()[1]
+    with contextlib.suppress(StoreError):
+        store = RedisStore("127.0.0.1", port, timeout=2)
+        for call in CALLS.values():
+            with contextlib.suppress(StoreError, OpTimeout):
+                call(store)
+        store.close()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(10)
+
+
+def test_other_types_and_sizes_in_redis(find_redis: Callable[[str], RedisServer]) -> None:
+    running = find_redis("redis")
+    client = running.client()
+    client.flushall()
+    store = RedisStore("127.0.0.1", running.port)
+    client.rpush("collectives:v:a", "element")
+    for call in CALLS.values():
+        with pytest.raises(StoreError, match=r"redis://127.0.0.1:\d+/0.*'a'.*wrong kind of value"):
+            call(store)
+    client.delete("collectives:v:a")
+    client.setrange("collectives:v:a", (16 << 20) + 1, b"x")
+    for name in ("get", "wait", "compare_set"):
+        with pytest.raises(StoreError, match=r"'a' holds 16777218 bytes"):
+            CALLS[name](store)
+    client.flushall()
+    client.close()
+    store.close()
