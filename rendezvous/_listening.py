@@ -9,23 +9,33 @@ import contextlib
 import errno
 import ipaddress
 import socket
+import time
 from typing import Any
 
 from native.errors import StoreError
 
+from ._checks import Deadline
+
 BACKLOG = 4096  # or what the system allows; where it is full, a rank tries again after a second
+UNKNOWN = 20.0  # seconds that a name may be unknown before it is taken for a wrong one
 
 
-def listen(host: str, port: int, *, open_to_all: bool) -> list[socket.socket]:
-    """Listening sockets on all addresses of `host`, on one port."""
+def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> list[socket.socket]:
+    """Listening sockets on all addresses of `host`, on one port.
+
+    A name that is not known is asked for again until the deadline, at most for `UNKNOWN`: those of Pods appear in the
+    DNS some seconds after the Pods.
+    """
     try:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        infos = _resolved(host, port, deadline)
         loopback = all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
         if loopback and host.lower() != "localhost" and not _is_literal(host):
             infos = socket.getaddrinfo(None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             loopback = False
     except OSError as error:
-        raise StoreError(f"tcp store: cannot resolve {host!r}: {error}") from error
+        raise StoreError(
+            f"tcp store: cannot resolve {host!r} within {deadline.elapsed():.1f} s: {error.strerror or error}"
+        ) from error
     if not loopback and not open_to_all:
         raise ValueError(
             f"tcp store on {host!r}: other machines could reach it, so it needs a secret "
@@ -49,6 +59,19 @@ def listen(host: str, port: int, *, open_to_all: bool) -> list[socket.socket]:
         if port:
             break
     raise StoreError(f"tcp store: cannot serve on {host}:{port}: {failure}") from failure
+
+
+def _resolved(host: str, port: int, deadline: Deadline) -> list[Any]:
+    pause = 0.1
+    while True:
+        try:
+            return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE))
+        except socket.gaierror as error:
+            left = min(deadline.left(), UNKNOWN - deadline.elapsed())
+            if error.errno not in (socket.EAI_NONAME, socket.EAI_NODATA, socket.EAI_AGAIN) or left <= 0:
+                raise
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, 1.0)
 
 
 def _bind(

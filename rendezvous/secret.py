@@ -1,16 +1,18 @@
 """The job's secret: 32 random bytes that only the ranks of one job know.
 
-Invariant: a secret travels in files of mode 0600 (or the scheduler's own secrets), never in arguments,
-messages, logs or the store; what is kept in the store carries an HMAC over where it belongs, so a record
+Invariant: a secret travels in files of mode 0600, or in a scheduler's own volume of secrets (see `read`), never in
+arguments, messages, logs or the store; what is kept in the store carries an HMAC over where it belongs, so a record
 cannot be moved to another run, epoch or key.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import secrets
+import shlex
 import stat
 import struct
 
@@ -42,6 +44,10 @@ def write(path: str | os.PathLike[str], secret: bytes) -> None:
 def read(path: str | os.PathLike[str]) -> bytes:
     """The secret in `path`: hexadecimal digits, or else the bytes themselves; a newline at the end is dropped.
 
+    Others than the file's owner must not be able to read it. One exception: a volume in memory that is mounted
+    read-only and root's, as Kubernetes, Docker and Podman give secrets to a container. Its files have mode 0644 or
+    0444 unless told otherwise; who sees the mount is in the container, and nobody in it can change the mode.
+
     Raises: AuthError where the file cannot be read, is no regular file, can be read by others than its owner,
     belongs to somebody else (root apart), or holds less than 16 or more than 4096 bytes.
     """
@@ -51,14 +57,19 @@ def read(path: str | os.PathLike[str]) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise AuthError(f"secret file {name}: not a regular file")
-            if status.st_mode & 0o077:
+            if status.st_mode & 0o077 and not _in_a_volume_of_secrets(file.fileno(), status):
                 raise AuthError(
                     f"secret file {name}: mode {stat.S_IMODE(status.st_mode):04o} lets others than its owner "
-                    f"use it; run: chmod 600 {name}"
+                    f"use it; {_cure(name, file.fileno())}"
                 )
             if status.st_uid not in (os.geteuid(), 0):
                 raise AuthError(f"secret file {name}: belongs to user {status.st_uid}, not to this process's user")
             data = file.read(MAX_SIZE + 1)
+    except PermissionError as error:
+        raise AuthError(
+            f"secret file {name}: cannot be read: {error.strerror}. In a Pod whose user is not root give the volume "
+            "a group, securityContext.fsGroup, or the mode that it has by itself, defaultMode: 0444"
+        ) from error
     except OSError as error:
         raise AuthError(f"secret file {name}: cannot be read: {error.strerror or error}") from error
     data = data.removesuffix(b"\n").removesuffix(b"\r")
@@ -70,6 +81,34 @@ def read(path: str | os.PathLike[str]) -> bytes:
         size = str(len(secret)) if len(secret) <= MAX_SIZE else f"more than {MAX_SIZE}"
         raise AuthError(f"secret file {name}: holds {size} bytes, not {MIN_SIZE} to {MAX_SIZE}")
     return secret
+
+
+def _in_a_volume_of_secrets(descriptor: int, status: os.stat_result) -> bool:
+    """Whether the file is root's, nobody else may write to it, and it lies in memory that is mounted read-only."""
+    if status.st_uid != 0 or status.st_mode & 0o022 or not _is_read_only(descriptor):
+        return False
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            # number, parent, device, ..., a lone hyphen, type of the file system
+            fields = line.split()
+            if fields[2] == device and "-" in fields:
+                return fields[fields.index("-") + 1] in ("tmpfs", "ramfs")
+    return False
+
+
+def _is_read_only(descriptor: int) -> bool:
+    return bool(os.fstatvfs(descriptor).f_flag & os.ST_RDONLY)
+
+
+def _cure(name: str, descriptor: int) -> str:
+    """What makes the file one for its owner alone, also where nobody can change its mode."""
+    if not _is_read_only(descriptor):
+        return f"run: chmod 600 {shlex.quote(name)}"
+    return (
+        "it is mounted read-only, so give the volume that mode where it is declared (in a Pod defaultMode: 0400), or "
+        f'use a copy: install -m 600 {shlex.quote(name)} "$HOME/job.key"'
+    )
 
 
 def check(secret: bytes) -> bytes:

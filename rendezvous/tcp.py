@@ -30,7 +30,6 @@ from ._checks import (
     check_amount,
     check_key,
     check_keys,
-    check_timeout,
     check_value,
     missing,
     parts,
@@ -87,10 +86,10 @@ class TcpStore:
         Raises: ValueError for an address others can reach without a secret, unless `insecure`; StoreError
         where the address cannot be bound.
         """
-        check_timeout(timeout)
+        deadline = Deadline(timeout)
         if not 0 <= port < 65536:
             raise ValueError(f"port {port} is not a port to serve on")
-        listeners = listen(host, port, open_to_all=bool(secret) or insecure)
+        listeners = listen(host, port, open_to_all=bool(secret) or insecure, deadline=deadline)
         bound = listeners[0].getsockname()
         server = Server(listeners, secret or None)
         try:

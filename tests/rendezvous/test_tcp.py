@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,25 @@ def test_an_address_of_another_machine_cannot_be_served() -> None:
     with pytest.raises(StoreError, match=r"cannot serve on 192\.0\.2\.1"):
         TcpStore.serve("192.0.2.1", 0, secret=SECRET)
     with pytest.raises(StoreError, match="cannot resolve"):
-        TcpStore.serve("no-such-host.invalid", 0, secret=SECRET)
+        TcpStore.serve("no-such-host.invalid", 0, secret=SECRET, timeout=0.1)
+
+
+def test_a_name_that_is_not_known_yet_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of Pods, which the DNS learns a few seconds after they have started."""
+    asked = []
+    really = socket.getaddrinfo
+
+    def later(host: str | None, *arguments: Any, **options: Any) -> Any:
+        asked.append(host)
+        if len(asked) < 3:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return really("127.0.0.1", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", later)
+    store = TcpStore.serve("train-0.train", 0, secret=SECRET)
+    assert len(asked) > 3
+    store.set("a", b"1")
+    store.close()
 
 
 def test_what_others_can_reach_needs_a_secret() -> None:
