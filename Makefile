@@ -74,7 +74,7 @@ clean: ## Remove everything that was made, .venv too.
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(FRAMEWORKS): pyproject.toml | $(READY)
-	$(PIP) --no-build-isolation -e '.[frameworks]'
+	$(PIP) --no-build-isolation -e '.[frameworks,integrations]'
 	@touch $@
 
 $(BIN)/python:

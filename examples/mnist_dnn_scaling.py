@@ -378,7 +378,7 @@ def main() -> None:
             if importlib.util.find_spec("tensorflow") is not None:
                 todo.append((CNN, Convolutional))
             elif comm.rank == 0:
-                print("The convolutional network is left out: pip install 'pycollectives[tensorflow]'")
+                print("The convolutional network is left out: pip install tensorflow")
         problems = []
         for paper, make in todo:
             network, problem = check(comm, paper, make, everything, mine, options)

@@ -4,6 +4,7 @@ Invariant: `native.errors` needs nothing; asking for the engine where it was not
 """
 
 import importlib
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -29,4 +30,4 @@ def _how_to_build(folder: Path) -> str:
             f"the C++ engine is {built} in the source folder {checkout}, which Python finds first. Build it there "
             f"with `make dev` (or `pip install -e {checkout}`), or run from another folder to use what is installed."
         )
-    return f"the C++ engine in {folder} is {built}: pip install --force-reinstall pycollectives"
+    return f"the C++ engine in {folder} is {built}: install the package again with this Python, {sys.executable}"

@@ -1,10 +1,15 @@
 """Makes the source archive, from it the wheel, installs that where nothing else is, and runs a job with it.
 
+    python -m tools.check_package              # leaves both in dist/
+    python -m tools.check_package --publish    # also says whether an index would take them
+
 Invariant: what is checked is what a user's `pip install` gets: no file of the checkout is used after the build.
 """
 
 from __future__ import annotations
 
+import argparse
+import email
 import shutil
 import subprocess
 import sys
@@ -13,6 +18,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+TWINE = "twine==7.0.0"
+PLACEHOLDER = ".example/"  # a name that belongs to nobody, for good
 PACKAGES = ("native", "transports", "rendezvous", "collectives", "bench")
 USE = """
 import numpy as np, collectives, native._xla
@@ -38,7 +45,26 @@ def check_contents(wheel: Path) -> None:
         raise SystemExit(f"{wheel.name}: lacking {lacking}, extensions {built}, not wanted {extra}")
 
 
+def check_metadata(folder: Path, made: Path) -> None:
+    """What an index asks for, by its own tool, and addresses that lead somewhere."""
+    call(sys.executable, "-m", "venv", folder / "twine")
+    call(folder / "twine" / "bin" / "pip", "install", "-q", "--disable-pip-version-check", TWINE)
+    archives = sorted(made.iterdir())
+    call(folder / "twine" / "bin" / "twine", "check", "--strict", *archives)
+    (wheel,) = made.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = email.message_from_bytes(archive.read(name))
+    urls = metadata.get_all("Project-URL") or []
+    unset = [url for url in urls if PLACEHOLDER in url]
+    if unset or not urls:
+        raise SystemExit(f"pyproject.toml, [project.urls]: these are placeholders: {'; '.join(unset) or 'none given'}")
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--publish", action="store_true", help="check also what an index wants; fetches twine")
+    publish = parser.parse_args().publish
     with tempfile.TemporaryDirectory(prefix="package-") as name:
         folder = Path(name)
         call(sys.executable, "-m", "build", "--outdir", folder / "dist", ROOT)
@@ -51,6 +77,8 @@ def main() -> None:
         call(programs / "collectives", "--version", cwd=folder)
         call(programs / "collectives", "run", "-n", "2", "use.py", cwd=folder)
         call(programs / "allreduce-bench", "--help", cwd=folder)
+        if publish:
+            check_metadata(folder, folder / "dist")
         (ROOT / "dist").mkdir(exist_ok=True)
         for made in (folder / "dist").iterdir():
             shutil.copy(made, ROOT / "dist")

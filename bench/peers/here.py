@@ -42,7 +42,7 @@ def missing(framework: str) -> str | None:
     """Why that framework cannot be measured in this interpreter, or None."""
     if find_spec(framework) is not None:
         return None
-    return f"{framework} is not installed in {sys.executable}: pip install 'pycollectives[{framework}]'"
+    return f"{framework} is not installed in {sys.executable}: pip install {framework}"
 
 
 class Gradients:

@@ -10,7 +10,7 @@ Invariant: this is the face of the package; what is named in `__all__` is kept. 
 try:
     import jax as _jax  # noqa: F401
 except ImportError as error:
-    raise ImportError("collectives.jax needs JAX: pip install 'pycollectives[jax]'", name="jax") from error
+    raise ImportError("collectives.jax needs JAX: pip install jax", name="jax") from error
 
 from collectives.jax._failures import last_error as last_error
 from collectives.jax._failures import typed_errors as typed_errors

@@ -19,11 +19,11 @@ except ImportError as error:
             f"Keras's backend needs {error.name!r}, which is not there: install it, or set KERAS_BACKEND",
             name=error.name,
         ) from error
-    raise ImportError("collectives.keras needs Keras 3: pip install 'pycollectives[keras]'") from error
+    raise ImportError("collectives.keras needs Keras 3: pip install keras tensorflow") from error
 
 if int(keras.__version__.partition(".")[0]) < 3:
     raise ImportError(
-        f"collectives.keras needs Keras 3, and this is {keras.__version__}: pip install 'pycollectives[keras]' in an "
+        f"collectives.keras needs Keras 3, and this is {keras.__version__}: pip install keras tensorflow, in an "
         "environment without TF_USE_LEGACY_KERAS"
     )
 

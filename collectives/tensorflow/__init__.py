@@ -6,7 +6,7 @@ Invariant: importing this imports TensorFlow; nothing else of the library does, 
 try:
     import tensorflow as _tensorflow  # noqa: F401
 except ImportError as error:
-    raise ImportError("collectives.tensorflow needs TensorFlow: pip install 'pycollectives[tensorflow]'") from error
+    raise ImportError("collectives.tensorflow needs TensorFlow: pip install tensorflow") from error
 
 from collectives.tensorflow.bridge import typed_errors as typed_errors
 from collectives.tensorflow.exchange import GradientExchange as GradientExchange

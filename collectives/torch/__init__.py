@@ -14,7 +14,7 @@ from __future__ import annotations
 try:
     import torch as _torch  # noqa: F401
 except ImportError as _error:
-    raise ImportError("collectives.torch needs PyTorch: pip install 'pycollectives[torch]'") from _error
+    raise ImportError("collectives.torch needs PyTorch: pip install torch") from _error
 
 from collectives.torch.autoload import register as _register
 from collectives.torch.compression import Compression as Compression

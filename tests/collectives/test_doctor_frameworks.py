@@ -29,7 +29,7 @@ def section(env: Mapping[str, str] = {}, home: Path = Path("/nowhere")) -> Secti
 def installed(module: str) -> str:
     """Its version; skips where it is not there."""
     if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed: pip install 'pycollectives[{module}]'")
+        pytest.skip(f"{module} is not installed: pip install {module}")
     try:
         return version(module)
     except PackageNotFoundError:

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def test_the_declarations_are_those_of_the_installed_jaxlib() -> None:
-    jax_ffi = pytest.importorskip("jax.ffi", reason="JAX is not installed: pip install 'pycollectives[jax]'")
+    jax_ffi = pytest.importorskip("jax.ffi", reason="JAX is not installed: pip install jax")
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler: apt-get install g++")

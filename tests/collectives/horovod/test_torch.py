@@ -8,7 +8,7 @@ import pytest
 
 from tests.collectives.horovod.told import Told
 
-pytest.importorskip("torch", reason="pip install 'pycollectives[torch]'")
+pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
 
 pytestmark = pytest.mark.timeout(240)

@@ -18,7 +18,7 @@ import native
 from tests.launched import Launched, launched
 from tests.native.test_stub import compiled, declared
 
-pytest.importorskip("jax", reason="JAX is not installed: pip install 'pycollectives[jax]'")
+pytest.importorskip("jax", reason="JAX is not installed: pip install jax")
 
 HERE = Path(__file__).parent
 HOME = Path(collectives.__file__).parents[1]

@@ -31,7 +31,7 @@ def no_jax() -> None:
 
         print(collectives.jax.how())
 
-    refused(ImportError, ["pip install 'pycollectives[jax]'"], use)
+    refused(ImportError, ["pip install jax"], use)
 
 
 def no_extension() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.collectives.keras.outcomes import Told, same, work
 
-pytest.importorskip("keras", reason="pip install 'pycollectives[keras]'")
+pytest.importorskip("keras", reason="pip install keras tensorflow")
 
 # Processes import large frameworks, and machines that run tests may have other things to do.
 pytestmark = pytest.mark.timeout(240)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.collectives.keras.outcomes import Told, same, work
 
-pytest.importorskip("tensorflow", reason="pip install 'pycollectives[keras]'")
-pytest.importorskip("keras", reason="pip install 'pycollectives[keras]'")
+pytest.importorskip("tensorflow", reason="pip install keras tensorflow")
+pytest.importorskip("keras", reason="pip install keras tensorflow")
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -23,7 +23,7 @@ def python(program: str, **environment: str) -> str:
 
 def test_keras_is_missing() -> None:
     said = python("import sys; sys.modules['keras'] = None; import collectives.keras")
-    assert said == "ImportError: collectives.keras needs Keras 3: pip install 'pycollectives[keras]'"
+    assert said == "ImportError: collectives.keras needs Keras 3: pip install keras tensorflow"
 
 
 def test_keras_is_too_old() -> None:
@@ -33,13 +33,13 @@ def test_keras_is_too_old() -> None:
 
 
 def test_a_backend_that_is_missing() -> None:
-    pytest.importorskip("keras", reason="pip install 'pycollectives[keras]'")
+    pytest.importorskip("keras", reason="pip install keras tensorflow")
     said = python("import sys; sys.modules['jax'] = None; import collectives.keras", KERAS_BACKEND="jax")
     assert said.startswith("ImportError: Keras's backend needs 'jax")
 
 
 def test_a_backend_that_cannot() -> None:
-    pytest.importorskip("keras", reason="pip install 'pycollectives[keras]'")
+    pytest.importorskip("keras", reason="pip install keras tensorflow")
     pytest.importorskip("jax", reason="Keras's NumPy backend needs it: pip install jax")
     said = python(
         "import collectives, collectives.keras as hooks\nwith collectives.init(): hooks.DistributedOptimizer('sgd')",

@@ -15,7 +15,7 @@ from tests.collectives.tensorflow import checks
 from tests.launched import Launched, launched
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow: pip install 'pycollectives[tensorflow]'"
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow: pip install tensorflow"
 )
 
 HERE = Path(__file__).parent
@@ -70,7 +70,7 @@ def test_without_tensorflow() -> None:
     code = "import sys; sys.modules['tensorflow'] = None\nimport collectives.tensorflow"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "needs TensorFlow: pip install 'pycollectives[tensorflow]'" in done.stderr
+    assert "needs TensorFlow: pip install tensorflow" in done.stderr
 
 
 def test_the_library_does_not_import_tensorflow() -> None:
