@@ -6,6 +6,7 @@ Invariant: what is met here is used by one process group alone; it is nobody's d
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from collectives import default
 from collectives.communicator import Communicator
 from collectives.init import init
 from collectives.torch.store import TorchStore
-from collectives.torch.works import Early, Started
-from native.errors import Aborted
+from collectives.torch.works import Started
+from native.errors import Aborted, OpTimeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,58 @@ class Place(NamedTuple):
 _MESSAGES: Final = "messages"
 
 
+class Early:
+    """An operation that starts as soon as its communicator is there, unless its time is over before."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds: Final = seconds
+        self._end: Final = time.monotonic() + seconds
+        self._lock: Final = threading.Lock()
+        self._there: Final = threading.Event()
+        self._started: Started | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, start: Callable[[], Started]) -> None:
+        with self._lock:
+            if self._there.is_set():
+                return
+            try:
+                self._started = start()
+            except BaseException as error:
+                self._error = error
+            self._there.set()
+
+    def fail(self, error: BaseException) -> None:
+        with self._lock:
+            if not self._there.is_set():
+                self._error = error
+                self._there.set()
+
+    def done(self) -> bool:
+        if not self._there.is_set() and time.monotonic() > self._end:
+            self._expire()
+        return self._there.is_set() and (self._started is None or self._started.done())
+
+    def wait(self, timeout: float | None = None) -> None:
+        until = self._end if timeout is None else time.monotonic() + timeout
+        if not self._there.wait(max(0.0, min(until, self._end) - time.monotonic())):
+            if until < self._end:
+                raise OpTimeout(f"the ranks did not meet for it within {timeout:.1f} s")
+            self._expire()
+        if self._started is None:
+            assert self._error is not None
+            raise self._error
+        self._started.wait(None if timeout is None else max(0.0, until - time.monotonic()))
+
+    def result(self) -> Any:
+        self.wait()
+        assert self._started is not None
+        return self._started.result()
+
+    def _expire(self) -> None:
+        self.fail(OpTimeout(f"the other rank did not ask for this message within {self._seconds:.1f} s"))
+
+
 class Channel:
     """Messages from one rank to another, apart from all other operations of the group, in the order of their calls.
 
@@ -89,13 +142,14 @@ class Channel:
         self._thread: Final = threading.Thread(target=self._open, args=(meet,), name=f"collectives {name}", daemon=True)
         self._thread.start()
 
-    def start(self, operation: Callable[[Communicator], Started]) -> Started:
+    def start(self, operation: Callable[[Communicator], Started], seconds: float) -> Started:
+        """`seconds`: how long the other rank may be awaited."""
         with self._lock:
             if self._error is not None:
                 raise self._error
             if self._comm is not None:
                 return operation(self._comm)
-            early = Early()
+            early = Early(seconds)
             self._early.append((early, operation))
             return early
 

@@ -1,16 +1,16 @@
-"""Torch's reduce ops by the names that they have here.
+"""Torch's reduce ops in terms of ours.
 
 Invariant: every op of torch's is in the table; dtypes that it does not make sense for are the communicator's affair.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from torch.distributed import ReduceOp
 
-from collectives.arrays import Array
+from collectives.arrays import Array, Dtype
 
 _OPS: Final = {
     ReduceOp.SUM: "sum",
@@ -25,21 +25,45 @@ _OPS: Final = {
 }
 
 
+class Reduction(NamedTuple):
+    """Our name of an op, and by what its result still has to be divided: 1 for all but the average of integers."""
+
+    op: str
+    divisor: int = 1
+
+    def finish(self, result: Array | None) -> None:
+        """Divide in place; what is left over is dropped, towards zero, as other backends do."""
+        if self.divisor == 1 or result is None:
+            return
+        quotient = result // self.divisor
+        quotient += (quotient < 0) & (quotient * self.divisor != result)  # // goes towards minus infinity
+        result[...] = quotient
+
+
 def factor_of(op: Any) -> Any:
     """By which PREMUL_SUM multiplies; None for other ops."""
     return op.__getstate__()[1] if op == ReduceOp.PREMUL_SUM else None
 
 
-def reduction(opts: Any, *arrays: Array) -> str:
-    """Our name of the op, the arrays being multiplied first where it says so."""
-    op = opts.reduceOp
+def averages_integers(op: Any, dtype: Dtype) -> bool:
+    """Whether that is asked for, which is a sum to us."""
+    return op == ReduceOp.AVG and dtype.kind in "iu"
+
+
+def reduction(op: Any, size: int, dtype: Dtype, *arrays: Array) -> Reduction:
+    """For `size` ranks' arrays of that dtype; this rank's are multiplied first where `op` says so. ValueError."""
     if op == ReduceOp.SUM:  # sooner than the table tells, and nearly always
-        return "sum"
+        return _SUM
     name = _OPS.get(op.op)
     if name is None:
         raise ValueError(f"there is no op {op}; there are {', '.join(known.name for known in _OPS)}")
+    if averages_integers(op, dtype):
+        return Reduction("sum", size)
     if op == ReduceOp.PREMUL_SUM:
         factor = factor_of(op)
         for array in arrays:
             np.multiply(array, array.dtype.type(factor), out=array)
-    return name
+    return Reduction(name)
+
+
+_SUM: Final = Reduction("sum")

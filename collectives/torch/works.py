@@ -1,20 +1,22 @@
-"""Works and futures of torch.distributed over ours.
+"""Works of torch.distributed over ours.
 
 Invariant: a result is in the caller's tensors before anybody is told that the work is done, and an error is the one
-that the communicator raised, wherever it is asked for.
+that the communicator raised, wherever it is asked for. A work whose end somebody has seen has a complete future.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
 
+from collectives.torch.futures import Completer, Failure
+from collectives.torch.profiling import Entry
 from native.errors import OpTimeout
 
 
@@ -59,46 +61,50 @@ class Pending(dist.Work):
         tensors: Sequence[Any],
         finish: Callable[[Any], None] | None,
         completer: Completer,
+        *,
         source: int = -1,
+        record: Entry | None = None,
     ) -> None:
-        """`finish` is called once with the result, in a thread that asks for it, before the work counts as done."""
+        """`finish` is called once with the result, in a thread that asks for it, before the work counts as done.
+
+        `record`: an entry of torch's profiler, which ends with the work, in another thread than it began in.
+        """
         super().__init__()
+        self._wanted = False  # whether somebody has asked for the end
         self._started: Final = started
         self._tensors: Final = list(tensors)
         self._finish = finish
+        self._error: Exception | None = None  # that of `finish`
         self._completer: Final = completer
         self._source: Final = source
         self._lock: Final = threading.Lock()
         self._future: Any = None
         self._value: Any = None
         self._fulfilled = False
+        self._record = record
+        self._recorded: Final = None if record is None else threading.Event()
+        if record is not None:
+            completer.put(self)
+
+    # --- what torch and its users call
 
     def wait(self, timeout: Any = None) -> bool:
         seconds = None if timeout is None else timeout.total_seconds()
         self.settle(seconds or None)  # torch says 0 where it means no timeout
         return True
 
-    def settle(self, seconds: float | None = None) -> None:
-        """Return when the result is in the tensors. Raises what went wrong; OpTimeout leaves it running."""
-        self._started.wait(seconds)
-        with self._lock:
-            if self._finish is not None:
-                finish, self._finish = self._finish, None
-                with torch.no_grad():
-                    finish(self._started.result())
-
     def is_completed(self) -> bool:
-        if not self._started.done():
+        if not self._ended():
             return False
         self.exception()  # so that the result is in the tensors
         return True
 
     def is_success(self) -> bool:
-        return self._started.done() and self.exception() is None
+        return self._ended() and self.exception() is None
 
     def exception(self) -> BaseException | None:
         """What went wrong, None while nothing has."""
-        if not self._started.done():
+        if not self._ended():
             return None
         try:
             self.settle()
@@ -122,31 +128,41 @@ class Pending(dist.Work):
         """Has the list of tensors when the work is done, or its error."""
         return self.promise(self._tensors)
 
+    # --- for the process group
+
+    @property
+    def tensors(self) -> list[Any]:
+        return self._tensors
+
+    def settle(self, seconds: float | None = None) -> None:
+        """Return when the result is in the tensors. Raises what went wrong; OpTimeout leaves it running."""
+        self._wanted = True
+        try:
+            self._deliver(seconds)
+        except OpTimeout:
+            if self._started.done():
+                self._complete()
+            raise
+        except Exception:
+            self._complete()
+            raise
+        if self._recorded is not None:
+            self._recorded.wait()
+        self._complete()
+
     def promise(self, value: Any) -> Any:
         """The work's future, of which there is one; it has `value` when the work is done, or its error."""
+        self._wanted = True
         with self._lock:
-            if self._future is None:
-                self._future, self._value = torch.futures.Future(), value
-                self._completer.put(self)
-            return self._future
-
-    def fulfil(self) -> None:
-        """Wait until it is done, and complete the future, if there is one."""
-        error = None
-        try:
-            self.settle()
-        except Exception as found:
-            error = found
-        with self._lock:
-            future = None if self._fulfilled else self._future
-            self._fulfilled = self._future is not None
-        if future is None:
-            return
-        if error is None:
-            future.set_result(self._value)
+            if self._future is not None:
+                return self._future
+            future = self._future = torch.futures.Future()
+            self._value = value
+        if self._ended():
+            self._complete()
         else:
-            future._set_unwrap_func(_Failure.throw)
-            future.set_result(_Failure(error))
+            self._completer.put(self)
+        return future
 
     def end_with_backward(self) -> None:
         """Where a backward pass is under way, see to it that it does not end before, and raises what went wrong.
@@ -154,96 +170,77 @@ class Pending(dist.Work):
         DistributedDataParallel waits for futures in C++, where errors lose their type. What is queued now runs first.
         """
         if torch._C._current_graph_task_id() >= 0:
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            torch.autograd.Variable._execution_engine.queue_callback(self.settle)
 
-    def _end(self) -> None:
-        self.settle()
-        self.fulfil()
+    # --- for the completer
 
-
-class Completer:
-    """Completes futures as their works end: one thread, there from the first future on.
-
-    Works of one communicator end in the order in which they were started, so it waits for one after the other.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name: Final = name
-        self._queue: Final[queue.SimpleQueue[Pending | None]] = queue.SimpleQueue()
-        self._lock: Final = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def put(self, work: Pending) -> None:
-        """Complete the future of `work` as soon as it is done."""
+    def until_done(self) -> None:
+        with suppress(Exception):  # it is raised again where the result is asked for
+            self._deliver(None)
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-        self._queue.put(work)
+            record, self._record = self._record, None
+        if record is not None:
+            record.end()
+            assert self._recorded is not None
+            self._recorded.set()
 
-    def close(self) -> None:
-        """End the thread, once all works that it was given are done: they have to be, or to end by themselves."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            if thread is not threading.current_thread():
-                thread.join()
+    def fulfil(self) -> None:
+        self._complete()
 
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work.fulfil()
-            del work  # or its tensors would live until the next one comes
+    # --- its end
 
+    def _ended(self) -> bool:
+        return self._started.done() and (self._recorded is None or self._recorded.is_set())
 
-class _Failure:
-    """The value of a future that failed: whoever looks at it gets the error.
-
-    Python's futures keep errors from C++, where DistributedDataParallel takes the value for tensors: it pickles it to
-    find them, or prints it because there are none. Either raises the error, type and all.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        self._error: Final = error
-
-    def throw(self, *_: Any) -> NoReturn:
-        raise self._error
-
-    __reduce_ex__ = __repr__ = __str__ = throw
-
-
-class Early:
-    """An operation that starts as soon as its communicator is there."""
-
-    def __init__(self) -> None:
-        self._there: Final = threading.Event()
-        self._started: Started | None = None
-        self._error: BaseException | None = None
-
-    def begin(self, start: Callable[[], Started]) -> None:
-        try:
-            self._started = start()
-        except BaseException as error:
-            self._error = error
-        self._there.set()
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._there.set()
-
-    def done(self) -> bool:
-        return self._there.is_set() and (self._started is None or self._started.done())
-
-    def wait(self, timeout: float | None = None) -> None:
-        end = None if timeout is None else time.monotonic() + timeout
-        if not self._there.wait(timeout):
-            raise OpTimeout(f"the ranks did not meet for it within {timeout:.1f} s")
-        if self._started is None:
-            assert self._error is not None
+    def _deliver(self, seconds: float | None) -> None:
+        self._started.wait(seconds)
+        if self._finish is not None:
+            with self._lock:
+                self._pour()
+        if self._error is not None:
             raise self._error
-        self._started.wait(None if end is None else max(0.0, end - time.monotonic()))
 
-    def result(self) -> Any:
-        self.wait()
-        assert self._started is not None
-        return self._started.result()
+    def _pour(self) -> None:
+        if self._finish is None:
+            return
+        # Tensors that were made in inference mode can be written in no other.
+        inference = any(tensor.is_inference() for tensor in self._tensors)
+        try:
+            with torch.inference_mode() if inference else torch.no_grad():
+                self._finish(self._started.result())
+        except Exception as error:
+            self._error = error
+        self._finish = None
+
+    def _complete(self) -> None:
+        """Complete the future, if there is one. The work has ended."""
+        with self._lock:
+            future = self._future
+            mine = future is not None and not self._fulfilled
+            self._fulfilled = future is not None
+        if future is None:
+            return
+        if not mine:  # another thread is about to, and then runs callbacks
+            if not future.done():
+                with suppress(Exception):
+                    future.wait()
+            return
+        try:
+            self._deliver(None)
+        except Exception as error:
+            future._set_unwrap_func(Failure.throw)
+            future.set_result(Failure(error))
+        else:
+            future.set_result(self._value)
+
+    def __del__(self) -> None:
+        """Torch may hold the C++ half of a work alone, as DistributedDataParallel's `join()` does.
+
+        That half can do nothing without this one, and does not say that it is still there.
+        """
+        if not self._wanted and _kept is not None:
+            _kept.append(self)
+
+
+# The last works that nobody has waited for.
+_kept: Final[deque[Pending]] = deque(maxlen=256)

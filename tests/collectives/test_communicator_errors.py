@@ -38,6 +38,7 @@ BAD_CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("unknown op", lambda c: c.allreduce(ONES, "plus"), ValueError, "unknown op 'plus'; there are sum, prod"),
     ("op of no type", lambda c: c.allreduce(ONES, ["sum"]), TypeError, "op must be a name"),
     ("op for dtype", lambda c: c.allreduce(ONES, "band"), TypeError, "'band' has no meaning for dtype float32"),
+    ("avg of integers", lambda c: c.allreduce(np.ones(3, np.int8), "avg"), TypeError, "sum, and divide it"),
     ("avg of integers", lambda c: c.allreduce(np.ones(3, int), "avg"), TypeError, "no meaning for dtype int64"),
     ("min of complex", lambda c: c.reduce(np.ones(3, complex), "min"), TypeError, "no meaning for dtype complex128"),
     ("unknown algorithm", lambda c: c.allreduce(ONES, algorithm="magic"), ValueError, "'magic'.*there are: .*ring"),

@@ -29,6 +29,18 @@ def test_distributed_data_parallel_and_fsdp() -> None:
         assert done.lines[rank][-1] == "passed all", done.stdout
 
 
+def test_what_torch_asks_of_a_group() -> None:
+    done = launched(3, HERE / "worker_asked.py", OMP_NUM_THREADS="1").succeeded()
+    for rank in range(3):
+        assert done.lines[rank][-1] == "passed all", done.stdout
+
+
+def test_hooks_uneven_data_sparse_gradients_and_checkpoints(tmp_path: Path) -> None:
+    done = launched(2, HERE / "worker_training.py", str(tmp_path), OMP_NUM_THREADS="1").succeeded()
+    for rank in range(2):
+        assert done.lines[rank][-1] == "passed all", done.stdout
+
+
 def test_a_killed_rank_is_named_by_the_others(tmp_path: Path) -> None:
     """SIGKILL in the middle of training; nobody but the survivors themselves notices."""
     url = (tmp_path / "store").as_uri()

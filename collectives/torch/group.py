@@ -1,0 +1,251 @@
+"""A process group of torch's on a communicator: its life, how its operations run, and what torch asks about it.
+
+Invariant: operations are started in the order of the calls, whichever threads make them. A call that is not
+asynchronous runs on the calling thread and returns when it is done; only under torch's profiler, which is told of
+operations as of asynchronous ones, it runs in the background and is waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from collectives.communicator import Communicator
+from collectives.torch.backend import CpuBackend
+from collectives.torch.futures import Completer
+from collectives.torch.meeting import Options, Place
+from collectives.torch.operations import Operation
+from collectives.torch.profiling import NAME, Entry, begin, profiles
+from collectives.torch.works import Done, Pending
+
+_DONE: Final = Done()
+_CPU: Final = torch.device("cpu")
+
+
+class Group(dist.ProcessGroup):
+    """Without its operations, which `CollectivesProcessGroup` has."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: float, options: Options, name: str) -> None:
+        super().__init__(rank, size)  # the only way torch lets Python have
+        self._place: Final = Place(store, timeout, options)
+        self._rank: Final = rank
+        self._size: Final = size
+        self._name = name
+        self._description = "undefined"
+        self._timeout: float | None = None
+        self._sequence = 0
+        self._lock: Final = threading.Lock()
+        self._completer: Final = Completer("collectives futures")
+        self._together: list[Pending] | None = None
+        self._comm: Final = self._place.meet(rank, size, "torch")
+
+    @property
+    def communicator(self) -> Communicator:
+        """The group's own: operations of the group use it, from whichever thread. For others: its `dup`."""
+        return self._comm
+
+    # --- how operations run
+
+    def _run(self, opts: Any, title: str, inputs: Sequence[Any], operation: Operation) -> Any:
+        """A work. `title` and `inputs` are what the profiler shows."""
+        limit = self._limit(opts)
+        if not opts.asyncOp and self._together is None and not profiles():
+            self._call(operation, limit)
+            return _DONE
+        work = self._started(operation, limit, title, inputs)
+        if not opts.asyncOp and self._together is None:
+            work.settle()
+            return _DONE
+        return self._noted(work)
+
+    def _run_all(
+        self,
+        opts: Any,
+        title: str,
+        inputs: Sequence[Any],
+        operations: Sequence[Operation],
+        then: Callable[[], None] | None = None,
+    ) -> Any:
+        """Several as one work; `then` is called when all have ended."""
+        if len(operations) == 1 and then is None:
+            return self._run(opts, title, inputs, operations[0])
+        limit = self._limit(opts)
+        if not opts.asyncOp and self._together is None and not profiles():
+            for operation in operations:
+                self._call(operation, limit)
+            if then is not None:
+                then()
+            return _DONE
+        record = begin(title, inputs)
+        works = [self._started(operation, limit) for operation in operations]
+        tensors = [tensor for operation in operations for tensor in operation.tensors]
+        after = None if then is None else lambda _: then()
+        work = Pending(_Several(works), tensors, after, self._completer, record=record)
+        work.end_with_backward()
+        if not opts.asyncOp and self._together is None:
+            work.settle()
+            return _DONE
+        return self._noted(work)
+
+    def _call(self, operation: Operation, limit: float | None) -> None:
+        name, args, _, after, out = operation
+        more: dict[str, Any] = {}
+        if out is not None:
+            more["out"] = out
+        if limit is not None:  # a call that says nothing of it is repeated sooner
+            more["timeout"] = limit
+        with self._lock:
+            self._sequence += 1
+            result = getattr(self._comm, name)(*args, **more)
+        if after is not None:
+            after(result)
+
+    def _started(
+        self, operation: Operation, limit: float | None, title: str = "", inputs: Sequence[Any] = ()
+    ) -> Pending:
+        name, args, tensors, after, out = operation
+        record = begin(title, inputs) if title else None
+        try:
+            work = self.started(name, *args, tensors=tensors, finish=after, out=out, timeout=limit, record=record)
+        except BaseException:
+            if record is not None:
+                record.end()
+            raise
+        return work
+
+    def started(
+        self,
+        name: str,
+        *args: Any,
+        tensors: Sequence[Any],
+        finish: Callable[[Any], None] | None,
+        record: Entry | None = None,
+        **more: Any,
+    ) -> Pending:
+        """The communicator's method of that name, in the background; `finish` gets its result."""
+        given = {key: value for key, value in more.items() if value is not None}
+        with self._lock:
+            self._sequence += 1
+            started = getattr(self._comm, f"{name}_async")(*args, **given)
+        work = Pending(started, tensors, finish, self._completer, record=record)
+        work.end_with_backward()
+        return work
+
+    def _limit(self, opts: Any) -> float | None:
+        given = opts.timeout.total_seconds()
+        return given if given > 0 else self._timeout
+
+    def _noted(self, work: Pending) -> Pending:
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def _start_coalescing(self, device: Any) -> None:
+        self._together = []
+
+    def _end_coalescing(self, device: Any) -> Any:
+        works, self._together = self._together or [], None
+        if not works:
+            return _DONE
+        tensors = [tensor for work in works for tensor in work.tensors]
+        return Pending(_Several(works), tensors, None, self._completer)
+
+    # --- its life
+
+    def shutdown(self) -> None:
+        """End it; works under way fail with Aborted. Does not wait for other ranks."""
+        self._comm.close()
+        self._completer.close()
+
+    def abort(self) -> None:
+        self.shutdown()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """For operations that give none of their own."""
+        self._timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    # --- what torch asks
+
+    @property
+    def _device_types(self) -> list[Any]:
+        return [_CPU]
+
+    def _get_backend(self, device: Any) -> Any:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"the backend {NAME!r} is for tensors in host memory, and has nothing for {device}")
+        return CpuBackend(self)
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collectives this rank has called."""
+        return self._sequence
+
+    @property
+    def options(self) -> Any:
+        """Torch's own, for who looks up the timeout."""
+        seconds = self._place.timeout if self._timeout is None else self._timeout
+        return torch._C._distributed_c10d.Backend.Options(NAME, timedelta(seconds=seconds))
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None: ...
+
+    def _enable_collectives_timing(self) -> None: ...
+
+    def get_group_store(self) -> Any:
+        return self._place.store
+
+    def name(self) -> str:
+        return NAME
+
+    getBackendName = name
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}: {self._comm!r}>"
+
+
+class _Several:
+    """Works as one, for those who only wait."""
+
+    def __init__(self, works: Sequence[Pending]) -> None:
+        self._works: Final = works
+
+    def done(self) -> bool:
+        return all(work.is_completed() for work in reversed(self._works))
+
+    def wait(self, timeout: float | None = None) -> None:
+        for work in self._works:
+            work.settle(timeout)
+
+    def result(self) -> None:
+        self.wait()

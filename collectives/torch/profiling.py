@@ -1,0 +1,38 @@
+"""Entries in torch's profiler, for operations that begin in one thread and end in another.
+
+Invariant: nothing is done where nobody profiles. A profiler belongs to the thread that started it; it sees what ends in
+another thread only through one of torch's futures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch._C._autograd import _record_function_with_args_enter
+from torch.autograd import _profiler_enabled
+
+NAME: Final = "collectives"
+
+
+class Entry:
+    """One that has begun."""
+
+    def __init__(self, title: str, inputs: Sequence[Any]) -> None:
+        """`title` as torch's own backends have it, "all_reduce" say; `inputs` are tensors, whose shapes are shown."""
+        handle = _record_function_with_args_enter(f"{NAME}:{title}", *inputs)
+        self._end: Final = torch.futures.Future()
+        torch.ops.profiler._call_end_callbacks_on_jit_fut(handle, self._end)
+
+    def end(self) -> None:
+        """From any thread, once."""
+        self._end.set_result(None)
+
+
+def begin(title: str, inputs: Sequence[Any]) -> Entry | None:
+    """None where nobody profiles."""
+    return Entry(title, inputs) if profiles() else None
+
+
+profiles: Final = _profiler_enabled
