@@ -68,7 +68,13 @@ class Place(NamedTuple):
         """For messages of that tag from one rank to the other; comes into being when both have asked for it."""
         store = TorchStore(self.store)
         name = f"{_MESSAGES} {source} {dest} {tag}"
+        if sends:
+            store.set(f"{name} asked", b"")
         return Channel(lambda: self.meet(0 if sends else 1, 2, name, store=store), store.close, name)
+
+    def asked(self, source: int, dest: int, tag: int) -> bool:
+        """Whether that rank has asked for this channel, to send."""
+        return TorchStore(self.store).get(f"{_MESSAGES} {source} {dest} {tag} asked") is not None
 
 
 _MESSAGES: Final = "messages"
@@ -101,10 +107,14 @@ class Early:
                 self._error = error
                 self._there.set()
 
-    def done(self) -> bool:
+    def begun(self) -> bool:
+        """Or it never will."""
         if not self._there.is_set() and time.monotonic() > self._end:
             self._expire()
-        return self._there.is_set() and (self._started is None or self._started.done())
+        return self._there.is_set()
+
+    def done(self) -> bool:
+        return self.begun() and (self._started is None or self._started.done())
 
     def wait(self, timeout: float | None = None) -> None:
         until = self._end if timeout is None else time.monotonic() + timeout
@@ -123,7 +133,7 @@ class Early:
         return self._started.result()
 
     def _expire(self) -> None:
-        self.fail(OpTimeout(f"the other rank did not ask for this message within {self._seconds:.1f} s"))
+        self.fail(OpTimeout(f"no other rank asked for this message within {self._seconds:.1f} s"))
 
 
 class Channel:

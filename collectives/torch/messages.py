@@ -6,20 +6,18 @@ Invariant: messages of one pair, direction and tag keep the order of the calls, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from collectives.communicator import Communicator
 from collectives.torch.futures import Completer
+from collectives.torch.intake import Both, FromAny, Intake, announce, announcement
 from collectives.torch.meeting import Channel, Place
-from collectives.torch.operations import After
-from collectives.torch.profiling import begin
+from collectives.torch.profiling import Entry, begin
 from collectives.torch.tensors import filling, reading
-from collectives.torch.works import Pending
+from collectives.torch.works import Pending, Started
 from native.errors import Aborted
-
-Path: TypeAlias = tuple[int, int, int]  # source, destination, tag
-Start: TypeAlias = "Callable[[Communicator], Any]"
 
 
 class Messages:
@@ -30,53 +28,99 @@ class Messages:
         self._rank: Final = rank
         self._size: Final = size
         self._lock: Final = threading.Lock()
-        self._channels: Final[dict[Path, tuple[Channel, Completer]]] = {}
-        self._closed = ""
+        self._channels: Final[dict[tuple[int, int, int], tuple[Channel, Completer]]] = {}  # source, destination, tag
+        self._intakes: Final[dict[int, tuple[Intake, Completer]]] = {}
+        self._closed: Aborted | None = None
 
     def send(self, tensor: Any, dest: int, tag: int, timeout: float | None) -> Pending:
         array = reading(tensor, moved=True)
-        start: Start = lambda comm: comm.send_async(array, 1, timeout=timeout)  # noqa: E731
-        return self._message((self._rank, dest, tag), tensor, None, start, timeout, "send")
+        channel, completer = self._channel(self._rank, dest, tag)
 
-    def recv(self, tensor: Any, source: int, tag: int, timeout: float | None) -> Pending:
+        def start(comm: Communicator) -> Started:
+            return Both(announce(comm, timeout), comm.send_async(array, 1, timeout=timeout))
+
+        with recorded("send", tensor) as record:
+            started = channel.start(start, self._seconds(timeout))
+        return Pending(started, (tensor,), None, completer, record=record)
+
+    def recv(self, tensor: Any, source: int | None, tag: int, timeout: float | None) -> Pending:
+        """`source`: None for any."""
         array, finish = filling(tensor, moved=True)
         after = None if finish is None else lambda _: finish()
-        start: Start = lambda comm: comm.recv_async(array, 0, timeout=timeout)  # noqa: E731
-        return self._message((source, self._rank, tag), tensor, after, start, timeout, "recv")
+        seconds = self._seconds(timeout)
 
-    def recv_any(self, tensor: Any, tag: int, timeout: float | None) -> Pending:
-        raise NotImplementedError(
-            "recv from any rank: ranks of this backend receive from whom they name, so give src= (a rank that does not "
-            "know who sends can gather a flag first)"
-        )
+        def start(comm: Communicator) -> Started:
+            return Both(announcement(comm, timeout), comm.recv_async(array, 0, timeout=timeout))
+
+        def take(channel: Channel) -> Started:
+            return channel.start(lambda comm: comm.recv_async(array, 0, timeout=timeout), seconds)
+
+        intake = self._intake(tag, source)
+        with recorded("recvAnySource" if source is None else "recv", tensor) as record:
+            if intake is None:
+                assert source is not None
+                channel, completer = self._channel(source, self._rank, tag)
+                started = channel.start(start, seconds)
+                return Pending(started, (tensor,), after, completer, source=lambda: source, record=record)
+            taking, completer = intake
+            receive = FromAny(source, take, seconds)
+            taking.put(receive)
+        return Pending(receive, (tensor,), after, completer, source=lambda: receive.source, record=record)
 
     def close(self, name: str) -> None:
         """End the channels of the group of that name; what is under way fails with Aborted."""
         with self._lock:
-            self._closed = name
-            channels, completers = zip(*self._channels.values(), strict=True) if self._channels else ((), ())
+            self._closed = Aborted(f"process group {name!r} is closed: it was destroyed")
+            intakes, channels = list(self._intakes.values()), list(self._channels.values())
+            self._intakes.clear()
             self._channels.clear()
-        for end in (*channels, *completers):
-            end.close()
+        for intake, _ in intakes:
+            intake.close(self._closed)
+        for channel, _ in channels:
+            channel.close()
+        for _, completer in (*intakes, *channels):
+            completer.close()
 
-    def _message(
-        self, path: Path, tensor: Any, after: After, start: Start, timeout: float | None, title: str
-    ) -> Pending:
-        seconds = self._place.timeout if timeout is None else timeout
-        source, dest, tag = path
+    def _seconds(self, timeout: float | None) -> float:
+        return self._place.timeout if timeout is None else timeout
+
+    def _channel(self, source: int, dest: int, tag: int) -> tuple[Channel, Completer]:
+        path = source, dest, tag
         with self._lock:
-            if self._closed:
-                raise Aborted(f"process group {self._closed!r} is closed: it was destroyed")
+            if self._closed is not None:
+                raise self._closed
             found = self._channels.get(path)
             if found is None:
                 channel = self._place.channel(source, dest, tag, sends=source == self._rank)
                 found = self._channels[path] = channel, Completer(f"collectives futures {source} {dest} {tag}")
-        channel, completer = found
-        record = begin(title, (tensor,))
-        try:
-            started = channel.start(start, seconds)
-        except BaseException:
-            if record is not None:
-                record.end()
-            raise
-        return Pending(started, (tensor,), after, completer, source=source, record=record)
+            return found
+
+    def _intake(self, tag: int, source: int | None) -> tuple[Intake, Completer] | None:
+        """None while messages of that tag were received from named ranks alone."""
+        with self._lock:
+            if self._closed is not None:
+                raise self._closed
+            found = self._intakes.get(tag)
+            if found is None and source is None:
+                others = [rank for rank in range(self._size) if rank != self._rank]
+                intake = Intake(others, lambda rank: self._asked(rank, tag), f"collectives any {tag}")
+                found = self._intakes[tag] = intake, Completer(f"collectives futures any {tag}")
+            return found
+
+    def _asked(self, source: int, tag: int) -> Channel | None:
+        path = source, self._rank, tag
+        if path not in self._channels and not self._place.asked(*path):
+            return None
+        return self._channel(*path)[0]
+
+
+@contextmanager
+def recorded(title: str, tensor: Any) -> Iterator[Entry | None]:
+    """An entry in the profiler, which ends here only where nothing was started."""
+    entry = begin(title, (tensor,))
+    try:
+        yield entry
+    except BaseException:
+        if entry is not None:
+            entry.end()
+        raise

@@ -153,7 +153,7 @@ class CollectivesProcessGroup(Group):
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         tensor = one(tensors, "recv")
-        return self._noted(self._messages.recv_any(tensor, tag, self._timeout))
+        return self._noted(self._messages.recv(tensor, None, tag, self._timeout))
 
     def shutdown(self) -> None:
         """End it; works under way fail with Aborted. Does not wait for other ranks."""

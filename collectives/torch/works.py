@@ -62,12 +62,13 @@ class Pending(dist.Work):
         finish: Callable[[Any], None] | None,
         completer: Completer,
         *,
-        source: int = -1,
+        source: Callable[[], int] = lambda: -1,
         record: Entry | None = None,
     ) -> None:
         """`finish` is called once with the result, in a thread that asks for it, before the work counts as done.
 
-        `record`: an entry of torch's profiler, which ends with the work, in another thread than it began in.
+        `source`: from whom a message came, once that is known. `record`: an entry of torch's profiler, which ends with
+        the work, in another thread than it began in.
         """
         super().__init__()
         self._wanted = False  # whether somebody has asked for the end
@@ -120,7 +121,7 @@ class Pending(dist.Work):
         return self._tensors
 
     def source_rank(self) -> int:
-        return self._source
+        return self._source()
 
     _source_rank = source_rank
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
-from native.errors import DesyncError, OpTimeout
+from native.errors import Aborted, DesyncError, OpTimeout
 from tests.collectives.torch.parts import Parts, equal, raises
 
 RANK, SIZE = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])
@@ -387,6 +387,74 @@ def deadlines_of_futures() -> None:
         chained = dist.barrier(group, async_op=True).get_future().then(lambda f: f.value())
         raises(RuntimeError, "", chained.wait)
     dist.barrier()
+    dist.destroy_process_group(group)
+
+
+# --- receiving from any rank
+
+
+@part
+def receive_from_any_rank() -> None:
+    """Rank 0 hears from the others, whose messages differ in size and in the moment in which they come."""
+    if RANK == 0:
+        got: dict[int, list[float]] = {1: [], 2: []}
+        for _ in range(4):
+            x = ones(-1, 2)
+            source = dist.recv(x)
+            got[source].append(x[0].item())
+        assert got == {1: [10.0, 11.0], 2: [20.0, 21.0]}  # those of one rank in their order
+        dist.send(ones(), 1)  # from here on only rank 1 sends, and afterwards only rank 2
+        larger = ones(-1, 5)
+        assert dist.recv(larger) == 1 and larger.tolist() == [5.0] * 5
+        dist.send(ones(), 2)
+        whole = torch.zeros(4, 3, dtype=torch.int64).t()  # is copied to
+        work: Any = dist.irecv(whole)
+        work.wait()
+        assert work.source_rank() == 2 and whole.tolist() == [[7] * 4] * 3
+        dist.recv(ones(), 2)  # from a named one, after that
+    else:
+        for i in range(2):
+            dist.send(ones(10 * RANK + i, 2), 0)
+        dist.recv(ones(), 0)
+        dist.send(ones(5, 5) if RANK == 1 else torch.full((3, 4), 7), 0)
+        if RANK == 2:
+            dist.send(ones(), 0)
+    dist.barrier()
+
+
+@part
+def receives_are_matched_in_their_order() -> None:
+    if RANK == 0:
+        x, y, z = (ones(-1, 1) for _ in range(3))
+        works: list[Any] = [dist.irecv(x, tag=3), dist.irecv(y, 1, tag=3), dist.irecv(z, tag=3)]
+        dist.barrier()
+        dist.barrier()
+        for work in works:
+            work.wait()
+        assert (x.item(), y.item(), z.item()) == (1.0, 2.0, 3.0)
+        assert [work.source_rank() for work in works] == [1, 1, 2]
+    else:
+        dist.barrier()
+        if RANK == 1:
+            dist.send(ones(1, 1), 0, tag=3)
+            dist.send(ones(2, 1), 0, tag=3)
+        dist.barrier()
+        if RANK == 2:
+            dist.send(ones(3, 1), 0, tag=3)
+
+
+@part
+def who_receives_from_any_rank_waits_no_longer_than_it_may() -> None:
+    group: Any = dist.new_group(timeout=SOON)
+    if RANK == 0:
+        raises(OpTimeout, "", lambda: dist.recv(ones(), group=group))
+    dist.barrier()
+    other: Any = dist.new_group()
+    late: Any = dist.irecv(ones(), group=other) if RANK == 0 else None
+    dist.barrier()
+    dist.destroy_process_group(other)
+    if RANK == 0:
+        raises(Aborted, "destroyed", late.wait)
     dist.destroy_process_group(group)
 
 

@@ -1,0 +1,164 @@
+"""Receiving from whichever rank sends first.
+
+Invariant: receives of one tag are matched in the order of their calls, as messages of one rank are in theirs: the first
+receive that a message fits gets it. A message is taken only for a receive that is there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from collectives.communicator import Communicator
+from collectives.torch.meeting import Channel, Early
+from collectives.torch.works import Started
+
+_FOREVER: Final = 1e6  # seconds
+_SHORTEST, _LONGEST = 0.00005, 0.002  # seconds between two looks at what has come
+_LOOKS: Final = 0.01  # seconds between two looks for ranks that have begun to send
+
+
+class FromAny(Early):
+    """A receive that starts when a message is there. `source` is then who sent it; -1 before."""
+
+    def __init__(self, wanted: int | None, receive: Callable[[Channel], Started], seconds: float) -> None:
+        """`wanted`: from whom; None for any. `receive` takes the message itself from a channel."""
+        super().__init__(seconds)
+        self.wanted: Final = wanted
+        self.receive: Final = receive
+        self.source = -1 if wanted is None else wanted
+
+
+class Announced:
+    """The next message of one rank, as far as it is known whether it has come."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel: Final = channel
+        self._next: Started | None = None
+
+    def there(self) -> bool:
+        """Raises what ended the channel."""
+        if self._next is None:
+            self._next = self._channel.start(lambda comm: announcement(comm, _FOREVER), _FOREVER)
+        if not self._next.done():
+            return False
+        self._next.wait()
+        return True
+
+    def take(self, receive: Callable[[Channel], Started]) -> Started:
+        self._next = None
+        return receive(self._channel)
+
+
+class Both:
+    """Two operations that follow each other, as one."""
+
+    def __init__(self, first: Started, second: Started) -> None:
+        self._first: Final = first
+        self._second: Final = second
+
+    def done(self) -> bool:
+        return self._second.done()
+
+    def wait(self, timeout: float | None = None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        self._first.wait(timeout)
+        self._second.wait(None if end is None else max(0.0, end - time.monotonic()))
+
+    def result(self) -> Any:
+        self.wait()
+
+
+def announce(comm: Communicator, timeout: float | None) -> Started:
+    """Send what goes before each message, so that it can be awaited by who does not know whether it will come."""
+    return comm.send_async(np.zeros(1, np.uint8), 1, timeout=timeout)
+
+
+def announcement(comm: Communicator, timeout: float | None) -> Started:
+    """Receive that."""
+    return comm.recv_async(np.empty(1, np.uint8), 0, timeout=timeout)
+
+
+class Intake:
+    """All receives of one tag, from the first one on that was from any rank."""
+
+    def __init__(self, sources: list[int], channel: Callable[[int], Channel | None], name: str) -> None:
+        """`channel` gives that from a rank, None while that has not asked for one."""
+        self._channel: Final = channel
+        self._unknown: Final = set(sources)
+        self._known: Final[dict[int, Announced]] = {}
+        self._lost: Final[dict[int, Exception]] = {}
+        self._name: Final = name
+        self._lock: Final = threading.Lock()
+        self._waiting: list[FromAny] = []
+        self._thread: threading.Thread | None = None
+        self._closed: BaseException | None = None
+
+    def put(self, receive: FromAny) -> None:
+        with self._lock:
+            if self._closed is not None:
+                raise self._closed
+            self._waiting.append(receive)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def close(self, error: BaseException) -> None:
+        """Receives that wait fail with `error`."""
+        with self._lock:
+            self._closed = error
+            thread = self._thread
+            for receive in self._waiting:
+                receive.fail(error)
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        pause, look = _SHORTEST, 0.0
+        while True:
+            with self._lock:
+                self._waiting = [receive for receive in self._waiting if not receive.begun()]
+                if not self._waiting:
+                    self._thread = None
+                    return
+                waiting = list(self._waiting)
+            if time.monotonic() >= look:
+                self._look()
+                look = time.monotonic() + _LOOKS
+            if any(self._match(receive) for receive in waiting):  # those before get the first choice
+                pause = _SHORTEST
+            else:
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
+
+    def _look(self) -> None:
+        for source in sorted(self._unknown):
+            channel = self._channel(source)
+            if channel is not None:
+                self._unknown.discard(source)
+                self._known[source] = Announced(channel)
+
+    def _match(self, receive: FromAny) -> bool:
+        """Give it a message that is there, or the error that none can come."""
+        wanted = [source for source in self._known if receive.wanted in (None, source)]
+        for source in wanted:
+            announced = self._known[source]
+            try:
+                there = announced.there()
+            except Exception as error:  # that rank is gone, or has ended the group
+                del self._known[source]
+                self._lost[source] = error
+                continue
+            if there:
+                receive.source = source
+                receive.begin(lambda announced=announced: announced.take(receive.receive))  # type: ignore[misc]
+                return True
+        lost = self._lost if receive.wanted is None else self._lost.keys() & {receive.wanted}
+        if lost and (receive.wanted is not None or not (self._known or self._unknown)):
+            receive.fail(self._lost[min(lost)])
+            return True
+        return False
