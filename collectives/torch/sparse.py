@@ -13,7 +13,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from collectives.torch.operations import Operation
-from collectives.torch.tensors import reading, tensor_of
+from collectives.torch.tensors import assign, reading, tensor_of
 from native.errors import DesyncError
 
 
@@ -41,8 +41,7 @@ def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callabl
         if op.op == ReduceOp.AVG:
             floating = total.is_floating_point() or total.is_complex()
             total = torch.div(total, size, rounding_mode=None if floating else "trunc")
-        with torch.no_grad():
-            tensor.copy_(total)
+        assign(tensor, total)
 
     operations = [
         Operation("allgatherv", (reading(described),), (), lambda result: found.update(entries=result)),

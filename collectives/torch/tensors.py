@@ -59,7 +59,7 @@ def writing(tensor: Any, *, moved: bool = False) -> Written:
     copy = _compact(plain)
 
     def finish() -> None:
-        plain.copy_(copy)
+        assign(plain, copy)
 
     return Written(_array(copy, moved), finish)
 
@@ -72,7 +72,7 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
     fresh = torch.empty(plain.shape, dtype=plain.dtype)
 
     def finish() -> None:
-        plain.copy_(fresh)
+        assign(plain, fresh)
 
     return Written(_array(fresh, moved), finish)
 
@@ -94,7 +94,7 @@ def spread(tensors: Sequence[Any], *, moved: bool = False) -> Written:
 
     def finish() -> None:
         for tensor, part in zip(plain, fresh, strict=True):
-            tensor.copy_(part)
+            assign(tensor, part)
 
     return Written(_array(fresh, moved), finish)
 
@@ -115,7 +115,13 @@ def pour(array: Array, tensors: Sequence[Any]) -> None:
         start += plain.numel()
         if part.dtype != plain.dtype:
             part = part.view(plain.dtype)
-        plain.copy_(part.view(plain.shape))
+        assign(plain, part.view(plain.shape))
+
+
+def assign(tensor: Any, values: Any) -> None:
+    """Give it these values, also where it was made in inference mode, which has ended: no other can write it."""
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        tensor.copy_(values)
 
 
 def tensor_of(array: Array) -> Any:

@@ -204,10 +204,8 @@ class Pending(dist.Work):
     def _pour(self) -> None:
         if self._finish is None:
             return
-        # Tensors that were made in inference mode can be written in no other.
-        inference = any(tensor.is_inference() for tensor in self._tensors)
         try:
-            with torch.inference_mode() if inference else torch.no_grad():
+            with torch.no_grad():
                 self._finish(self._started.result())
         except Exception as error:
             self._error = error

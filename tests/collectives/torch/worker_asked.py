@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
+import collectives.torch
 from native.errors import Aborted, DesyncError, OpTimeout
 from tests.collectives.torch.parts import Parts, equal, raises
 
@@ -267,6 +268,15 @@ def inference_mode() -> None:
     assert [p[0, 0].item() for p in pieces] == [0.0, 1.0, 2.0] == [u[0].item() for u in uneven]
     assert entries.to_dense().tolist() == [[3.0, 0.0], [0.0, 3.0]]
     assert turned.is_inference()
+    comm = dist.group.WORLD.communicator
+    with torch.inference_mode():
+        handles = [
+            collectives.torch.allreduce_async_(plain := torch.full((2, 3), float(RANK)).t(), "sum", comm=comm),
+            collectives.torch.broadcast_async_(moved := torch.full((2, 3), float(RANK)).t(), 1, comm=comm),
+        ]
+    for handle in handles:
+        handle.wait()
+    assert plain.tolist() == [[3.0] * 2] * 3 and moved.tolist() == [[1.0] * 2] * 3
 
 
 # --- sparse tensors
