@@ -20,7 +20,7 @@ from collectives.torch.backend import CpuBackend
 from collectives.torch.futures import Completer
 from collectives.torch.meeting import Options, Place
 from collectives.torch.operations import Operation
-from collectives.torch.profiling import NAME, Entry, begin, profiles
+from collectives.torch.profiling import NAME, Entry, profiles, recorded
 from collectives.torch.works import Done, Pending
 
 _DONE: Final = Done()
@@ -57,7 +57,8 @@ class Group(dist.ProcessGroup):
         if not opts.asyncOp and self._together is None and not profiles():
             self._call(operation, limit)
             return _DONE
-        work = self._started(operation, limit, title, inputs)
+        with recorded(title, inputs) as record:
+            work = self._started(operation, limit, record)
         if not opts.asyncOp and self._together is None:
             work.settle()
             return _DONE
@@ -81,10 +82,10 @@ class Group(dist.ProcessGroup):
             if then is not None:
                 then()
             return _DONE
-        record = begin(title, inputs)
-        works = [self._started(operation, limit) for operation in operations]
-        tensors = [tensor for operation in operations for tensor in operation.tensors]
         after = None if then is None else lambda _: then()
+        tensors = [tensor for operation in operations for tensor in operation.tensors]
+        with recorded(title, inputs) as record:
+            works = [self._started(operation, limit) for operation in operations]
         work = Pending(_Several(works), tensors, after, self._completer, record=record)
         work.end_with_backward()
         if not opts.asyncOp and self._together is None:
@@ -105,18 +106,9 @@ class Group(dist.ProcessGroup):
         if after is not None:
             after(result)
 
-    def _started(
-        self, operation: Operation, limit: float | None, title: str = "", inputs: Sequence[Any] = ()
-    ) -> Pending:
+    def _started(self, operation: Operation, limit: float | None, record: Entry | None = None) -> Pending:
         name, args, tensors, after, out = operation
-        record = begin(title, inputs) if title else None
-        try:
-            work = self.started(name, *args, tensors=tensors, finish=after, out=out, timeout=limit, record=record)
-        except BaseException:
-            if record is not None:
-                record.end()
-            raise
-        return work
+        return self.started(name, *args, tensors=tensors, finish=after, out=out, timeout=limit, record=record)
 
     def started(
         self,

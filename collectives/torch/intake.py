@@ -127,7 +127,11 @@ class Intake:
                     return
                 waiting = list(self._waiting)
             if time.monotonic() >= look:
-                self._look()
+                try:
+                    self._look()
+                except Exception as error:  # the group has ended, or its store is gone
+                    for receive in waiting:
+                        receive.fail(error)
                 look = time.monotonic() + _LOOKS
             if any(self._match(receive) for receive in waiting):  # those before get the first choice
                 pause = _SHORTEST

@@ -6,15 +6,13 @@ Invariant: messages of one pair, direction and tag keep the order of the calls, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from collectives.communicator import Communicator
 from collectives.torch.futures import Completer
 from collectives.torch.intake import Both, FromAny, Intake, announce, announcement
 from collectives.torch.meeting import Channel, Place
-from collectives.torch.profiling import Entry, begin
+from collectives.torch.profiling import recorded
 from collectives.torch.tensors import filling, reading
 from collectives.torch.works import Pending, Started
 from native.errors import Aborted
@@ -39,7 +37,7 @@ class Messages:
         def start(comm: Communicator) -> Started:
             return Both(announce(comm, timeout), comm.send_async(array, 1, timeout=timeout))
 
-        with recorded("send", tensor) as record:
+        with recorded("send", (tensor,)) as record:
             started = channel.start(start, self._seconds(timeout))
         return Pending(started, (tensor,), None, completer, record=record)
 
@@ -56,7 +54,7 @@ class Messages:
             return channel.start(lambda comm: comm.recv_async(array, 0, timeout=timeout), seconds)
 
         intake = self._intake(tag, source)
-        with recorded("recvAnySource" if source is None else "recv", tensor) as record:
+        with recorded("recvAnySource" if source is None else "recv", (tensor,)) as record:
             if intake is None:
                 assert source is not None
                 channel, completer = self._channel(source, self._rank, tag)
@@ -112,15 +110,3 @@ class Messages:
         if path not in self._channels and not self._place.asked(*path):
             return None
         return self._channel(*path)[0]
-
-
-@contextmanager
-def recorded(title: str, tensor: Any) -> Iterator[Entry | None]:
-    """An entry in the profiler, which ends here only where nothing was started."""
-    entry = begin(title, (tensor,))
-    try:
-        yield entry
-    except BaseException:
-        if entry is not None:
-            entry.end()
-        raise

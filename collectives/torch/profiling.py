@@ -6,7 +6,8 @@ another thread only through one of torch's futures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,9 @@ from torch._C._autograd import _record_function_with_args_enter
 from torch.autograd import _profiler_enabled
 
 NAME: Final = "collectives"
+
+profiles: Final = _profiler_enabled
+"""Whether this thread's operations are profiled."""
 
 
 class Entry:
@@ -30,9 +34,15 @@ class Entry:
         self._end.set_result(None)
 
 
-def begin(title: str, inputs: Sequence[Any]) -> Entry | None:
-    """None where nobody profiles."""
-    return Entry(title, inputs) if profiles() else None
-
-
-profiles: Final = _profiler_enabled
+@contextmanager
+def recorded(title: str, inputs: Sequence[Any]) -> Iterator[Entry | None]:
+    """An entry for what is started within, which ends here only where that fails. None where nobody profiles."""
+    if not profiles():
+        yield None
+        return
+    entry = Entry(title, inputs)
+    try:
+        yield entry
+    except BaseException:
+        entry.end()
+        raise

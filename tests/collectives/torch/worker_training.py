@@ -159,17 +159,19 @@ def sharded_states_of_the_older_fsdp() -> None:
 
 @part
 def a_checkpoint_of_fsdp_loaded_for_tensor_parallelism() -> None:
-    folder = shared_folder()
-    model = network(seed=9)
-    fully_shard(model)
-    dcp.save(get_model_state_dict(model), checkpoint_id=folder)
     mesh = init_device_mesh("cpu", (SIZE,))
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    other = parallelize_module(network(seed=10), mesh, plan)
-    state = get_model_state_dict(other)
-    dcp.load(state, checkpoint_id=folder)
-    set_model_state_dict(other, state)
-    same_as(other, network(seed=9))
+    older = FullyShardedDataParallel(network(seed=9), device_id=torch.device("cpu"), use_orig_params=True)
+    newer = network(seed=9)
+    fully_shard(newer)
+    for model in (older, newer):
+        folder = shared_folder()
+        dcp.save(get_model_state_dict(model), checkpoint_id=folder)
+        other = parallelize_module(network(seed=10), mesh, plan)
+        state = get_model_state_dict(other)
+        dcp.load(state, checkpoint_id=folder)
+        set_model_state_dict(other, state)
+        same_as(other, network(seed=9))
     x = torch.ones(3, 8)
     assert torch.allclose(other(x), network(seed=9)(x), atol=1e-6)
     assert distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]).to_local().shape == (2, 4)
