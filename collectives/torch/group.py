@@ -130,7 +130,7 @@ class Group(dist.ProcessGroup):
 
     def _limit(self, opts: Any) -> float | None:
         given = opts.timeout.total_seconds()
-        return given if given > 0 else self._timeout
+        return given if given >= 0 else self._timeout  # torch's default is below 0
 
     def _noted(self, work: Pending) -> Pending:
         if self._together is not None:

@@ -35,7 +35,7 @@ class Parts:
     def run(self, last: Callable[[], None] = lambda: None, seconds: float = 30.0) -> None:
         """Run them all in a process group of the backend; `last` comes after its end."""
         warnings.simplefilter("ignore", FutureWarning)  # torch calls its own names deprecated
-        threads = threading.active_count()
+        threads = threading.enumerate()
         dist.init_process_group("collectives", init_method="collectives://", timeout=timedelta(seconds=seconds))
         for each in self._parts:
             start = time.monotonic()
@@ -44,7 +44,7 @@ class Parts:
         dist.barrier()
         dist.destroy_process_group()
         last()
-        left = [t.name for t in threading.enumerate() if t.name.startswith("collectives")][threads:]
+        left = [t.name for t in threading.enumerate() if t not in threads]
         assert not left, left
         print("passed all", flush=True)
 

@@ -376,7 +376,8 @@ def groups() -> None:
 
 @part
 def deadlines() -> None:
-    group = dist.new_group(timeout=timedelta(seconds=0.5))
+    group: Any = dist.new_group()
+    group.set_timeout(timedelta(seconds=0.5))
     if RANK != 1:
         error = raises(OpTimeout, "rank 1", lambda: dist.all_reduce(torch.ones(1), group=group))
         assert isinstance(error, OpTimeout) and error.late == (1,)

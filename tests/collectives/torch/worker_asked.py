@@ -206,6 +206,11 @@ def deadlines_of_all_forms() -> None:
         raises(OpTimeout, "rank", lambda: group.barrier(timeout=SOON).wait())
     dist.barrier()
     dist.destroy_process_group(group)
+    group = dist.new_group()
+    if RANK == 0:
+        raises(OpTimeout, "rank", lambda: group.monitored_barrier(timedelta(0)))  # not the group's own
+    dist.barrier()
+    dist.destroy_process_group(group)
 
 
 # --- averages of integers
@@ -455,7 +460,8 @@ def receives_are_matched_in_their_order() -> None:
 
 @part
 def who_receives_from_any_rank_waits_no_longer_than_it_may() -> None:
-    group: Any = dist.new_group(timeout=SOON)
+    group: Any = dist.new_group()
+    group.set_timeout(SOON)
     if RANK == 0:
         raises(OpTimeout, "", lambda: dist.recv(ones(), group=group))
     dist.barrier()
