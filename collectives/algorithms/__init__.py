@@ -10,9 +10,11 @@ from collectives.algorithms import direct as _direct
 from collectives.algorithms import dissemination as _dissemination
 from collectives.algorithms import halving_doubling as _halving_doubling
 from collectives.algorithms import hierarchical as _hierarchical
+from collectives.algorithms import in_order as _in_order
 from collectives.algorithms import pairwise as _pairwise
 from collectives.algorithms import recursive_doubling as _recursive_doubling
 from collectives.algorithms import ring as _ring
+from collectives.algorithms import scan as _scan
 from collectives.algorithms import scatter_allgather as _scatter_allgather
 from collectives.algorithms import tree as _tree
 from collectives.algorithms.registry import algorithm as algorithm

@@ -37,7 +37,7 @@ def _everything_to_all(name: str, rank: int, size: int, shared: bool) -> Schedul
     return b.build()
 
 
-@algorithm("allreduce", uneven=True)
+@algorithm("allreduce", uneven=True, in_order=True)
 def one_shot(rank: int, size: int) -> Schedule:
     """Everyone sends everything to all and reduces everything.
 
@@ -48,7 +48,7 @@ def one_shot(rank: int, size: int) -> Schedule:
     return _everything_to_all("one_shot", rank, size, shared=False)
 
 
-@algorithm("allreduce", uneven=True)
+@algorithm("allreduce", uneven=True, in_order=True)
 def claim(rank: int, size: int) -> Schedule:
     """Everyone sends everything to all; where they share memory whoever runs reduces the next slice for all.
 
@@ -59,7 +59,7 @@ def claim(rank: int, size: int) -> Schedule:
     return _everything_to_all("claim", rank, size, shared=True)
 
 
-@algorithm("allreduce", in_place=True, uneven=True)
+@algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def two_shot(rank: int, size: int) -> Schedule:
     """Rank r reduces block r of everyone and sends it to all; ranks that share memory may add up in one place.
 
@@ -79,7 +79,7 @@ def two_shot(rank: int, size: int) -> Schedule:
     return b.build()
 
 
-@algorithm("allreduce", in_place=True, uneven=True)
+@algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def star(rank: int, size: int) -> Schedule:
     """All send to rank 0, which reduces and sends back: a parameter server, kept as the yardstick.
 
@@ -96,7 +96,7 @@ def star(rank: int, size: int) -> Schedule:
     return b.build()
 
 
-@algorithm("reduce_scatter", name="direct", uneven=True)
+@algorithm("reduce_scatter", name="direct", uneven=True, in_order=True)
 def direct_reduce_scatter(rank: int, size: int) -> Schedule:
     """Block j goes to rank j, which reduces all it gets.
 
@@ -143,7 +143,7 @@ def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
     return b.build()
 
 
-@algorithm("reduce", name="direct", in_place=True, uneven=True)
+@algorithm("reduce", name="direct", in_place=True, uneven=True, in_order=True)
 def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
     """All send to the root, which reduces.
 

@@ -13,7 +13,7 @@ from collectives.algorithms.registry import algorithm
 from collectives.schedule.form import Builder, Schedule
 
 
-@algorithm("allreduce", in_place=True, uneven=True)
+@algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling(rank: int, size: int) -> Schedule:
     """The largest halves go to the nearest ranks, which are the likeliest to share a host.
 
@@ -27,7 +27,7 @@ def halving_doubling(rank: int, size: int) -> Schedule:
     return _schedule("halving_doubling", rank, size, _in_order)
 
 
-@algorithm("allreduce", in_place=True, uneven=True)
+@algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling_short(rank: int, size: int) -> Schedule:
     """The same with one message a round: for arrays so short that messages cost more than idle links.
 

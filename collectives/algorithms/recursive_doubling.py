@@ -15,7 +15,7 @@ from collectives.algorithms.registry import algorithm
 from collectives.schedule.form import Builder, Chunk, Schedule
 
 
-@algorithm("allreduce", in_place=True, uneven=True)
+@algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def recursive_doubling(rank: int, size: int) -> Schedule:
     """Exchange and reduce everything, log2 P times, P being the largest power of two up to p.
 

@@ -24,17 +24,19 @@ def algorithm(
     in_place: bool = False,
     uneven: bool = False,
     hosts: bool = False,
+    in_order: bool = False,
 ) -> Callable[[Function], Algorithm]:
     """Register the decorated function, which takes (rank, size), root where there is one, and layout with `hosts`.
 
     It is known by the function's name unless `name` says otherwise. `sizes(size)`: whether it works for that many
-    ranks. `in_place`: also where IN and OUT are the same memory (allreduce and reduce). `uneven`: also where
-    every block has a size of its own. These are claims that `verify` proves. `hosts`: it looks at which ranks share
+    ranks. `in_place`: also where IN and OUT are the same memory (allreduce, reduce, scan and exscan). `uneven`: also
+    where every block has a size of its own. `in_order`: also for reductions that are not commutative, since operands
+    are combined in the order of ranks. These are claims that `verify` proves. `hosts`: it looks at which ranks share
     a host. ValueError for a collective that is not there, a bad name or one that is taken.
     """
 
     def register(function: Function) -> Algorithm:
-        return add(Algorithm(collective, name or function.__name__, function, sizes, in_place, uneven, hosts))
+        return add(Algorithm(collective, name or function.__name__, function, sizes, in_place, uneven, hosts, in_order))
 
     return register
 

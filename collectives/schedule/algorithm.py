@@ -32,7 +32,8 @@ class Algorithm:
 
     `sizes(size)`: whether it works for groups of that size. `in_place`: it is right also where IN and OUT are
     the same memory. `uneven`: it is right also where every block has a size of its own (the v-variants). `hosts`:
-    its schedules depend on which ranks share a host.
+    its schedules depend on which ranks share a host. `in_order`: operands are combined in the order of ranks, so
+    that it is right also for reductions that are not commutative.
     """
 
     collective: str
@@ -42,6 +43,7 @@ class Algorithm:
     in_place: bool = False
     uneven: bool = False
     hosts: bool = False
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         contract = collective(self.collective)
@@ -50,6 +52,8 @@ class Algorithm:
         if self.in_place and not contract.may_alias:
             can = ", ".join(c.name for c in COLLECTIVES.values() if c.may_alias)
             raise ValueError(f"{self.collective} never works in place; {can} do")
+        if self.in_order and not contract.reduces:
+            raise ValueError(f"{self.collective} reduces nothing, in whatever order")
 
     def __str__(self) -> str:
         return f"{self.collective} {self.name}"

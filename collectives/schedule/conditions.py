@@ -12,6 +12,8 @@ Invariant: nothing here knows an algorithm. A schedule is right exactly when it 
     gather          1        p        on the root: IN block 0 of rank b
     scatter         p        1        IN block r of the root
     alltoall        p        p        IN block r of rank b
+    scan            C        C        the reduction of IN block b of ranks 0 to r
+    exscan          C        C        the reduction of IN block b of ranks 0 to r - 1; rank 0 has no OUT
     barrier         1        1        something that every rank's IN had a part in; the caller binds one element
 
 A barrier carries one element because order comes from data: a message may leave before another has arrived
@@ -41,6 +43,13 @@ class Total(NamedTuple):
     block: int
 
 
+class Prefix(NamedTuple):
+    """The reduction over ranks 0 to `ranks` - 1, in this order, of block `block` of what each brings."""
+
+    block: int
+    ranks: int
+
+
 Grid: TypeAlias = "tuple[int, int]"
 
 
@@ -59,20 +68,31 @@ class Collective:
     reduces: bool
     may_alias: bool  # IN and OUT may be the same memory
     fits: Callable[[Grid, int], bool]
-    expected: Callable[[int, int, int, Grid], Leaf | Total]
+    expected: Callable[[int, int, int, Grid], Leaf | Total | Prefix]
     numbered: Callable[[int, int, int, Grid], int]
 
     def has(self, buffer: int, rank: int, root: int) -> bool:
         """Whether that rank has such a buffer at all."""
         if buffer == IN:
             return self.name != "broadcast" and (self.name != "scatter" or rank == root)
+        if self.name == "exscan":
+            return rank > 0
         return rank == root or self.name not in ("reduce", "gather")
+
+    @property
+    def prefixes(self) -> bool:
+        """Whether each rank ends with what the ranks up to it bring, so that no two have the same."""
+        return self.name in ("scan", "exscan")
 
     def initial(self, buffer: int, rank: int, root: int) -> bool:
         """Whether the buffer holds the rank's data from the beginning."""
         if self.name == "broadcast":
             return buffer == OUT and rank == root
         return buffer == IN and self.has(IN, rank, root)
+
+    def asks_of(self, rank: int, size: int) -> bool:
+        """Whether anybody's result needs what that rank brings."""
+        return self.name != "exscan" or rank + 1 < size
 
     def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:
         """A name for the size of a block: two blocks with one name have the same size on every call.
@@ -81,7 +101,7 @@ class Collective:
         parts of different ranks do not. With `uneven` every block has a size of its own.
         """
         number = self.numbered(buffer, rank, block, grid)
-        if uneven or self.name in ("allreduce", "reduce", "broadcast", "barrier"):
+        if uneven or self.name in ("allreduce", "reduce", "broadcast", "barrier", "scan", "exscan"):
             return number
         return number % min(grid) if self.name in ("reduce_scatter", "allgather") else 0
 
@@ -105,6 +125,10 @@ def _transposed(buffer: int, rank: int, block: int, grid: Grid) -> int:
 
 def _total_of_same(_rank: int, _root: int, block: int, _grid: Grid) -> Total:
     return Total(block)
+
+
+def _prefix(more: int) -> Callable[[int, int, int, Grid], Prefix]:
+    return lambda rank, _root, block, _grid: Prefix(block, rank + more)
 
 
 def _equal(grid: Grid, _p: int) -> bool:
@@ -172,6 +196,8 @@ _CONTRACTS = (
         expected=lambda rank, _root, block, _grid: Leaf(block, rank),
         numbered=_transposed,
     ),
+    Collective("scan", rooted=False, reduces=True, may_alias=True, fits=_equal, expected=_prefix(1), numbered=_same),
+    Collective("exscan", rooted=False, reduces=True, may_alias=True, fits=_equal, expected=_prefix(0), numbered=_same),
     Collective(
         "barrier",
         rooted=False,

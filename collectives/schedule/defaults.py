@@ -90,6 +90,16 @@ alltoall        tcp              1-2   any   direct     hosts=1      : one excha
 alltoall        tcp              5-8   any   pairwise   hosts=1 crowded=yes : no wire, and every byte goes once
 alltoall        tcp              5-8   4K    bruck      hosts=1      : log2(ranks) messages instead of one a peer
 alltoall        tcp              1-8   any   pairwise   hosts=1      : every byte crosses one link only
+scan            self,inproc,shm  1-16  4K    direct               : one round: every rank reads those before it
+scan            self,inproc,shm  1-16  64K   recursive_doubling   : log2(ranks) rounds
+scan            self,inproc,shm  1-16  any   chain                : every rank sends the array once
+scan            tcp              1-8   64K   recursive_doubling hosts=1 : log2(ranks) rounds
+scan            tcp              1-8   any   chain      hosts=1      : every rank sends the array once
+exscan          self,inproc,shm  1-16  4K    direct               : one round: every rank reads those before it
+exscan          self,inproc,shm  1-16  64K   recursive_doubling   : log2(ranks) rounds
+exscan          self,inproc,shm  1-16  any   chain                : every rank sends the array once
+exscan          tcp              1-8   64K   recursive_doubling hosts=1 : log2(ranks) rounds
+exscan          tcp              1-8   any   chain      hosts=1      : every rank sends the array once
 barrier         self,inproc,shm  1-16  any   direct               : one round: every rank tells all
 barrier         tcp              1-8   any   dissemination hosts=1   : log2(ranks) rounds
 """,

@@ -63,7 +63,8 @@ class Prediction:
     def busbw(self) -> float:
         """Bytes a second, scaled as in nccl-tests so that collectives and rank counts can be compared."""
         others = (self.ranks - 1) / self.ranks
-        factor = {"allreduce": 2 * others, "broadcast": 1.0, "reduce": 1.0, "barrier": 0.0}.get(self.collective, others)
+        once = dict.fromkeys(("broadcast", "reduce", "scan", "exscan"), 1.0)
+        factor = {"allreduce": 2 * others, "barrier": 0.0, **once}.get(self.collective, others)
         return factor * self.nbytes / self.seconds if self.seconds else 0.0
 
 

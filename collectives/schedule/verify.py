@@ -6,9 +6,10 @@ any timing. For one size, root, layout of hosts and aliasing it is shown that
 - no rank waits for ever, and every message meets a receiver of the same size, block by block;
 - nothing is read before it is written, nothing is overwritten or left in scratch before it is read;
 - every rank ends with what `conditions` says, each rank's contribution being counted exactly once;
+- prefixes (scan, exscan), and whatever is claimed to be in order, are combined in the order of ranks;
 - ranks that end with the same reduction computed it by the same expression with operands in the same order, so
   they hold the same bits;
-- `final` marks exactly the reductions that hold every rank's contribution;
+- `final` marks exactly the reductions that hold every rank's contribution, none where ranks end with prefixes;
 - other orders in which the steps could have run end the same.
 
 Values are numbers: equal expressions have equal numbers, so comparing two of them costs nothing.
@@ -24,7 +25,7 @@ from typing import NoReturn
 
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.check import Extents, VerificationError, check, fail
-from collectives.schedule.conditions import Leaf, collective
+from collectives.schedule.conditions import Leaf, Prefix, collective
 from collectives.schedule.dependencies import accesses
 from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send
 from collectives.schedule.group import Group
@@ -69,10 +70,12 @@ class Report:
     algorithm: str
     in_place: bool  # also with IN and OUT in the same memory
     uneven: bool  # with a size of its own for every block
+    in_order: bool  # also for reductions that are not commutative
     lines: tuple[Line, ...]
 
     def __str__(self) -> str:
         claims = ["in place too"] * self.in_place + ["blocks of any sizes"] * self.uneven
+        claims += ["in the order of ranks"] * self.in_order
         head = f"{self.collective} {self.algorithm}: verified" + "".join(f", {claim}" for claim in claims)
         names = ("ranks", "roots", "layouts", "IN", "OUT", "rounds", "steps", "messages", "blocks", "scratch")
         rows = [
@@ -117,7 +120,9 @@ def verify(
                 play = _verify_one(algorithm, size, root, layout, orders, seed)
                 if root == chosen[0] and layout is placed[0]:
                     lines.append(Line(size, len(chosen), len(placed), play.group.schedules[0].grid, cost(play)))
-    return Report(algorithm.collective, algorithm.name, algorithm.in_place, algorithm.uneven, tuple(lines))
+    return Report(
+        algorithm.collective, algorithm.name, algorithm.in_place, algorithm.uneven, algorithm.in_order, tuple(lines)
+    )
 
 
 def sample_layouts(size: int) -> tuple[Layout, ...]:
@@ -137,7 +142,7 @@ def _verify_one(algorithm: Algorithm, size: int, root: int, layout: Layout, orde
     _check_names(algorithm, schedules, size, root)
     modes = (False, True) if algorithm.in_place else (False,)
     try:
-        return _prove(schedules, modes, algorithm.uneven, orders, seed)[0]
+        return _prove(schedules, modes, algorithm.uneven, orders, seed, algorithm.in_order)[0]
     except VerificationError as error:
         if algorithm.hosts:
             raise error.when(str(layout)) from None
@@ -163,13 +168,20 @@ def verify_group(
     _prove(schedules, (in_place,), uneven, orders, seed)
 
 
-def _prove(schedules: Sequence[Schedule], modes: tuple[bool, ...], uneven: bool, orders: int, seed: int) -> list[Play]:
+def _prove(
+    schedules: Sequence[Schedule],
+    modes: tuple[bool, ...],
+    uneven: bool,
+    orders: int,
+    seed: int,
+    in_order: bool = False,
+) -> list[Play]:
     """`modes`: whether to run in place; one play for each."""
     extents = [check(schedule, any(modes), uneven) for schedule in schedules]
     group = Group(schedules)
     _check_sizes(group, extents)
     _check_flat(group)
-    values = _Values(barrier=schedules[0].collective == "barrier")
+    values = _Values(schedules[0].collective, in_order)
     return [_play(group, values, in_place, orders, seed) for in_place in modes]
 
 
@@ -230,20 +242,25 @@ def _check_flat(group: Group) -> None:
 class _Values:
     """Expressions by number, 0 for no value. Equal expressions get equal numbers."""
 
-    def __init__(self, barrier: bool) -> None:
+    def __init__(self, name: str, in_order: bool) -> None:
+        contract = collective(name)
+        self.in_order = in_order or contract.prefixes
+        self._has_final = not contract.prefixes
         self._numbers: dict[object, int] = {}
         self._blocks: list[int] = [-1]  # which block of the contributions a value is made of
         self._ranks: list[int] = [0]  # whose contributions, one bit a rank
-        self._once = not barrier
+        self._ordered: list[bool] = [True]  # whether it combines a run of ranks, one after the other
+        self._once = name != "barrier"
 
     def leaf(self, rank: int, block: int) -> int:
-        return self._number(("leaf", rank, block), block, 1 << rank)
+        return self._number(("leaf", rank, block), block, 1 << rank, True)
 
-    def _number(self, key: object, block: int, ranks: int) -> int:
+    def _number(self, key: object, block: int, ranks: int, ordered: bool) -> int:
         number = self._numbers.setdefault(key, len(self._blocks))
         if number == len(self._blocks):
             self._blocks.append(block)
             self._ranks.append(ranks)
+            self._ordered.append(ordered)
         return number
 
     def reduced(self, operands: tuple[int, ...]) -> int | str:
@@ -251,24 +268,30 @@ class _Values:
         known = self._numbers.get(operands)
         if known is not None:
             return known
-        block, ranks = self._blocks[operands[0]], 0
+        block, ranks, ordered = self._blocks[operands[0]], 0, True
         for operand in operands:
             if self._blocks[operand] != block:
                 return f"mixes contributions to block {block} with contributions to block {self._blocks[operand]}"
             again = ranks & self._ranks[operand]
             if again and self._once:
                 return f"counts rank {again.bit_length() - 1} twice"
+            follows = ranks == 0 or self._ranks[operand] & -self._ranks[operand] == 1 << ranks.bit_length()
+            ordered = ordered and follows and self._ordered[operand]
             ranks |= self._ranks[operand]
-        return self._number(operands, block, ranks)
+        return self._number(operands, block, ranks, ordered)
 
-    def complete(self, value: int, size: int) -> bool:
-        return self._ranks[value] == (1 << size) - 1
+    def is_final(self, value: int, size: int) -> bool:
+        return self._has_final and self._ranks[value] == (1 << size) - 1
+
+    def is_ordered(self, value: int) -> bool:
+        return self._ordered[value]
 
     def missing(self, value: int, size: int) -> list[int]:
         return [r for r in range(size) if not self._ranks[value] >> r & 1]
 
-    def is_total(self, value: int, block: int, size: int) -> bool:
-        return self._blocks[value] == block and self.complete(value, size)
+    def is_total(self, value: int, block: int, ranks: int) -> bool:
+        """Whether it holds what ranks 0 to `ranks` - 1 bring."""
+        return self._blocks[value] == block and self._ranks[value] == (1 << ranks) - 1
 
     def text(self, value: int) -> str:
         if value == 0:
@@ -288,7 +311,7 @@ class _Memory:
             given = buffer < SCRATCH and contract.initial(buffer, schedule.rank, schedule.root)
             leaves = [values.leaf(schedule.rank, b) if given else 0 for b in range(blocks)]
             self.values.append(leaves)
-            self.unread.append(bytearray([given]) * blocks)
+            self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
         if in_place:
             self.values[OUT] = self.values[IN]
             self.unread[OUT] = self.unread[IN]
@@ -337,9 +360,10 @@ def _run(play: Play, values: _Values, in_place: bool, random: Random | None) -> 
                 value = values.reduced(block)
                 if isinstance(value, str):
                     group.fail(n, value)
-                if values.complete(value, size) != step.final:
+                if values.is_final(value, size) != step.final:
                     missing = values.missing(value, size)
-                    group.fail(n, f"is final, yet lacks ranks {missing}" if missing else "is complete, yet not final")
+                    lacks = f"lacks ranks {missing}" if missing else "its result is a prefix"
+                    group.fail(n, f"is final, yet {lacks}" if step.final else "is complete, yet not final")
                 new.append(value)
             write(n, step.dst, new)
     _check_end(group, values, memories)
@@ -365,9 +389,15 @@ def _check_end(group: Group, values: _Values, memories: Sequence[_Memory]) -> No
                     what = f"{values.text(value)} instead of block {wanted.block} of rank {wanted.rank}"
                     _fail_at_end(schedule, chunk, f"{chunk_text(chunk)} ends with {what}")
                 continue
-            if not values.is_total(value, wanted.block, size):
-                what = f"{values.text(value)} instead of block {wanted.block} of all ranks"
+            ranks = wanted.ranks if isinstance(wanted, Prefix) else size
+            if not values.is_total(value, wanted.block, ranks):
+                whose = "all ranks" if ranks == size else f"ranks 0 to {ranks - 1}"
+                what = f"{values.text(value)} instead of block {wanted.block} of {whose}"
                 _fail_at_end(schedule, chunk, f"{chunk_text(chunk)} ends with {what}")
+            if values.in_order and not values.is_ordered(value):
+                _fail_at_end(schedule, chunk, f"{chunk_text(chunk)} is not reduced in the order of ranks")
+            if isinstance(wanted, Prefix):
+                continue
             other, rank = computed.setdefault(wanted.block, (value, schedule.rank))
             if other != value and contract.name != "barrier":
                 why = f"is reduced in another order of operands than on rank {rank}, so that its bits may differ"

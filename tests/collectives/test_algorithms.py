@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from collectives.algorithms import algorithm, algorithms, get, registry, schedule
 from collectives.schedule import Algorithm, Builder, Schedule, VerificationError, verify
 from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.form import Send
 from collectives.schedule.layout import Layout
 from collectives.schedule.verify import Cost, sample_layouts
 
@@ -52,7 +53,9 @@ def test_all_that_were_promised_are_there() -> None:
     assert there["reduce_scatter"] >= {"ring", "circulant", "direct"}
     assert there["allgather"] >= {"ring", "circulant", "direct"}
     assert there["broadcast"] >= {"binomial", "scatter_allgather", "direct"}
-    assert there["reduce"] >= {"binomial", "direct"}
+    assert there["reduce"] >= {"binomial", "binomial_in_order", "direct"}
+    assert there["scan"] >= {"recursive_doubling", "chain", "direct", "hierarchical_doubling"}
+    assert there["exscan"] == there["scan"]
     assert there["gather"] >= {"binomial", "linear"}
     assert there["scatter"] >= {"binomial", "linear"}
     assert there["alltoall"] >= {"bruck", "pairwise", "direct"}
@@ -146,8 +149,22 @@ def test_those_said_to_need_equal_blocks_do(a: Algorithm) -> None:
         verify(replace(a, uneven=True), range(2, 9))
 
 
+@pytest.mark.parametrize(
+    "a", [a for a in EVERY if a.contract.reduces and a.collective != "barrier" and not a.in_order], ids=str
+)
+def test_those_not_said_to_be_in_order_are_not(a: Algorithm) -> None:
+    with pytest.raises(VerificationError, match="not reduced in the order of ranks"):
+        verify(replace(a, in_order=True), range(2, 12), orders=0)
+
+
+def test_every_reduction_has_one_in_order() -> None:
+    for name, contract in COLLECTIVES.items():
+        if contract.reduces and name != "barrier":
+            assert any(a.in_order and a.uneven for a in algorithms(name)), name
+
+
 def test_v_variants_have_algorithms() -> None:
-    for name in ("allgather", "gather", "scatter", "alltoall"):
+    for name in ("allgather", "gather", "scatter", "alltoall", "reduce_scatter"):
         assert algorithms(name, uneven=True)
     assert get("alltoall", "bruck") not in algorithms("alltoall", uneven=True)
 
@@ -204,6 +221,29 @@ def test_direct_costs() -> None:
     assert all((c.rounds, c.blocks) == (2, 2 * (p - 1)) for p, c in costs("allreduce", "two_shot"))
     assert all((c.rounds, c.blocks) == (2, p - 1) for p, c in costs("allreduce", "star"))
     assert all((c.rounds, c.blocks) == (1, p - 1) for p, c in costs("reduce_scatter", "direct"))
+
+
+def test_scan_costs() -> None:
+    for p, c in costs("scan", "recursive_doubling"):
+        assert (c.rounds, c.blocks) == (rounds(p), rounds(p)) and c.scratch <= 2
+    for p, c in costs("exscan", "recursive_doubling", range(3, 20)):
+        assert (c.rounds, c.blocks) == (1 + rounds(p - 1), 1 + rounds(p - 1)) and c.scratch <= 3
+    for name in ("scan", "exscan"):
+        assert all((c.rounds, c.blocks) == (p - 1, 1) for p, c in costs(name, "chain"))
+        assert all((c.rounds, c.blocks) == (1, p - 1) for p, c in costs(name, "direct"))
+    for p, c in costs("reduce", "binomial_in_order"):
+        assert c.rounds <= rounds(p) and c.blocks == 1
+    assert all((c.rounds, c.blocks, c.scratch) == (1, p - 1, p - 1) for p, c in costs("reduce_scatter", "pairwise"))
+
+
+def test_hierarchical_scans_cross_hosts_seldom() -> None:
+    """Of four hosts with three ranks each, numbered host by host, only one rank a host sends elsewhere."""
+    layout = Layout.of(rank // 3 for rank in range(12))
+    for name in ("scan", "exscan"):
+        for rank in range(12):
+            steps = get(name, "hierarchical_doubling")(rank, 12, layout=layout).steps
+            leaving = [p for s in steps if isinstance(s, Send) for p in s.peers if p // 3 != rank // 3]
+            assert len(leaving) <= (3 if rank % 3 == 2 else 0)
 
 
 def test_logarithmic_costs() -> None:
@@ -275,8 +315,10 @@ def test_bad_names_are_refused(name: str) -> None:
 
 
 def test_claims_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="never works in place; allreduce, reduce do"):
+    with pytest.raises(ValueError, match="never works in place; allreduce, reduce, scan, exscan do"):
         algorithm("allgather", in_place=True)(two_ranks)
+    with pytest.raises(ValueError, match="allgather reduces nothing, in whatever order"):
+        algorithm("allgather", in_order=True)(two_ranks)
     with pytest.raises(ValueError, match="there is no collective 'allsum'; there are allgather, "):
         algorithm("allsum")(two_ranks)
 

@@ -1,0 +1,54 @@
+"""Reductions in the order of ranks, for functions that are not commutative, and with few messages under way.
+
+R. Thakur, R. Rabenseifner, W. Gropp (2005).
+"""
+
+from __future__ import annotations
+
+from collectives.algorithms.binomial import node
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Chunk, Operand, Schedule
+
+
+@algorithm("reduce", in_place=True, uneven=True, in_order=True)
+def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
+    """As binomial to rank 0, whose subtrees are runs of ranks, and from there to the root.
+
+    Rounds ceil(log2 p), and 1 more unless the root is rank 0; a rank sends n; any size.
+    ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more.
+    """
+    b = Builder("reduce", "binomial_in_order", rank, size, grid=(1, 1), root=root)
+    place = node(rank, size, 0)
+    mine = b.inp()
+    if size == 1:
+        b.copy(b.out(), mine)
+    if place.children:
+        mine = b.out() if rank == root == 0 else b.like(b.inp())
+        b.reduce(mine, b.inp(), *(child.rank for child in place.children), final=rank == 0)
+    if place.parent is not None:
+        b.send(place.parent, mine)
+    if root != 0 and rank == 0:
+        b.send(root, mine)
+    elif root != 0 and rank == root:
+        b.recv(0, b.out())
+    return b.build()
+
+
+@algorithm("reduce_scatter", uneven=True, in_order=True)
+def pairwise(rank: int, size: int) -> Schedule:
+    """In round d a rank sends to the one d further on and receives from the one d before; then it reduces all at once.
+
+    Rounds p-1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma).
+    """
+    b = Builder("reduce_scatter", "pairwise", rank, size, grid=(size, 1))
+    if size == 1:
+        b.copy(b.out(), b.inp())
+        return b.build()
+    operands: list[Operand] = [b.inp(rank)] * size
+    for d in range(1, size):
+        got: Chunk = b.like(b.out())
+        b.send((rank + d) % size, b.inp((rank + d) % size))
+        b.recv((rank - d) % size, got)
+        operands[(rank - d) % size] = got
+    b.reduce(b.out(), *operands, final=True)
+    return b.build()

@@ -1,0 +1,245 @@
+"""Prefixes: rank r gets what ranks 0 to r bring, reduced, or for exscan what those before it bring.
+
+Operands are combined in the order of ranks, so these are right for every associative reduction.
+W. D. Hillis, G. L. Steele, "Data parallel algorithms", CACM 29(12), 1986; P. Sanders, J. L. Träff, "Parallel prefix
+(scan) algorithms for MPI", EuroPVM/MPI 2006.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+
+from collectives.algorithms.registry import algorithm
+from collectives.schedule.form import Builder, Chunk, Schedule
+from collectives.schedule.layout import Layout
+
+
+def _inclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chunk | None = None) -> Chunk:
+    """The prefix of `mine` up to this rank, number `at` of `team`; where it is: `into` unless this is the first rank.
+
+    In round k everyone sends all it has to the rank 2^k further on, which puts it before its own.
+    """
+    spare = cycle(b.like(b.inp()) for _ in range(2))  # what is being sent is not what is written
+    d = 1
+    while d < len(team):
+        if at + d < len(team):
+            b.send(team[at + d], mine)
+        if at >= d:
+            result = into if into is not None and at < 2 * d else next(spare)
+            b.reduce(result, team[at - d], mine)
+            mine = result
+        d *= 2
+    return mine
+
+
+def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chunk | None = None) -> Chunk | None:
+    """The prefix of `mine` before this rank: each takes its neighbour's, and all but the first go on from there."""
+    if at + 1 < len(team):
+        b.send(team[at + 1], mine)
+    if at == 0:
+        return None
+    before = into if at == 1 and into is not None else b.like(b.inp())
+    b.recv(team[at - 1], before)
+    return _inclusive(b, team[1:], at - 1, before, into)
+
+
+@algorithm("scan", in_place=True, uneven=True, in_order=True)
+def recursive_doubling(rank: int, size: int) -> Schedule:
+    """In round k a rank sends all it has to the rank 2^k further on.
+
+    Rounds ceil(log2 p); a rank sends at most n ceil(log2 p); any size. ceil(log2 p) (alpha + n beta + n gamma).
+    """
+    b = Builder("scan", "recursive_doubling", rank, size, grid=(1, 1))
+    b.copy(b.out(), _inclusive(b, range(size), rank, b.inp(), b.out()))
+    return b.build()
+
+
+@algorithm("exscan", name="recursive_doubling", in_place=True, uneven=True, in_order=True)
+def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
+    """Everyone passes its data to the next rank; then as scan, without rank 0.
+
+    Rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2 (p-1))); any size.
+    (1 + ceil(log2 (p-1))) (alpha + n beta) + ceil(log2 (p-1)) n gamma.
+    """
+    b = Builder("exscan", "recursive_doubling", rank, size, grid=(1, 1))
+    _exclusive(b, range(size), rank, b.inp(), b.out())
+    return b.build()
+
+
+@algorithm("scan", in_place=True, uneven=True, in_order=True)
+def chain(rank: int, size: int) -> Schedule:
+    """Each rank puts what its left neighbour has before its own, and passes it on, piece by piece.
+
+    Rounds p-1, which overlap for long arrays; a rank sends n; any size. (p-1) alpha + n (beta + gamma).
+    """
+    b = Builder("scan", "chain", rank, size, grid=(1, 1))
+    if rank == 0:
+        b.copy(b.out(), b.inp())
+    else:
+        b.reduce(b.out(), rank - 1, b.inp())
+    if rank + 1 < size:
+        b.send(rank + 1, b.out())
+    return b.build()
+
+
+@algorithm("exscan", name="chain", in_place=True, uneven=True, in_order=True)
+def chain_exscan(rank: int, size: int) -> Schedule:
+    """Each rank gets what those before it bring from its left neighbour, and passes it on with its own behind.
+
+    Rounds p-1, which overlap for long arrays; a rank sends n; any size. (p-1) alpha + n (beta + gamma).
+    """
+    b = Builder("exscan", "chain", rank, size, grid=(1, 1))
+    if rank == 0:
+        if size > 1:
+            b.send(1, b.inp())
+        return b.build()
+    if rank + 1 == size:
+        b.recv(rank - 1, b.out())
+        return b.build()
+    before, through = b.like(b.inp()), b.like(b.inp())
+    b.recv(rank - 1, before)
+    b.reduce(through, before, b.inp())
+    b.send(rank + 1, through)
+    b.copy(b.out(), before)
+    return b.build()
+
+
+def _after(rank: int, size: int) -> list[int]:
+    return list(range(rank + 1, size))
+
+
+@algorithm("scan", in_place=True, uneven=True, in_order=True)
+def direct(rank: int, size: int) -> Schedule:
+    """Everyone sends its data to all ranks after it, which reduce all they get at once.
+
+    Rounds 1; a rank sends at most n(p-1), written once where peers share memory; any size.
+    alpha + n(p-1) (beta + gamma).
+    """
+    b = Builder("scan", "direct", rank, size, grid=(1, 1))
+    if rank + 1 < size:
+        b.send(_after(rank, size), b.inp())
+    if size > 1:
+        b.flat(b.inp(), b.inp())
+    if rank == 0:
+        b.copy(b.out(), b.inp())
+    else:
+        b.reduce(b.out(), *range(rank), b.inp())
+    return b.build()
+
+
+@algorithm("exscan", name="direct", in_place=True, uneven=True, in_order=True)
+def direct_exscan(rank: int, size: int) -> Schedule:
+    """Everyone sends its data to all ranks after it, which reduce all they get at once.
+
+    Rounds 1; a rank sends at most n(p-1), written once where peers share memory; any size.
+    alpha + n(p-1) (beta + gamma).
+    """
+    b = Builder("exscan", "direct", rank, size, grid=(1, 1))
+    if rank + 1 < size:
+        b.send(_after(rank, size), b.inp())
+    if size > 1:
+        b.flat(b.inp(), b.inp())
+    if rank == 1:
+        b.recv(0, b.out())
+    elif rank > 1:
+        b.reduce(b.out(), *range(rank))
+    return b.build()
+
+
+# --- hosts
+
+
+def _runs(layout: Layout) -> list[list[int]]:
+    """Ranks that follow each other on one host, together: a prefix goes from one such run to the next."""
+    runs: list[list[int]] = []
+    for rank, host in enumerate(layout.hosts):
+        if runs and layout.hosts[runs[-1][-1]] == host:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return runs
+
+
+def _place(rank: int, layout: Layout) -> tuple[list[int], list[int], int]:
+    """The run of a rank, the last ranks of all runs, and the number of its own."""
+    runs = _runs(layout)
+    number = next(i for i, run in enumerate(runs) if rank in run)
+    return runs[number], [run[-1] for run in runs], number
+
+
+def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number: int, mine: Chunk) -> int | Chunk:
+    """What all runs before this one bring: the run's last rank finds out, from `mine`, and sends it to the others."""
+    if rank != run[-1]:
+        return run[-1]
+    before = _exclusive(b, lasts, number, mine)
+    assert before is not None
+    if len(run) > 1:
+        b.send(run[:-1], before)
+    return before
+
+
+@algorithm("scan", hosts=True, in_place=True, uneven=True, in_order=True)
+def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
+    """Ranks that follow each other on a host do it among themselves; the last ones of hosts then do it among hosts.
+
+    For ranks that are numbered host by host. Rounds 2 + ceil(log2 l) + ceil(log2 (h-1)), of which 1 + ceil(log2 (h-1))
+    between hosts; a rank sends at most n (2 + ceil(log2 (h-1))), one a host; any size.
+    (1 + ceil(log2 (h-1))) (alpha + n beta).
+    """
+    b = Builder("scan", "hierarchical_doubling", rank, size, grid=(1, 1))
+    run, lasts, number = _place(rank, layout)
+    at = run.index(rank)
+    if number == 0:
+        mine = _inclusive(b, run, at, b.inp(), b.out())
+        if rank == run[-1] and len(lasts) > 1:
+            _exclusive(b, lasts, 0, mine)
+        b.copy(b.out(), mine)
+        return b.build()
+    mine = _inclusive(b, run, at, b.inp())
+    b.reduce(b.out(), _from_before(b, run, rank, lasts, number, mine), mine)
+    return b.build()
+
+
+@algorithm("exscan", name="hierarchical_doubling", hosts=True, in_place=True, uneven=True, in_order=True)
+def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedule:
+    """As scan, but that within a host each rank passes what it has found to the next.
+
+    Rounds 3 + ceil(log2 l) + ceil(log2 (h-1)), of which 1 + ceil(log2 (h-1)) between hosts; a rank sends at most
+    n (2 + ceil(log2 (h-1))), one a host; any size. (1 + ceil(log2 (h-1))) (alpha + n beta).
+    """
+    b = Builder("exscan", "hierarchical_doubling", rank, size, grid=(1, 1))
+    run, lasts, number = _place(rank, layout)
+    at = run.index(rank)
+    into = b.out() if number == 0 else None
+    mine = b.inp()
+    if number + 1 == len(lasts):
+        beside = _exclusive(b, run, at, mine, into)  # what all of them bring nobody needs
+    else:
+        mine = _inclusive(b, run, at, mine)
+        beside = _passed_on(b, run, at, mine, into)
+    if number == 0:
+        if rank == run[-1]:
+            _exclusive(b, lasts, 0, mine)
+        if beside is not None:
+            b.copy(b.out(), beside)
+        return b.build()
+    before = _from_before(b, run, rank, lasts, number, mine)
+    if beside is not None:
+        b.reduce(b.out(), before, beside)
+    elif isinstance(before, Chunk):
+        b.copy(b.out(), before)
+    else:
+        b.recv(before, b.out())
+    return b.build()
+
+
+def _passed_on(b: Builder, run: list[int], at: int, mine: Chunk, into: Chunk | None) -> Chunk | None:
+    """What the rank before has found for itself, while this one's goes to the next."""
+    if at + 1 < len(run):
+        b.send(run[at + 1], mine)
+    if at == 0:
+        return None
+    beside = into or b.like(b.inp())
+    b.recv(run[at - 1], beside)
+    return beside
