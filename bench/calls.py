@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from bench.traces import buckets
 from bench.values import Array, touched
 from collectives import Communicator
 from collectives.arrays import dtype_of
+
+_WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "allgather", "alltoall")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Arrays:
             return touched(comm.empty(shape, dtype) if shared else np.empty(shape, dtype))
 
         inp = array(case.elements_in, case.collective == "scatter")
-        given = needs_out and case.collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall")
+        given = needs_out and case.collective in _WITH_OUT
         out = array(case.elements_out, case.collective == "allgather") if given else inp[:0]
         return Arrays(inp, out, shared)
 
@@ -100,6 +102,10 @@ def _call(comm: Communicator, case: Case, x: Array, out: Array) -> Callable[[], 
             return lambda: comm.allreduce(x, op, out=out, algorithm=algorithm)
         case "reduce_scatter":
             return lambda: comm.reduce_scatter(x, op, out=out, algorithm=algorithm)
+        case "scan":
+            return lambda: comm.scan(x, op, out=out, algorithm=algorithm)
+        case "exscan":
+            return lambda: comm.exscan(x, op, out=out, algorithm=algorithm)
         case "reduce":
             target = out if comm.rank == root else None
             return lambda: comm.reduce(x, op, root, out=target, algorithm=algorithm)

@@ -57,6 +57,8 @@ _KINDS: Final = (
     Kind("alltoall", False, False, True, _OUT, _all_but_mine),
     Kind("gather", False, True, True, _OUT, _all_but_mine),
     Kind("scatter", False, True, True, _OUT, _all_but_mine),
+    Kind("scan", True, False, False, _BOTH, _once),
+    Kind("exscan", True, False, False, _BOTH, _once),
     Kind("barrier", False, False, False, _OUT, lambda _n: 0.0),
 )
 KINDS: Final = {kind.name: kind for kind in _KINDS}

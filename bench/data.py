@@ -35,6 +35,8 @@ class Data:
 
     @property
     def receives(self) -> bool:
+        if self.case.collective == "exscan":
+            return self.rank > 0
         return self.case.collective not in ("reduce", "gather") or self.rank == self.case.root
 
     def fill(self, array: Array) -> None:
@@ -73,6 +75,10 @@ class Data:
         match self.case.collective:
             case "allreduce" | "reduce":
                 yield 0, count, data.total(), 0
+            case "scan":
+                yield 0, count, data.total(self.rank + 1), 0
+            case "exscan":
+                yield 0, count, data.total(self.rank), 0
             case "reduce_scatter":
                 yield 0, count, data.total(), self.rank * count
             case "broadcast":

@@ -40,8 +40,8 @@ class Values:
             return self._completing()
         return self._random(rank)
 
-    def total(self) -> Array:
-        """What the reduction of all ranks' inputs repeats."""
+    def total(self, ranks: int | None = None) -> Array:
+        """What the reduction of all ranks' inputs repeats, or that of the first `ranks`, at least one."""
         if self.op == "avg":
             whole = self.table(0).astype(np.complex128)
             for rank in range(1, self.ranks):
@@ -51,7 +51,7 @@ class Values:
         result = self.table(0)
         if self.op in _LOGICAL:
             result = result.astype(bool)
-        for rank in range(1, self.ranks):
+        for rank in range(1, self.ranks if ranks is None else ranks):
             result = _COMBINE[self.op](result, self.table(rank)).astype(result.dtype)
         return result.astype(self.dtype)
 

@@ -17,7 +17,10 @@ from collectives.algorithms import algorithm as algorithm
 from collectives.communicator import Communicator as Communicator
 from collectives.init import init as init
 from collectives.init import library_version as _library_version
+from collectives.op import Op as Op
+from collectives.plan import Plan as Plan
 from collectives.schedule.verify import verify as verify
+from collectives.status import Status as Status
 from collectives.work import Work as Work
 from native.errors import Aborted as Aborted
 from native.errors import AuthError as AuthError
@@ -42,10 +45,13 @@ __all__ = [
     "Communicator",
     "ConfigMismatch",
     "DesyncError",
+    "Op",
     "OpTimeout",
     "PeerLost",
+    "Plan",
     "QuorumLost",
     "StaleEpoch",
+    "Status",
     "Store",
     "StoreError",
     "TransportUnavailable",

@@ -223,6 +223,13 @@ def check_rows(x: Array, size: int, collective: str) -> int:
     return int(x.shape[0]) // size
 
 
+def with_rows(x: Array, collective: str) -> Array:
+    """`x`, which must have a first axis. Raises ValueError."""
+    if x.ndim == 0:
+        raise ValueError(f"{collective} divides or joins along the first axis, but x is 0-d")
+    return x
+
+
 def _view(x: Any, name: str) -> Array:
     """`x` as a plain NumPy array over the same memory."""
     if type(x) is np.ndarray:

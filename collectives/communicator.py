@@ -19,21 +19,24 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.arrays import Array, Dtype, check_number, check_shape, dtype_of
-from collectives.calls import Deadline
+from collectives.calls import Deadline, one_byte
 from collectives.explaining import explain
 from collectives.family import Origin, separate
-from collectives.fusion import BUCKET
 from collectives.links import Linked
-from collectives.repeated import long_way, repeated, repeated_methods
+from collectives.message_calls import MessageCalls
+from collectives.movements import Movements
+from collectives.plans import Plans
+from collectives.point_to_point import PointToPoint
+from collectives.reductions import Reductions
+from collectives.repeated import install
 from collectives.runner import Runner
 from collectives.schedule.table import Table
-from collectives.work import Work
-from native._engine import Group, Plan
+from native._engine import Group, Repeating
 
 Seconds: TypeAlias = "float | None"
 
 
-class Communicator:
+class Communicator(Reductions, Movements, PointToPoint, Plans, Repeating):
     """A group of ranks. Made by `collectives.init`, `split` and `dup`; close it, or use it in a `with` statement.
 
     Every rank of the group makes the same calls in the same order. `x` may be a NumPy array (bfloat16 is
@@ -42,11 +45,13 @@ class Communicator:
     Results are new NumPy arrays (CuPy's for CuPy's) where `out` is None.
 
     op: sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max
-    for all but complex ones, those with b and l for integers and bool.
+    for all but complex ones, those with b and l for integers and bool. Or a function of two arrays, see
+    `collectives.Op`; it runs in the calling thread, so that the `_async` twin returns when the call is complete.
 
     `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name that `explain`
     lists, the same on every rank. Each call has an `_async` twin, which returns a `Work` and runs in the
-    background; those that have to agree on lengths first (scatter, and names ending in v) wait for that.
+    background; those that have to agree on lengths first (scatter, and allgatherv, gatherv, scatterv, alltoallv) wait
+    for that. Each has a `_plan` twin, which returns a `Plan`: the call made ready for the same arrays every time.
 
     Errors of every call: TypeError, ValueError (see above), PeerLost, OpTimeout, DesyncError (ranks called
     different things), Aborted (closed meanwhile), RuntimeError (two threads at once: give each its own by `dup`).
@@ -65,12 +70,13 @@ class Communicator:
             linked.group, rank, linked.situation, linked.layout, name, timeout, partial(_memory, linked.group)
         )
         self._calls: Final = self._runner.calls
-        self._byte: Final = _bytes()
-        for method, (function, form) in _REPEATED.items():
-            # Hides the method, which documents it, with what does the same sooner.
-            way = long_way(self, function, self._runner.gate.refuse)
-            given = self._byte if method == "barrier" else None
-            self.__dict__[method] = self._runner.repeater(method, way, form, given)
+        self._byte: Final = one_byte()
+        self._reductions: Final = self._runner.reductions
+        self._messages: Final = MessageCalls(self._calls)
+        self._repeaters = tuple(
+            self._runner.repeater(method, form, self._byte if method == "barrier" else None)
+            for method, form in _REPEATED
+        )
         self._shut: Final = weakref.finalize(self, _shut, linked, closing, os.getpid())
 
     # --- what it is
@@ -208,245 +214,8 @@ class Communicator:
     ) -> None:
         self.close()
 
-    # --- one array in, one out
 
-    @repeated("x")
-    def allreduce(
-        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Any:
-        """The reduction of every rank's `x`, of the same shape and dtype everywhere; the same bits on every rank.
-
-        `out`: an array of x's shape and dtype to write to, which may be `x` itself. Returns `out`, or a new array.
-        """
-        return self._runner.remembered(self._calls.allreduce, x, out, timeout, op, algorithm)
-
-    def allreduce_plan(
-        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Plan:
-        """`allreduce` of these arrays made ready: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time.
-
-        `x` and `out` are C-contiguous NumPy arrays, which the plan reads and writes, as they then are, at every
-        call; out=None makes one, `plan.out`. A call returns `out` and costs next to nothing beside the operation.
-        Every rank calls its plan at the same place in its order of calls. Nothing is sent before.
-        """
-        return self._runner.plan(x, out, timeout, op, algorithm)
-
-    def allreduce_async(
-        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Work[Any]:
-        """`allreduce` in the background."""
-        return self._runner.start(self._calls.allreduce, x, out, timeout, op, algorithm)
-
-    def allreduce_many(
-        self,
-        arrays: Sequence[Any],
-        op: str = "sum",
-        *,
-        out: Sequence[Any] | None = None,
-        bucket_bytes: int = BUCKET,
-        algorithm: str = "auto",
-        timeout: Seconds = None,
-    ) -> list[Any]:
-        """`allreduce` of each of these arrays, of any shapes and dtypes, the same lists on every rank.
-
-        Small arrays of one dtype travel together, up to `bucket_bytes` of them at a time. `out`: a list of arrays
-        to write to, `arrays` itself to work in place; no array may share memory with another one's result.
-        Returns the results as a list. ValueError and TypeError say which array is wrong, before anything is
-        sent; DesyncError where lists, or `bucket_bytes`, differ between ranks.
-        """
-        return self._runner.run_many(arrays, out, timeout, op, bucket_bytes, algorithm)
-
-    def allreduce_many_async(
-        self,
-        arrays: Sequence[Any],
-        op: str = "sum",
-        *,
-        out: Sequence[Any] | None = None,
-        bucket_bytes: int = BUCKET,
-        algorithm: str = "auto",
-        timeout: Seconds = None,
-    ) -> Work[list[Any]]:
-        """`allreduce_many` in the background. Small arrays have been read when it returns."""
-        return self._runner.start_many(arrays, out, timeout, op, bucket_bytes, algorithm)
-
-    @repeated("x")
-    def reduce(
-        self,
-        x: Any,
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: Any = None,
-        algorithm: str = "auto",
-        timeout: Seconds = None,
-    ) -> Any:
-        """The reduction of every rank's `x` on `root`, as `allreduce` gives it; None elsewhere.
-
-        `out` is written on the root only.
-        """
-        return self._runner.remembered(self._calls.reduce, x, out, timeout, op, root, algorithm)
-
-    def reduce_async(
-        self,
-        x: Any,
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: Any = None,
-        algorithm: str = "auto",
-        timeout: Seconds = None,
-    ) -> Work[Any]:
-        """`reduce` in the background."""
-        return self._runner.start(self._calls.reduce, x, out, timeout, op, root, algorithm)
-
-    @repeated("x")
-    def reduce_scatter(
-        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Any:
-        """This rank's block of the reduction: rows [rank * n, (rank + 1) * n) of it, n = x.shape[0] / size.
-
-        ValueError where `size` does not divide `x.shape[0]`. `out` has shape (n, *x.shape[1:]).
-        """
-        return self._runner.remembered(self._calls.reduce_scatter, x, out, timeout, op, algorithm)
-
-    def reduce_scatter_async(
-        self, x: Any, op: str = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Work[Any]:
-        """`reduce_scatter` in the background."""
-        return self._runner.start(self._calls.reduce_scatter, x, out, timeout, op, algorithm)
-
-    @repeated("x")
-    def broadcast(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Overwrite `x`, of the same shape and dtype everywhere, with the root's. Returns `x`."""
-        return self._runner.remembered(self._calls.broadcast, x, None, timeout, root, algorithm)
-
-    def broadcast_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`broadcast` in the background."""
-        return self._runner.start(self._calls.broadcast, x, None, timeout, root, algorithm)
-
-    @repeated("x")
-    def allgather(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Every rank's `x`, of the same shape everywhere, stacked: shape (size, *x.shape)."""
-        return self._runner.remembered(self._calls.allgather, x, out, timeout, algorithm)
-
-    def allgather_async(
-        self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Work[Any]:
-        """`allgather` in the background."""
-        return self._runner.start(self._calls.allgather, x, out, timeout, algorithm)
-
-    def allgatherv(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Every rank's `x`, joined on the first axis in rank order; only x.shape[0] may differ between ranks.
-
-        DesyncError on every rank where dtypes or the other extents differ.
-        """
-        return self._runner.run(self._calls.allgatherv, x, algorithm, timeout)
-
-    def allgatherv_async(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`allgatherv` in the background, once every rank has called it."""
-        return self._runner.start(self._calls.allgatherv, x, algorithm, timeout)
-
-    @repeated("x")
-    def gather(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Every rank's `x`, stacked, on `root`: shape (size, *x.shape); None elsewhere."""
-        return self._runner.remembered(self._calls.gather, x, None, timeout, root, algorithm)
-
-    def gather_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`gather` in the background."""
-        return self._runner.start(self._calls.gather, x, None, timeout, root, algorithm)
-
-    def gatherv(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """As `allgatherv`, on `root` only; None elsewhere."""
-        return self._runner.run(self._calls.gatherv, x, root, algorithm, timeout)
-
-    def gatherv_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`gatherv` in the background, once every rank has called it."""
-        return self._runner.start(self._calls.gatherv, x, root, algorithm, timeout)
-
-    def scatter(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """The root's x[rank], where its `x` has shape (size, ...). Others pass None; shape and dtype travel.
-
-        Where the root's `x` will not do it raises ValueError or TypeError, and the other ranks Aborted.
-        """
-        return self._runner.run(self._calls.scatter, x, root, algorithm, timeout)
-
-    def scatter_async(
-        self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Work[Any]:
-        """`scatter` in the background, once the root has called it."""
-        return self._runner.start(self._calls.scatter, x, root, algorithm, timeout)
-
-    def scatterv(
-        self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Any:
-        """This rank's rows of the root's `x`: the first counts[0] rows go to rank 0, the next counts[1] to rank 1, ...
-
-        Others pass None. Errors as of `scatter`; ValueError where `counts` do not add up to x.shape[0].
-        """
-        return self._runner.run(self._calls.scatterv, x, counts, root, algorithm, timeout)
-
-    def scatterv_async(
-        self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
-    ) -> Work[Any]:
-        """`scatterv` in the background, once the root has called it."""
-        return self._runner.start(self._calls.scatterv, x, counts, root, algorithm, timeout)
-
-    @repeated("x")
-    def alltoall(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Block i of `x` goes to rank i, blocks being x.shape[0] / size rows; those received, in rank order.
-
-        ValueError where `size` does not divide `x.shape[0]`.
-        """
-        return self._runner.remembered(self._calls.alltoall, x, out, timeout, algorithm)
-
-    def alltoall_async(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`alltoall` in the background."""
-        return self._runner.start(self._calls.alltoall, x, out, timeout, algorithm)
-
-    def alltoallv(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """counts[i] rows of `x` go to rank i; the rows received, in rank order.
-
-        ValueError where `counts` do not add up to x.shape[0]; DesyncError as of `allgatherv`.
-        """
-        return self._runner.run(self._calls.alltoallv, x, counts, algorithm, timeout)
-
-    def alltoallv_async(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`alltoallv` in the background, once every rank has called it."""
-        return self._runner.start(self._calls.alltoallv, x, counts, algorithm, timeout)
-
-    @repeated(None)
-    def barrier(self, *, algorithm: str = "auto", timeout: Seconds = None) -> None:
-        """Return when every rank has called it."""
-        self._runner.remembered(self._calls.barrier, *self._byte, timeout, algorithm)
-
-    def barrier_async(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[None]:
-        """`barrier` in the background."""
-        return self._runner.start(self._calls.barrier, *_bytes(), timeout, algorithm)
-
-    @repeated("x")
-    def send(self, x: Any, dest: int, *, timeout: Seconds = None) -> None:
-        """Send `x` to rank `dest`, which calls `recv`. Returns when `x` may change; that may wait for `dest`.
-
-        Operations of a communicator run one after another, in the background too: of two ranks that exchange
-        arrays one has to receive first.
-        """
-        self._runner.remembered(self._calls.send, x, None, timeout, dest)
-
-    def send_async(self, x: Any, dest: int, *, timeout: Seconds = None) -> Work[None]:
-        """`send` in the background."""
-        return self._runner.start(self._calls.send, x, None, timeout, dest)
-
-    @repeated("out")
-    def recv(self, out: Any, source: int, *, timeout: Seconds = None) -> Any:
-        """Receive into `out` what rank `source` sends, of the same dtype and number of elements. Returns `out`."""
-        return self._runner.remembered(self._calls.recv, out, None, timeout, source)
-
-    def recv_async(self, out: Any, source: int, *, timeout: Seconds = None) -> Work[Any]:
-        """`recv` in the background."""
-        return self._runner.start(self._calls.recv, out, None, timeout, source)
-
-
-_REPEATED: Final = repeated_methods(Communicator)
+_REPEATED: Final = install(Communicator)
 
 
 def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
@@ -459,11 +228,6 @@ def _memory(group: Group, elements: int, dtype: Dtype) -> Array:
     """That many, in memory that peers on this host can read, if there are any."""
     memory = group.empty(elements * dtype.itemsize) if elements else None
     return np.empty(elements, dtype) if memory is None else memory.view(dtype)
-
-
-def _bytes() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """What a barrier carries."""
-    return np.zeros(1, np.uint8), np.zeros(1, np.uint8)
 
 
 def _nothing() -> None: ...

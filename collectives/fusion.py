@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from collectives.arrays import Array, Dtype, Target, check_number, in_place, output, reading, updating
-from collectives.calls import Call, Calls
+from collectives.call import Call
 from collectives.device import is_device_array
 from collectives.recycle import Recycler
+from collectives.reduction_calls import ReductionCalls
 
 BUCKET: Final = 25 << 20  # bytes
 # From this size on the copies to a bucket and back cost more than an operation of its own.
@@ -88,7 +89,7 @@ class Many(NamedTuple):
 class Fusion:
     """Makes such calls ready for one communicator; the caller sees to it that one thread at a time does."""
 
-    def __init__(self, calls: Calls, memory: Callable[[int, Dtype], Array]) -> None:
+    def __init__(self, calls: ReductionCalls, memory: Callable[[int, Dtype], Array]) -> None:
         """`memory` gives an array of so many elements, where it can be one that peers read directly."""
         self._calls: Final = calls
         self._memory: Final = memory
@@ -105,11 +106,13 @@ class Fusion:
         for part, free in zip(plan.parts, plan.free, strict=True):
             if len(part.members) == 1:
                 i = part.members[0]
-                call = self._calls.allreduce(hosts[i], targets[i].host, deadline.left, op, algorithm, plan.purpose)
+                call = self._calls.engine_allreduce(
+                    hosts[i], targets[i].host, deadline.left, op, algorithm, plan.purpose
+                )
                 steps.append(Step(call))
                 continue
             bucket = free.pop() if free else self._bucket(part, form, op, algorithm)
-            call = self._calls.allreduce(bucket.inp, bucket.out, deadline.left, op, algorithm, plan.purpose)
+            call = self._calls.engine_allreduce(bucket.inp, bucket.out, deadline.left, op, algorithm, plan.purpose)
             ins, outs = zip(*((hosts[i], targets[i].host) for i in part.members), strict=True)
             steps.append(Step(call, bucket, ins, outs, free))
         return Many(steps, targets)

@@ -14,7 +14,7 @@ from native.errors import Aborted, CollectiveError
 
 
 class Gate:
-    """`if not latch.acquire(): gate.refuse()` before each call, `latch.release()` after it."""
+    """`with gate:` around each call, which is `if not latch.acquire(): gate.refuse()` and `latch.release()`."""
 
     __slots__ = ("__weakref__", "_cause", "_pid", "latch", "name")
 
@@ -24,6 +24,13 @@ class Gate:
         self._cause: CollectiveError | None = None
         self._pid = os.getpid()
         _gates.add(self)
+
+    def __enter__(self) -> None:
+        if not self.latch.acquire():
+            self.refuse()
+
+    def __exit__(self, *_: object) -> None:
+        self.latch.release()
 
     def refuse(self) -> NoReturn:
         """Raise what keeps a call from being made."""

@@ -17,7 +17,7 @@ from collectives.arrays import NAMES, Dtype
 from collectives.schedule.algorithm import Algorithm, schedule_of
 from collectives.schedule.compile import RECV, SEND, CompiledStep, program
 from collectives.schedule.defaults import DEFAULTS
-from collectives.schedule.form import Schedule
+from collectives.schedule.form import IN, OUT, Schedule
 from collectives.schedule.layout import Layout
 from collectives.schedule.select import select
 from collectives.schedule.table import Row, Situation, Table
@@ -76,7 +76,7 @@ class Preparer:
         self.layout: Final = layout
         self.table: Table = DEFAULTS
         self._kept: dict[tuple[Shape, str], Prepared] = {}
-        self._messages: dict[tuple[int, int, Dtype, int], _engine.Operation] = {}
+        self._messages: dict[tuple[int, int | None, Dtype, int], _engine.Operation] = {}
         self._admitted: set[tuple[Shape, str]] = set()
 
     def collective(self, shape: Shape, algorithm: str) -> Prepared:
@@ -125,16 +125,24 @@ class Preparer:
             self._admitted.clear()
         self._admitted.add(key)
 
-    def message(self, source: int, dest: int, dtype: Dtype, count: int) -> _engine.Operation:
-        """The operation that sends `count` elements to `dest`, or receives them from `source`."""
-        key = (source, dest, dtype, count)
+    def sending(self, dest: int, dtype: Dtype, count: int) -> _engine.Operation:
+        """The operation that sends `count` elements to `dest`."""
+        return self._message(SEND, dest, dtype, count)
+
+    def receiving(self, source: int | None, dtype: Dtype, count: int) -> _engine.Operation:
+        """The operation that receives up to `count` elements from `source`, None for whoever sends first."""
+        return self._message(RECV, source, dtype, count)
+
+    def _message(self, kind: int, peer: int | None, dtype: Dtype, count: int) -> _engine.Operation:
+        key = (kind, peer, dtype, count)
         found = self._messages.get(key)
         if found is not None:
             return found
-        peer, kind, buffer = (dest, SEND, 0) if source == self.rank else (source, RECV, 1)
-        step = CompiledStep(kind, (peer,), (buffer, 0, 1))
+        peers = tuple(range(self.size)) if peer is None else (peer,)
+        step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
         code, op = _codes(dtype, "sum")
+        source = self.rank if kind == SEND else peer or 0
         operation = _engine.Operation(
             compiled,
             code,
@@ -147,6 +155,27 @@ class Preparer:
             self._messages.clear()
         self._messages[key] = operation
         return operation
+
+    def part(
+        self, shape: Shape, code: int, kind: int, peers: tuple[int, ...], count: int, first: bool
+    ) -> _engine.Operation:
+        """One message, of `count` elements, of a collective whose reductions a function of the caller's makes.
+
+        `code`: what ranks must agree on besides `shape`. `first`: of this rank's messages.
+        """
+        step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
+        compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
+        dtype, op = _codes(shape.dtype, "sum")
+        collective = _engine.COLLECTIVES[shape.collective]
+        return _engine.Operation(
+            compiled,
+            dtype,
+            op,
+            count if kind == SEND else 0,
+            count if kind == RECV else 0,
+            (collective, _engine.CALLER_OP, dtype, shape.agreed, shape.root, code),
+            part=_engine.PART_FIRST if first else _engine.PART_OTHER,
+        )
 
     def at_a_time(self, shape: Shape) -> int:
         """The elements that are worked on before the next ones; 0 for all.
@@ -204,6 +233,14 @@ def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
 
 def _total(parts: Parts) -> int:
     return parts if isinstance(parts, int) else sum(parts)
+
+
+def bounds(parts: Parts, blocks: int) -> list[int]:
+    """Where blocks begin and end, in elements, as the engine divides them."""
+    found = _bounds(parts, blocks)
+    if not isinstance(found, int):
+        return [int(offset) for offset in found]
+    return [0 if blocks == 0 else found * b // blocks for b in range(blocks + 1)]
 
 
 def _bounds(parts: Parts, blocks: int) -> int | npt.NDArray[np.int64]:

@@ -1,20 +1,20 @@
 """Methods that the engine repeats by itself: the same call again goes from Python to it with nothing in between.
 
-Invariant: a repeated method is called, documented and refused as it was written; what stands in for it on an
-instance belongs to that instance and does not keep it alive.
+Invariant: a repeated method is a method like any other: called, documented and refused as it was written, and bound
+to an instance that lives as long as the call.
 """
 
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable
-from types import MethodType
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+from native import _engine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NOT_KEYS: Final = ("self", "out", "timeout")
+_NOT_KEYS: Final = ("self", "out", "status", "timeout")
 _MARK: Final = "_repeated"
 
 
@@ -40,22 +40,13 @@ def repeated(array: str | None) -> Callable[[F], F]:
     return mark
 
 
-def repeated_methods(kind: type) -> dict[str, tuple[Callable[..., Any], Form]]:
-    """The marked ones by name."""
-    return {name: (f, getattr(f, _MARK)) for name, f in vars(kind).items() if hasattr(f, _MARK)}
+def install(kind: type) -> tuple[tuple[str, Form], ...]:
+    """Make the marked methods of a class derived from `Repeating` ones that are repeated; each one's name and form.
 
-
-def long_way(instance: Any, function: Callable[..., Any], refuse: Callable[[], NoReturn]) -> Callable[..., Any]:
-    """`function` as a method of `instance`, whose life it does not prolong; once that is over, `refuse` raises why."""
-    reference = weakref.ref(instance)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        instance = reference()
-        if instance is None:
-            refuse()
-        return function(instance, *args, **kwargs)
-
-    for name in ("__name__", "__qualname__", "__doc__"):
-        setattr(call, name, getattr(function, name))
-    call.__wrapped__ = MethodType(function, weakref.proxy(instance))  # type: ignore[attr-defined]  # for its signature
-    return call
+    Instances say by what: `_repeaters` is a tuple of Repeaters in that order. What these do not know, or all while
+    there is none, goes to the method as it was written.
+    """
+    marked = {name: f for base in reversed(kind.__mro__) for name, f in vars(base).items() if hasattr(f, _MARK)}
+    for index, (name, function) in enumerate(marked.items()):
+        setattr(kind, name, _engine.method(function, index))
+    return tuple((name, getattr(function, _MARK)) for name, function in marked.items())

@@ -12,19 +12,23 @@ from typing import Any, Final, ParamSpec, TypeAlias
 import numpy as np
 
 from collectives.arrays import Array, Dtype
-from collectives.calls import Call, Calls
+from collectives.call import Call, Ready
+from collectives.calls import Calls
 from collectives.fusion import Fusion
 from collectives.gate import Gate
+from collectives.plan import Plan, StepwisePlan
 from collectives.prepare import Preparer
+from collectives.reduction_calls import ReductionCalls
 from collectives.repeated import Form
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from collectives.work import Tickets, Waiter, Work
 from native import _engine
-from native._engine import Group, Plan, Repeater
+from native._engine import Group, Repeater
 
 P = ParamSpec("P")
-Build: TypeAlias = "Callable[..., Call]"  # (x, out, timeout, *args)
+Seconds: TypeAlias = "float | None"
+Build: TypeAlias = "Callable[..., Ready]"  # (x, out, timeout, *args)
 
 
 class Runner:
@@ -46,54 +50,60 @@ class Runner:
         self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
         self._group: Final = group
         self._waiter: Final = Waiter()
-        self._fusion: Final = Fusion(self.calls, memory)
+        self.reductions: Final = ReductionCalls(self.calls)
+        self._fusion: Final = Fusion(self.reductions, memory)
         self._repeaters: Final[dict[str, Repeater]] = {}
 
-    def run(self, build: Callable[P, Call], *args: P.args, **kwargs: P.kwargs) -> Any:
+    def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Check and prepare the call by `build`, run it on this thread, give its result."""
-        latch = self.gate.latch
-        if not latch.acquire():
-            self.gate.refuse()
-        try:
+        with self.gate:
             call = build(*args, **kwargs)
-            self._group.run(call.operation, call.inp, call.out, call.seconds)
-            return call.deliver()
-        finally:
-            latch.release()
+            return call.run(self._group, call.seconds)
 
-    def start(self, build: Callable[P, Call], *args: P.args, **kwargs: P.kwargs) -> Work[Any]:
-        """The same in the background."""
-        latch = self.gate.latch
-        if not latch.acquire():
-            self.gate.refuse()
-        try:
+    def start(self, owner: object, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Work[Any]:
+        """The same in the background; `owner` lives as long as its Work."""
+        with self.gate:
             call = build(*args, **kwargs)
-            ticket = self._group.start(call.operation, call.inp, call.out, call.seconds)
-            return Work(ticket, call.deliver, self._waiter)
-        finally:
-            latch.release()
+            return call.start(self._group, call.seconds, self._waiter, owner)
+
+    def plan(self, owner: object, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
+        """The call that `build` prepares, to be run again and again; `owner` lives as long as the plan."""
+        with self.gate:
+            call = build(x, out, timeout, *args)
+        seconds = self.timeout if timeout is None else timeout
+
+        def again() -> Any:
+            with self.gate:
+                return call.run(self._group, seconds)
+
+        def start() -> Work[Any]:
+            with self.gate:
+                return call.start(self._group, seconds, self._waiter, owner)
+
+        if not isinstance(call, Call) or not call.repeatable:
+            return StepwisePlan(call.result, again, start, owner)
+        copied = call.inp is not None and call.inp is not x and call.out is x
+        inp = x if copied else call.inp
+        if call.out is not None and call.target is not None and call.out is not call.result:
+            raise ValueError("a plan writes the array that it was given, but that is read-only")
+        return _engine.plan(
+            self._group, self.gate.latch, seconds, call.operation, inp, call.out, call.result, copied,
+            self.gate.refuse, start, owner,
+        )  # fmt: skip
 
     def run_many(self, *args: Any) -> list[Any]:
         """Check and prepare by `Fusion.prepare(*args)`, run one after the other on this thread, give the results."""
-        latch = self.gate.latch
-        if not latch.acquire():
-            self.gate.refuse()
-        try:
+        with self.gate:
             many = self._fusion.prepare(*args)
             for step in many.steps:
                 step.pack()
-                self._group.run(step.call.operation, step.call.inp, step.call.out, step.call.seconds)
+                step.call.run(self._group, step.call.seconds)
                 step.unpack()
             return many.deliver()
-        finally:
-            latch.release()
 
-    def start_many(self, *args: Any) -> Work[list[Any]]:
+    def start_many(self, owner: object, *args: Any) -> Work[list[Any]]:
         """The same in the background."""
-        latch = self.gate.latch
-        if not latch.acquire():
-            self.gate.refuse()
-        try:
+        with self.gate:
             many = self._fusion.prepare(*args)
             tickets = []
             for step in many.steps:
@@ -103,16 +113,15 @@ class Runner:
 
             def deliver() -> list[Any]:
                 for step in many.steps:
+                    step.call.deliver()
                     step.unpack()
                 return many.deliver()
 
-            return Work(Tickets(tickets), deliver, self._waiter)
-        finally:
-            latch.release()
+            return Work(Tickets(tickets), deliver, self._waiter, owner)
 
-    def repeater(self, name: str, way: Callable[..., Any], form: Form, arrays: tuple[Array, Array] | None) -> Repeater:
-        """Runs calls that `remembered` has seen, with no checks but those of what may have changed; others by `way`."""
-        made = _engine.repeater(self._group, self.gate.latch, self.timeout, way, form.positional, form.keywords, arrays)
+    def repeater(self, name: str, form: Form, arrays: tuple[Array, Array] | None) -> Repeater:
+        """Runs calls that `remembered` has seen, with no checks but those of what may have changed."""
+        made = _engine.repeater(self._group, self.gate.latch, self.timeout, form.positional, form.keywords, arrays)
         self._repeaters[name] = made
         return made
 
@@ -120,29 +129,10 @@ class Runner:
         """As `run(build, x, out, timeout, *args)`; from then on the repeater of that name knows calls like this one."""
         return self.run(self._remember, build, x, out, timeout, args)
 
-    def plan(self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str) -> Plan:
-        """An allreduce of these arrays, ready to be called. Sends nothing. TypeError, ValueError for other arrays."""
-        for name, array in (("x", x), ("out", out)):
-            if type(array) is not np.ndarray and not (array is None and name == "out"):
-                raise TypeError(f"a plan needs NumPy arrays, but {name} is {type(array).__name__}")
-        if not x.flags.c_contiguous:
-            raise ValueError("a plan needs arrays without gaps, in C order, but x is not contiguous")
-        latch = self.gate.latch
-        if not latch.acquire():
-            self.gate.refuse()
-        try:
-            result = np.empty_like(x) if out is None else out
-            call = self.calls.allreduce(x, result, timeout, op, algorithm)
-            if not call.repeatable:  # a lone rank's logical op: nobody to combine with, but 0 and 1 to be made
-                raise ValueError(f"a group of one rank has no plan for {op!r}; call allreduce")
-            copied = result is x and call.inp is not x
-            seconds = self.timeout if timeout is None else timeout
-            return _engine.plan(self._group, latch, seconds, call.operation, x, result, copied, self.gate.refuse)
-        finally:
-            latch.release()
-
-    def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Call:
+    def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready:
         call = build(x, out, timeout, *args)
+        if not isinstance(call, Call):
+            return call
         target = call.target
         # Another array like x might be written itself where this one was staged.
         staged = target is not None and call.out is not x and (target.origin is x or target.result is x)

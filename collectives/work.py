@@ -45,12 +45,15 @@ class Tickets:
 class Work(Generic[T]):
     """A started collective. Do not touch the arrays given to it, nor read its result, until it is done.
 
-    `await work` gives the result, too. Operations of one communicator complete in the order they were started.
+    `await work` gives the result, as `wait` and `result` do. Operations of one communicator complete in the order
+    they were started. The communicator lives at least as long as its works.
     """
 
-    __slots__ = ("_deliver", "_delivered", "_lock", "_result", "_ticket", "_waiter")
+    __slots__ = ("_deliver", "_delivered", "_lock", "_owner", "_result", "_ticket", "_waiter")
 
-    def __init__(self, ticket: Ticket | None, deliver: Callable[[], T], waiter: Waiter) -> None:
+    def __init__(self, ticket: Ticket | None, deliver: Callable[[], T], waiter: Waiter, owner: object = None) -> None:
+        """`owner` is kept alive: what ends the operation when it is forgotten."""
+        self._owner = owner
         self._ticket = ticket  # None: there was nothing to wait for
         self._deliver = deliver
         self._waiter = waiter
@@ -62,8 +65,8 @@ class Work(Generic[T]):
         """Whether it has completed or failed. Does not block."""
         return self._ticket is None or self._ticket.done()
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until it is done; raise its error if it failed.
+    def wait(self, timeout: float | None = None) -> T:
+        """Block until it is done; raise its error, or return what the blocking form of the call would have.
 
         `timeout` in seconds; None waits until the operation's own deadline. When it passes, OpTimeout is
         raised and the operation goes on. ValueError for a negative or NaN timeout.
@@ -75,11 +78,11 @@ class Work(Generic[T]):
             if not self._delivered:
                 self._result = self._deliver()
                 self._delivered = True
+        return cast(T, self._result)
 
     def result(self) -> T:
-        """Wait until it is done and return what the blocking form of the call would have returned."""
-        self.wait()
-        return cast(T, self._result)
+        """The same as `wait()`."""
+        return self.wait()
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():

@@ -13,6 +13,7 @@ import numpy.typing as npt
 DTYPES: Final[dict[str, int]]  # "float32" -> code, for every dtype of the contract ("bfloat16" included)
 OPS: Final[dict[str, int]]  # "sum" -> code; "avg" is a sum whose final reduction divides by the group's size
 COLLECTIVES: Final[dict[str, int]]  # "allreduce" -> code on the wire
+CALLER_OP: Final[int]  # stands on the wire for a reduction that is a function of the caller's
 WIRE_VERSION: Final[int]
 
 def supports(dtype: int, op: int) -> bool: ...
@@ -30,7 +31,8 @@ class Program:
 
     `grid`, `scratch` as in Schedule. `steps[i]` is a tuple (kind, peers, dst, sources, final, shared, dependencies):
     - kind: 0 send, 1 recv, 2 reduce, 3 copy
-    - peers: ranks; for reduce see `sources`
+    - peers: ranks; for reduce see `sources`. Of a program that is one step only, this rank may be among them, and a
+      receive may name several: from whichever sends first
     - dst: (buffer, first, count): where data goes (send: the chunk to send)
     - sources: for copy one chunk; for reduce the operands in order, a chunk (buffer, first, count) or a rank
     - shared: a reduction of one message of every rank, in the order of ranks, which all ranks make alike; at most
@@ -68,7 +70,8 @@ class Operation:
     `identity` = (collective, op, dtype, count, root, algorithm) is what ranks compare: `count` is 0 where it
     may differ between ranks, `algorithm` a 32-bit hash of name and parameters. `at_a_time`: elements that are
     worked on before the next ones, 0 for all; only where each element is reduced apart from the others, and both
-    bounds are one number.
+    bounds are one number. `part`: 0 for a call by itself; of the messages that together are one call, PART_FIRST for
+    the first and PART_OTHER for the rest.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Operation:
         out_bounds: int | npt.NDArray[np.int64],
         identity: tuple[int, int, int, int, int, int],
         at_a_time: int = 0,
+        part: int = 0,
     ) -> None: ...
     @property
     def sections(self) -> int: ...
@@ -88,10 +92,17 @@ class Operation:
     @property
     def out_bytes(self) -> int: ...
 
+PART_FIRST: Final[int]
+PART_OTHER: Final[int]
+
 class Ticket:
     """An asynchronous operation; keeps its arrays alive until it is done."""
 
     def done(self) -> bool: ...
+    @property
+    def receipt(self) -> tuple[int, int]:
+        """Of a message that was received, once it is done: from whom, and how many elements."""
+
     def wait(self, timeout: float | None) -> None:
         """Return when done; raise its error. A passed timeout raises OpTimeout and leaves it running."""
 
@@ -133,8 +144,14 @@ class Group:
     def connect(self, peers: Sequence[int], timeout: float) -> None:
         """Open the links to `peers`, where not yet open. PeerLost, OpTimeout, AuthError, ConfigMismatch."""
 
-    def run(self, operation: Operation, inp: Any, out: Any, timeout: float) -> None:
-        """Run now, on this thread. `inp`, `out`: contiguous arrays or None; the same array in place."""
+    def run(self, operation: Operation, inp: Any, out: Any, timeout: float) -> tuple[int, int]:
+        """Run now, on this thread. `inp`, `out`: contiguous arrays or None; the same array in place.
+
+        Gives, of a message that was received, from whom, and how many elements; (-1, 0) else.
+        """
+
+    def exchange(self, send: Operation, inp: Any, recv: Operation, out: Any, timeout: float) -> tuple[int, int]:
+        """Run both now, at once. Gives what `run` gives for the second."""
 
     def start(self, operation: Operation, inp: Any, out: Any, timeout: float) -> Ticket:
         """Queue for the progress thread; operations complete in the order they were started."""
@@ -169,28 +186,38 @@ class Latch:
     def shut(self) -> None: ...
 
 class Repeater:
-    """Made by `repeater`. Called like the method that it stands for."""
+    """Made by `repeater`: the calls of one method that the engine repeats by itself."""
 
     @property
     def known(self) -> int:
         """How many calls it remembers."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
 def repeater(
     group: Group,
     latch: Latch,
     timeout: float,
-    slow: Callable[..., Any],
     positional: tuple[tuple[str, Any], ...],
     keywords: tuple[tuple[str, Any], ...],
     arrays: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
 ) -> Repeater:
-    """Runs at once the calls that `remember` was told of, and passes all others to `slow`.
+    """Runs at once the calls that `remember` was told of.
 
-    Called with an array x and the parameters, (name, default) each, `positional` ones in this order or by name,
-    and `out` by name. `arrays`: x and where the result goes for calls that have no arrays of their own.
+    They are made with an array x and the parameters, (name, default) each, `positional` ones in this order or by
+    name, and `out` by name. `arrays`: x and where the result goes for calls that have no arrays of their own.
     """
+
+class Repeating:
+    """The base of a class with methods that are repeated, see `method`."""
+
+    _repeaters: tuple[Repeater, ...]
+
+class Method:
+    """Made by `method`. Behaves as a function does in a class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+def method(function: Callable[..., Any], index: int) -> Method:
+    """For a class derived from `Repeating`: calls that `_repeaters[index]` knows it runs, others `function` does."""
 
 AS_IT_IS: Final[int]  # what an operation wants of x: to read it where it lies,
 COPIED: Final[int]  # a copy, since the result overwrites it,
@@ -213,18 +240,23 @@ def remember(
 class Plan:
     """Made by `plan`. Calling it runs the operation and returns `out`."""
 
-    def __call__(self) -> npt.NDArray[Any]: ...
+    def __call__(self) -> Any: ...
     @property
-    def out(self) -> npt.NDArray[Any]: ...
+    def out(self) -> Any: ...
+    @property
+    def start(self) -> Callable[[], Any]: ...
 
 def plan(
     group: Group,
     latch: Latch,
     timeout: float,
     operation: Operation,
-    x: npt.NDArray[Any],
-    out: npt.NDArray[Any],
+    inp: npt.NDArray[Any] | None,
+    out: npt.NDArray[Any] | None,
+    result: Any,
     copied: bool,
     refuse: Callable[[], NoReturn],
+    start: Callable[[], Any],
+    owner: object,
 ) -> Plan:
-    """`refuse` raises what is wrong where the latch does not open."""
+    """`refuse` raises what is wrong where the latch does not open. `start` becomes its attribute; `owner` is kept."""

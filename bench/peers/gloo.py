@@ -89,6 +89,8 @@ class Member:
             case "scatter":
                 parts = list(x.view(case.ranks, -1)) if mine else None
                 return lambda: dist.scatter(y, parts, root), out
+            case "scan" | "exscan":
+                raise NotImplementedError(f"Gloo has no {case.collective}")
             case _:
                 return dist.barrier, out
 

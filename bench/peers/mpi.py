@@ -40,6 +40,10 @@ class Member:
         match case.collective:
             case "allreduce":
                 return lambda: comm.Allreduce(inp, out, op), out
+            case "scan":
+                return lambda: comm.Scan(inp, out, op), out
+            case "exscan":
+                return lambda: comm.Exscan(inp, out, op), out
             case "reduce":
                 return lambda: comm.Reduce(inp, out if mine else None, op, root), out
             case "broadcast":

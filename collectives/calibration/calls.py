@@ -43,6 +43,10 @@ class Arrays:
         match collective:
             case "allreduce":
                 return partial(comm.allreduce, inp[:whole], out=out[:whole], algorithm=algorithm)
+            case "scan":
+                return partial(comm.scan, inp[:whole], out=out[:whole], algorithm=algorithm)
+            case "exscan":
+                return partial(comm.exscan, inp[:whole], out=out[:whole], algorithm=algorithm)
             case "reduce":
                 return partial(
                     comm.reduce, inp[:whole], out=out[:whole] if comm.rank == 0 else None, algorithm=algorithm

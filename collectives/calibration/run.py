@@ -66,7 +66,8 @@ class Effort:
 
 
 _ALL: Final = (
-    *("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall", "reduce", "gather", "scatter", "barrier"),
+    *("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall", "reduce", "gather", "scatter"),
+    *("scan", "exscan", "barrier"),
 )
 FULL: Final = Effort(
     name="full",

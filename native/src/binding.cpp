@@ -177,10 +177,11 @@ NB_MODULE(_engine, module) {
 
     std::vector<std::string> kinds;
     for (int i = 0; i < n_collectives; ++i) kinds.emplace_back(collective_name(static_cast<Collective>(i)));
-    kinds.back() = "send";
+    kinds[static_cast<std::size_t>(Collective::send)] = "send";
     module.attr("DTYPES") = numbered(dtype_names);
     module.attr("OPS") = numbered(op_names);
     module.attr("COLLECTIVES") = numbered(kinds);
+    module.attr("CALLER_OP") = static_cast<int>(caller_op);
     module.attr("WIRE_VERSION") = wire_version;
 
     module.def(

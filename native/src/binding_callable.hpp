@@ -152,23 +152,28 @@ void deallocate(PyObject* self) {
     Py_DECREF(type);
 }
 
+// `bind`: what gets the type's objects out of an instance of a class that has them as methods; null for no
+// method.
 template <typename T>
-PyTypeObject* make_type(const char* name, const char* doc, PyGetSetDef* attributes) {
+PyTypeObject* make_type(const char* name, const char* doc, PyGetSetDef* attributes,
+                        descrgetfunc bind = nullptr) {
     static PyMemberDef members[] = {
         {"__vectorcalloffset__", T_PYSSIZET, offsetof(Callable<T>, enter), READONLY, nullptr},
         {nullptr, 0, 0, 0, nullptr}};
-    PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(deallocate<T>)},
-                           {Py_tp_traverse, reinterpret_cast<void*>(traverse<T>)},
-                           {Py_tp_clear, reinterpret_cast<void*>(clear<T>)},
-                           {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-                           {Py_tp_members, members},
-                           {Py_tp_getset, attributes},
-                           {doc == nullptr ? 0 : Py_tp_doc, const_cast<char*>(doc)},
-                           {0, nullptr}};
+    std::vector<PyType_Slot> slots{{Py_tp_dealloc, reinterpret_cast<void*>(deallocate<T>)},
+                                   {Py_tp_traverse, reinterpret_cast<void*>(traverse<T>)},
+                                   {Py_tp_clear, reinterpret_cast<void*>(clear<T>)},
+                                   {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                   {Py_tp_members, members},
+                                   {Py_tp_getset, attributes}};
+    if (doc != nullptr) slots.push_back({Py_tp_doc, const_cast<char*>(doc)});
+    if (bind != nullptr) slots.push_back({Py_tp_descr_get, reinterpret_cast<void*>(bind)});
+    slots.push_back({0, nullptr});
     PyType_Spec spec{name, sizeof(Callable<T>), 0,
                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                         Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                     slots};
+                         Py_TPFLAGS_DISALLOW_INSTANTIATION |
+                         (bind == nullptr ? 0 : Py_TPFLAGS_METHOD_DESCRIPTOR),
+                     slots.data()};
     return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
 }
 

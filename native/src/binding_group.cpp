@@ -2,12 +2,15 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
 
 #include "binding_common.hpp"
 
@@ -23,6 +26,8 @@ struct Ticket {
     std::shared_ptr<Job> job;
 
     bool done() const { return group->done(*job); }
+    // Of a message that was received, once it is done.
+    std::pair<int, std::uint64_t> receipt() const { return {job->receipt.source, job->receipt.count}; }
 
     void wait(std::optional<double> timeout) const {
         const nb::gil_scoped_release nogil;
@@ -77,11 +82,30 @@ class PyGroup {
         group_->connect(peers, timeout, interrupted);
     }
 
-    void run(const PyOperation& operation, nb::handle in, nb::handle out, double timeout) {
+    std::pair<int, std::uint64_t> run(const PyOperation& operation, nb::handle in, nb::handle out,
+                                      double timeout) {
         std::byte* from = input(*operation.operation, in);
         std::byte* to = output(*operation.operation, out);
-        const nb::gil_scoped_release nogil;
-        group_->run(operation.operation, from, to, timeout, interrupted);
+        Receipt receipt;
+        {
+            const nb::gil_scoped_release nogil;
+            group_->run(operation.operation, from, to, timeout, interrupted, nullptr, &receipt);
+        }
+        return {receipt.source, receipt.count};
+    }
+
+    std::pair<int, std::uint64_t> exchange(const PyOperation& send, nb::handle in, const PyOperation& recv,
+                                           nb::handle out, double timeout) {
+        std::byte* from = input(*send.operation, in);
+        std::byte* to = output(*recv.operation, out);
+        Receipt receipt;
+        const std::array<Item, 2> items{Item{send.operation, from, nullptr, nullptr},
+                                        Item{recv.operation, nullptr, to, &receipt}};
+        {
+            const nb::gil_scoped_release nogil;
+            group_->run_all(items, timeout, interrupted);
+        }
+        return {receipt.source, receipt.count};
     }
 
     Ticket start(const PyOperation& operation, nb::object in, nb::object out, double timeout) {
@@ -166,6 +190,7 @@ std::shared_ptr<Group> group_of(nb::handle group) { return nb::cast<const PyGrou
 void add_groups(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket")
         .def("done", &Ticket::done)
+        .def_prop_ro("receipt", &Ticket::receipt)
         .def("wait", &Ticket::wait, "timeout"_a.none());
 
     nb::class_<PyGroup>(module, "Group")
@@ -179,6 +204,7 @@ void add_groups(nb::module_& module) {
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)
         .def("connect", &PyGroup::connect, "peers"_a, "timeout"_a)
         .def("run", &PyGroup::run, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
+        .def("exchange", &PyGroup::exchange, "send"_a, "inp"_a.none(), "recv"_a, "out"_a.none(), "timeout"_a)
         .def("start", &PyGroup::start, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
         .def("empty", &PyGroup::empty, "nbytes"_a)
         .def("link_kind", &PyGroup::link_kind, "peer"_a)

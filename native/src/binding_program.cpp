@@ -88,7 +88,8 @@ struct PyProgram {
 
 PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
                            nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity,
-                           std::uint64_t at_a_time) {
+                           std::uint64_t at_a_time, int part) {
+    if (part < 0 || part > static_cast<int>(Operation::Part::other)) throw nb::value_error("no such part");
     if (!is_dtype(dtype) || !is_op(op)) throw nb::value_error("an unknown dtype or op");
     if (!supports(static_cast<DType>(dtype), static_cast<Op>(op))) {
         throw nb::type_error("this op has no meaning for this dtype");
@@ -107,9 +108,9 @@ PyOperation make_operation(const PyProgram& program, unsigned dtype, unsigned op
         return {std::make_shared<const Operation>(Operation::in_sections(
             program.program, static_cast<DType>(dtype), static_cast<Op>(op), n, at_a_time, call))};
     }
-    return {std::make_shared<const Operation>(program.program, static_cast<DType>(dtype), static_cast<Op>(op),
-                                              to_bounds(in_bounds, plan.in_blocks),
-                                              to_bounds(out_bounds, plan.out_blocks), call)};
+    return {std::make_shared<const Operation>(
+        program.program, static_cast<DType>(dtype), static_cast<Op>(op), to_bounds(in_bounds, plan.in_blocks),
+        to_bounds(out_bounds, plan.out_blocks), call, static_cast<Operation::Part>(part))};
 }
 
 }  // namespace
@@ -125,15 +126,19 @@ void add_programs(nb::module_& module) {
             "rank"_a, "size"_a, "grid"_a, "scratch"_a, "steps"_a, "pooled"_a = false, "flat"_a = nb::none())
         .def_prop_ro("peers", [](const PyProgram& self) { return self.program->peers; });
 
+    module.attr("PART_FIRST") = static_cast<int>(Operation::Part::first);
+    module.attr("PART_OTHER") = static_cast<int>(Operation::Part::other);
     nb::class_<PyOperation>(module, "Operation")
         .def(
             "__init__",
             [](PyOperation* self, const PyProgram& program, unsigned dtype, unsigned op, nb::handle in_bounds,
-               nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity, std::uint64_t at_a_time) {
+               nb::handle out_bounds, const std::array<std::uint64_t, 6>& identity, std::uint64_t at_a_time,
+               int part) {
                 new (self) PyOperation(
-                    make_operation(program, dtype, op, in_bounds, out_bounds, identity, at_a_time));
+                    make_operation(program, dtype, op, in_bounds, out_bounds, identity, at_a_time, part));
             },
-            "program"_a, "dtype"_a, "op"_a, "in_bounds"_a, "out_bounds"_a, "identity"_a, "at_a_time"_a = 0)
+            "program"_a, "dtype"_a, "op"_a, "in_bounds"_a, "out_bounds"_a, "identity"_a, "at_a_time"_a = 0,
+            "part"_a = 0)
         .def_prop_ro("sections", [](const PyOperation& self) { return self.operation->sections(); })
         .def_prop_ro("in_bytes", [](const PyOperation& self) { return self.operation->in_bytes(); })
         .def_prop_ro("out_bytes", [](const PyOperation& self) { return self.operation->out_bytes(); });

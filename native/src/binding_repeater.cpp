@@ -2,6 +2,8 @@
 //
 // Invariant: whatever is not exactly as it was when the long way, in Python, accepted it goes the long way
 // again.
+#include <nanobind/stl/unique_ptr.h>
+
 #include <array>
 #include <climits>
 #include <unordered_map>
@@ -97,7 +99,6 @@ struct Parameter {
 
 struct Repeater {
     Caller caller;
-    nb::object slow;   // the long way, with the same arguments
     nb::object empty;  // numpy.empty
     nb::object x;      // used where the call has no array of its own, with `out`
     nb::object out;
@@ -108,23 +109,12 @@ struct Repeater {
 
     const Remembered* find(const Key& key);
 
-    PyObject* call(PyObject* const* args, std::size_t nargs, PyObject* names) {
-        PyObject* result = nullptr;
-        if (fast(args, nargs, names, result)) return result;
-        return PyObject_Vectorcall(slow.ptr(), args, nargs, names);
-    }
-
     // False: nothing has happened, and the long way has to be gone.
     bool fast(PyObject* const* args, std::size_t nargs, PyObject* names, PyObject*& result);
     // The arguments after x. `interning`: strings by the objects that stand for them. False for an argument
     // that is not known here.
     bool read(PyObject* const* args, std::size_t nargs, PyObject* names, Key& key, PyObject*& to,
               bool interning) const;
-
-    int visit(visitproc visit, void* arg) const {
-        Py_VISIT(slow.ptr());
-        return 0;
-    }
 };
 
 const Remembered* Repeater::find(const Key& key) {
@@ -232,35 +222,107 @@ bool Repeater::fast(PyObject* const* args, std::size_t nargs, PyObject* names, P
     return true;
 }
 
+// The base of objects whose methods are repeated: a tuple of their Repeaters, one for each method.
+struct Repeating {
+    PyObject_HEAD PyObject* repeaters;
+};
+
+int traverse_repeating(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(reinterpret_cast<Repeating*>(self)->repeaters);
+    return 0;
+}
+
+int clear_repeating(PyObject* self) {
+    Py_CLEAR(reinterpret_cast<Repeating*>(self)->repeaters);
+    return 0;
+}
+
+void deallocate_repeating(PyObject* self) {
+    PyTypeObject* const type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear_repeating(self);
+    reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+PyTypeObject* make_repeating() {
+    static PyMemberDef members[] = {
+        {"_repeaters", T_OBJECT_EX, offsetof(Repeating, repeaters), 0, "One for each repeated method."},
+        {nullptr, 0, 0, 0, nullptr}};
+    static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(deallocate_repeating)},
+                                  {Py_tp_traverse, reinterpret_cast<void*>(traverse_repeating)},
+                                  {Py_tp_clear, reinterpret_cast<void*>(clear_repeating)},
+                                  {Py_tp_members, members},
+                                  {0, nullptr}};
+    PyType_Spec spec{"native._engine.Repeating", sizeof(Repeating), 0,
+                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE, slots};
+    return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+}
+
+PyTypeObject* repeating = nullptr;
+
+// A method of a class derived from Repeating. What its Repeater does not know goes to the function in Python.
+// The caller holds the object, so it lives as long as the call.
+struct Method {
+    nb::object function;
+    Py_ssize_t index = 0;
+
+    PyObject* call(PyObject* const* args, std::size_t nargs, PyObject* names) const {
+        PyObject* result = nullptr;
+        Repeater* const repeater = nargs > 0 ? repeater_of(args[0]) : nullptr;
+        if (repeater != nullptr && repeater->fast(args + 1, nargs - 1, names, result)) return result;
+        return PyObject_Vectorcall(function.ptr(), args, nargs, names);
+    }
+
+    int visit(visitproc visit, void* arg) const {
+        Py_VISIT(function.ptr());
+        return 0;
+    }
+
+  private:
+    Repeater* repeater_of(PyObject* object) const {
+        if (!PyObject_TypeCheck(object, repeating)) return nullptr;
+        PyObject* const all = reinterpret_cast<Repeating*>(object)->repeaters;
+        if (all == nullptr || !PyTuple_Check(all) || index >= PyTuple_GET_SIZE(all)) return nullptr;
+        return nb::inst_ptr<Repeater>(PyTuple_GET_ITEM(all, index));
+    }
+};
+
 PyObject* enter(PyObject* self, PyObject* const* args, std::size_t nargs, PyObject* names) {
-    if (is_cleared<Repeater>(self)) return nullptr;
-    return value_of<Repeater>(self).call(args, static_cast<std::size_t>(PyVectorcall_NARGS(nargs)), names);
+    if (is_cleared<Method>(self)) return nullptr;
+    return value_of<Method>(self).call(args, static_cast<std::size_t>(PyVectorcall_NARGS(nargs)), names);
 }
 
-// A Repeater looks like the long way to those who ask for its documentation.
-PyObject* attribute_of_slow(PyObject* self, void* name) {
-    if (is_cleared<Repeater>(self)) return nullptr;
-    return PyObject_GetAttrString(value_of<Repeater>(self).slow.ptr(), static_cast<const char*>(name));
+PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
+    if (object == nullptr || object == Py_None) return nb::borrow(self).release().ptr();
+    static PyObject* const method = nb::module_::import_("types").attr("MethodType").ptr();
+    PyObject* const both[] = {self, object};
+    return PyObject_Vectorcall(method, both, 2, nullptr);
 }
 
-PyObject* known_to(PyObject* self, void*) {
-    if (is_cleared<Repeater>(self)) return nullptr;
-    return PyLong_FromSize_t(value_of<Repeater>(self).known.size());
+// A Method looks like its function to those who ask for its documentation.
+PyObject* attribute_of_function(PyObject* self, void* name) {
+    if (is_cleared<Method>(self)) return nullptr;
+    return PyObject_GetAttrString(value_of<Method>(self).function.ptr(), static_cast<const char*>(name));
+}
+
+PyObject* function_of(PyObject* self, void*) {
+    if (is_cleared<Method>(self)) return nullptr;
+    return nb::object(value_of<Method>(self).function).release().ptr();
 }
 
 char name_of_name[] = "__name__";
 char name_of_qualname[] = "__qualname__";
 char name_of_doc[] = "__doc__";
-char name_of_wrapped[] = "__wrapped__";
+char name_of_module[] = "__module__";
 
-PyGetSetDef attributes[] = {{"known", known_to, nullptr, "How many calls it remembers.", nullptr},
-                            {name_of_wrapped, attribute_of_slow, nullptr, nullptr, name_of_wrapped},
-                            {name_of_name, attribute_of_slow, nullptr, nullptr, name_of_name},
-                            {name_of_qualname, attribute_of_slow, nullptr, nullptr, name_of_qualname},
-                            {name_of_doc, attribute_of_slow, nullptr, nullptr, name_of_doc},
+PyGetSetDef attributes[] = {{"__wrapped__", function_of, nullptr, nullptr, nullptr},
+                            {name_of_name, attribute_of_function, nullptr, nullptr, name_of_name},
+                            {name_of_qualname, attribute_of_function, nullptr, nullptr, name_of_qualname},
+                            {name_of_module, attribute_of_function, nullptr, nullptr, name_of_module},
+                            {name_of_doc, attribute_of_function, nullptr, nullptr, name_of_doc},
                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
-
-PyTypeObject* type = nullptr;
 
 void add_parameters(Repeater& repeater, const nb::tuple& parameters) {
     for (const nb::handle parameter : parameters) {
@@ -269,10 +331,8 @@ void add_parameters(Repeater& repeater, const nb::tuple& parameters) {
     if (repeater.parameters.size() > most_parameters) throw nb::value_error("too many parameters");
 }
 
-void remember(nb::handle self, nb::handle x, const nb::tuple& values, bool in_place,
+void remember(Repeater& repeater, nb::handle x, const nb::tuple& values, bool in_place,
               const PyOperation& operation, int input, nb::handle result) {
-    if (Py_TYPE(self.ptr()) != type) throw nb::type_error("not a Repeater");
-    Repeater& repeater = value_of<Repeater>(self.ptr());
     const PyArrayObject* const array = as_array(x.ptr());
     Remembered call{operation.operation, static_cast<Input>(input)};
     if (values.size() != repeater.parameters.size()) throw nb::value_error("a value for each parameter");
@@ -313,15 +373,28 @@ void add_repeaters(nb::module_& module) {
         .def("release", &Latch::release)
         .def_ro("taken", &Latch::taken)
         .def("shut", [](Latch& self) { self.shut = true; });
-    type = make_type<Repeater>("native._engine.Repeater", nullptr, attributes);
-    module.attr("Repeater") = nb::handle(reinterpret_cast<PyObject*>(type));
+    nb::class_<Repeater>(module, "Repeater").def_prop_ro("known", [](const Repeater& self) {
+        return self.known.size();
+    });
+    repeating = make_repeating();
+    module.attr("Repeating") = nb::handle(reinterpret_cast<PyObject*>(repeating));
+    static PyTypeObject* const type = make_type<Method>("native._engine.Method", nullptr, attributes, bind);
+    module.attr("Method") = nb::handle(reinterpret_cast<PyObject*>(type));
+    module.def(
+        "method",
+        [](nb::object function, Py_ssize_t index) {
+            auto method = std::make_unique<Method>();
+            method->function = std::move(function);
+            method->index = index;
+            return make_callable(type, enter, std::move(method));
+        },
+        "function"_a, "index"_a);
     module.def(
         "repeater",
-        [](nb::handle group, nb::object latch, double timeout, nb::object slow, const nb::tuple& positional,
+        [](nb::handle group, nb::object latch, double timeout, const nb::tuple& positional,
            const nb::tuple& keywords, nb::object arrays) {
             auto repeater = std::make_unique<Repeater>();
             repeater->caller = Caller::to(group, std::move(latch), timeout);
-            repeater->slow = std::move(slow);
             repeater->empty = nb::module_::import_("numpy").attr("empty");
             add_parameters(*repeater, positional);
             repeater->positional = repeater->parameters.size();
@@ -330,9 +403,9 @@ void add_repeaters(nb::module_& module) {
                 repeater->x = arrays[0];
                 repeater->out = arrays[1];
             }
-            return make_callable(type, enter, std::move(repeater));
+            return repeater;
         },
-        "group"_a, "latch"_a, "timeout"_a, "slow"_a, "positional"_a, "keywords"_a, "arrays"_a.none());
+        "group"_a, "latch"_a, "timeout"_a, "positional"_a, "keywords"_a, "arrays"_a.none());
     module.attr("AS_IT_IS") = static_cast<int>(Input::as_it_is);
     module.attr("COPIED") = static_cast<int>(Input::copied);
     module.attr("NO_INPUT") = static_cast<int>(Input::none);

@@ -100,13 +100,6 @@ void Executor::clear() {
     while (!runs_.empty()) retire();
 }
 
-void Executor::run(const Request& request) {
-    add(request);
-    while (!work()) {
-    }
-    retire();
-}
-
 void Executor::call_attention() {
     attention_.store(true, std::memory_order_seq_cst);
     sleeper_.ring();
@@ -260,7 +253,15 @@ void Executor::check() {
         }
     }
     std::vector<int> peers = waiting_for();
+    const auto is_lost = [&](int peer) {
+        if (peer == request.operation->program().rank) return true;  // it waits here, and sends nothing
+        Link* const link = request.links[static_cast<std::size_t>(peer)];
+        return link != nullptr && link->lost() != nullptr;
+    };
+    // Where any one will do, those that are there do.
+    const bool others = runs_.front()->is_open() && !std::all_of(peers.begin(), peers.end(), is_lost);
     for (const int peer : peers) {
+        if (others) break;
         Link* link = request.links[static_cast<std::size_t>(peer)];
         const char* why = link == nullptr ? nullptr : link->lost();
         if (why == nullptr) continue;
@@ -272,6 +273,13 @@ void Executor::check() {
         // It may have gone because ranks disagree; then that is the cause, here as there.
         runs_.front()->look_for_other_calls();
         link->throw_lost(request.call, why);
+    }
+    const bool waits_for_itself = peers == std::vector{request.operation->program().rank};
+    if (waits_for_itself && request.interrupted != nullptr && runs_.size() == 1) {
+        throw Error(
+            ErrorKind::invalid,
+            "this rank waits for a message from itself that it has not sent: send first, or receive in "
+            "the background");
     }
     if (deadline_.passed()) throw_timeout(std::move(peers));
 }

@@ -43,9 +43,6 @@ class Executor {
     // One of the links leaves the machine.
     void use_network() { backoff_.expect_network(); }
 
-    // Run one operation to its end, with nothing else under way. One that throws is under way until `clear`.
-    void run(const Request& request);
-
     // Take up an operation, to be complete after those under way. The run is there until it is retired.
     Run& add(const Request& request);
     // Work until the oldest operation is complete: true; or until somebody calls for attention: false. Throws
@@ -53,9 +50,15 @@ class Executor {
     bool work();
     // Forget the oldest operation, which is complete or can't be run.
     void retire();
+    const Run& oldest() const { return *runs_.front(); }
     std::size_t under_way() const { return runs_.size(); }
     // Forget all that is under way: it failed.
     void clear();
+
+    // Links have come that some of those under way can use.
+    void tell_of_links() {
+        for (const auto& run : runs_) run->hold(run->held());
+    }
 
     // From any thread: make `work` return soon, also from its sleep.
     void call_attention();

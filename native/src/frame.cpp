@@ -48,6 +48,10 @@ const char* collective_name(Collective collective) {
             return "barrier";
         case Collective::send:
             return "send/recv";
+        case Collective::scan:
+            return "scan";
+        case Collective::exscan:
+            return "exscan";
     }
     return "an unknown operation";
 }
@@ -57,10 +61,12 @@ std::string Call::describe() const {
     std::string text =
         std::string("operation ") + std::to_string(sequence) + ": " + collective_name(what) + "(";
     if (what != Collective::barrier) {
-        const bool reduces =
-            what == Collective::allreduce || what == Collective::reduce || what == Collective::reduce_scatter;
+        const bool reduces = what == Collective::allreduce || what == Collective::reduce ||
+                             what == Collective::reduce_scatter || what == Collective::scan ||
+                             what == Collective::exscan;
         const bool rooted = what == Collective::reduce || what == Collective::broadcast ||
                             what == Collective::gather || what == Collective::scatter;
+        if (reduces && op == caller_op) text += "a function, ";
         if (reduces && is_op(op)) text += std::string(name(static_cast<Op>(op))) + ", ";
         text += is_dtype(dtype) ? name(static_cast<DType>(dtype)) : "an unknown dtype";
         if (count > 0) text += ", " + std::to_string(count) + (count == 1 ? " element" : " elements");

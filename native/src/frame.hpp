@@ -10,7 +10,7 @@
 
 namespace collectives {
 
-inline constexpr std::uint32_t wire_version = 6;
+inline constexpr std::uint32_t wire_version = 7;
 
 // One call of a collective, as all ranks have to agree on it.
 struct Call {
@@ -59,8 +59,12 @@ enum class Collective : std::uint8_t {
     alltoall,
     barrier,
     send,
+    scan,
+    exscan,
 };
-inline constexpr int n_collectives = 10;
+inline constexpr int n_collectives = 12;
+// The op of a call whose reduction is a function of the caller's.
+inline constexpr std::uint8_t caller_op = 255;
 
 const char* collective_name(Collective collective);
 

@@ -85,10 +85,11 @@ Call Group::next_call(const Operation& operation) {
     Call call = operation.call();
     call.epoch = identity_.epoch;
     if (!call.is_message()) {
-        call.sequence = sequence_++;
+        call.sequence = operation.part() == Operation::Part::other ? sequence_ - 1 : sequence_++;
         return call;
     }
-    // Point to point: both ends count their messages.
+    // Point to point: both ends count their messages, as those of the first rank that may send where several
+    // do.
     const auto& step = operation.program().steps.at(0);
     const auto peer = static_cast<std::size_t>(step.peers.at(0));
     call.sequence = step.kind == StepKind::send ? sent_[peer]++ : received_[peer]++;
@@ -106,17 +107,37 @@ Request Group::request(const Operation& operation, std::byte* in, std::byte* out
     return request;
 }
 
-void Group::run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
-                       const Interrupted& interrupted, Held* held) {
+void Group::open_links(const Operation& operation, double timeout, const Interrupted& interrupted) {
+    if (!operation.is_open()) return links_.open(operation.program().peers, timeout, interrupted);
+    links_.seek_any(operation.program().peers);
+}
+
+void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
+                       Held* held) {
     throw_if_unusable();
+    const Operation* open = nullptr;  // one whose links may come while it waits
     try {
-        const std::vector<int>& peers = operation.program().peers;
-        if (held != nullptr && !links_.are_there(peers)) held->let_go();
-        links_.open(peers, timeout, interrupted);
-        Request wanted = request(operation, in, out, timeout);
-        wanted.interrupted = &interrupted;
-        wanted.held = held;
-        executor_.run(wanted);
+        for (const Item& item : items) {
+            const std::vector<int>& peers = item.operation->program().peers;
+            if (held != nullptr && !links_.are_there(peers)) held->let_go();
+            open_links(*item.operation, timeout, interrupted);
+            if (item.operation->is_open()) open = item.operation.get();
+        }
+        for (const Item& item : items) {
+            Request wanted = request(*item.operation, item.in, item.out, timeout);
+            wanted.interrupted = &interrupted;
+            wanted.held = held;
+            wanted.receipt = item.receipt;
+            executor_.add(wanted);
+        }
+        for (std::size_t i = 0; i < items.size(); ++i) {
+            while (!executor_.work()) {
+                if (open == nullptr) continue;
+                links_.seek_any(open->program().peers);
+                executor_.tell_of_links();
+            }
+            executor_.retire();
+        }
     } catch (const Error& error) {
         // Peers learn why before they can see that this rank has given up.
         if (error.kind() != ErrorKind::invalid) break_with(error);
@@ -129,19 +150,28 @@ void Group::run_locked(const Operation& operation, std::byte* in, std::byte* out
 }
 
 void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,
-                double timeout, const Interrupted& interrupted, Held* held) {
+                double timeout, const Interrupted& interrupted, Held* held, Receipt* receipt) {
+    const Item item{operation, in, out, receipt};
+    run_all({&item, 1}, timeout, interrupted, held);
+}
+
+void Group::run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted, Held* held) {
     if (!busy_.load(std::memory_order_acquire)) {
         std::unique_lock lock(running_, std::try_to_lock);
         if (!lock.owns_lock()) {
             if (held != nullptr) held->let_go();
             lock.lock();
         }
-        run_locked(*operation, in, out, timeout, interrupted, held);
+        run_locked(items, timeout, interrupted, held);
         return;
     }
     if (held != nullptr) held->let_go();
-    const std::shared_ptr<Job> job = start(operation, in, out, timeout);
-    wait(*job, std::numeric_limits<double>::infinity(), interrupted);
+    std::vector<std::shared_ptr<Job>> jobs;
+    for (const Item& item : items) jobs.push_back(start(item.operation, item.in, item.out, timeout));
+    for (std::size_t i = 0; i < items.size(); ++i) {
+        wait(*jobs[i], std::numeric_limits<double>::infinity(), interrupted);
+        if (items[i].receipt != nullptr) *items[i].receipt = jobs[i]->receipt;
+    }
 }
 
 std::shared_ptr<Job> Group::start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
@@ -186,7 +216,7 @@ void Group::drive() {
         try {
             free_held();
             if (!executor_.work()) continue;
-            executor_.retire();
+            retire();
             finish(under_way, std::nullopt);
         } catch (const Error& error) {
             fail(under_way, error);
@@ -198,7 +228,7 @@ void Group::drive() {
 
 void Group::fail(Jobs& under_way, const Error& error) {
     if (error.kind() == ErrorKind::invalid) {
-        executor_.retire();
+        retire();
         finish(under_way, error);
         return;
     }
@@ -220,8 +250,10 @@ void Group::take_jobs(Jobs& under_way) {
         try {
             // While others are under way the group can be used, and what ends them ends this one.
             if (under_way.size() == 1) throw_if_unusable();
-            const Job& job = *under_way.back();
-            Run& run = executor_.add(request(*job.operation, job.in, job.out, job.timeout));
+            Job& job = *under_way.back();
+            Request wanted = request(*job.operation, job.in, job.out, job.timeout);
+            wanted.receipt = &job.receipt;
+            Run& run = executor_.add(wanted);
             run.hold(true);
             held_.push_back(&run);
         } catch (const Error& error) {
@@ -232,14 +264,26 @@ void Group::take_jobs(Jobs& under_way) {
 
 void Group::free_held() {
     std::erase_if(held_, [&](Run* run) {
+        const Operation& operation = *run->request().operation;
+        const std::vector<int>& peers = operation.program().peers;
         try {
-            if (!links_.seek(run->request().operation->program().peers)) return false;
+            if (operation.is_open()) {
+                const bool all = links_.seek_any(peers);
+                run->hold(false);  // it goes on while others are missing
+                return all;
+            }
+            if (!links_.seek(peers)) return false;
             run->hold(false);
         } catch (...) {
             run->fail(std::current_exception());
         }
         return true;
     });
+}
+
+void Group::retire() {
+    std::erase(held_, &executor_.oldest());
+    executor_.retire();
 }
 
 void Group::finish(Jobs& under_way, std::optional<Error> error) {

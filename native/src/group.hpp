@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,8 +31,17 @@ struct Job {
     std::byte* in = nullptr;
     std::byte* out = nullptr;
     double timeout = 0;
+    Receipt receipt;    // of a message that was received
     bool done = false;  // under the group's queue mutex
     std::optional<Error> error;
+};
+
+// An operation with its memory.
+struct Item {
+    const std::shared_ptr<const Operation>& operation;
+    std::byte* in = nullptr;
+    std::byte* out = nullptr;
+    Receipt* receipt = nullptr;
 };
 
 class Group {
@@ -56,7 +66,10 @@ class Group {
 
     void connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     void run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out, double timeout,
-             const Interrupted& interrupted, Held* held = nullptr);
+             const Interrupted& interrupted, Held* held = nullptr, Receipt* receipt = nullptr);
+    // Several at once, which are complete when all are.
+    void run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted,
+                 Held* held = nullptr);
     std::shared_ptr<Job> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
                                double timeout);
     bool done(const Job& job);
@@ -67,8 +80,9 @@ class Group {
     void close();
 
   private:
-    void run_locked(const Operation& operation, std::byte* in, std::byte* out, double timeout,
-                    const Interrupted& interrupted, Held* held);
+    void run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted, Held* held);
+    // Wait for the links that it needs.
+    void open_links(const Operation& operation, double timeout, const Interrupted& interrupted);
     Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
     Call next_call(const Operation& operation);
     void break_with(const Error& cause);
@@ -82,6 +96,8 @@ class Group {
     void take_jobs(Jobs& under_way);
     // Let those go on whose links are there now.
     void free_held();
+    // The oldest is over.
+    void retire();
     // The oldest job failed; unless the fault was in the call itself, all others do.
     void fail(Jobs& under_way, const Error& error);
     // The oldest job is done.

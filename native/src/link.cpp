@@ -23,6 +23,12 @@ void Link::throw_lost(const Call& during, const std::string& why) const {
     throw_refused(during, why);
 }
 
+void Link::throw_unwanted(Call mine, const Announcement& theirs, const std::string& remark) const {
+    // Each side counts messages for itself.
+    if (theirs.point_to_point) mine.sequence = theirs.call.sequence;
+    throw_desync(mine, theirs.call, remark);
+}
+
 void Link::throw_refused(const Call& during, const std::string& why) const {
     throw Error(ErrorKind::peer_lost, peer_.name() + " is gone during " + during.describe() + ": " + why,
                 {peer_.rank});

@@ -64,6 +64,13 @@ struct Peer {
     std::string name() const;  // "rank 3 (host7)"
 };
 
+// What the next message from a peer is, as far as it tells before it is taken.
+struct Announcement {
+    Call call;
+    std::uint64_t length = 0;  // bytes; unknown, and 0, for what belongs to a collective
+    bool point_to_point = false;
+};
+
 class ShmLink;
 
 class Link {
@@ -84,6 +91,9 @@ class Link {
     virtual bool finished() = 0;
 
     // --- receiving: a message is taken by reads, or by looks, but not by both
+    // The next message, once it has begun to come; it stays where it is. `eager`: so many bytes of it may be
+    // fetched at once.
+    virtual std::optional<Announcement> announced(const Context& context, std::size_t eager) = 0;
     // Turn to the next message, which must belong to `context` and have `length` bytes.
     virtual void expect(const Context& context, std::uint64_t length) = 0;
     // Move up to n of the next bytes to `data`; `stores` says whether they are soon needed there.
@@ -120,6 +130,8 @@ class Link {
 
     // The peer is gone, or has given up for the loss of another rank, which is named then.
     [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
+    // The peer's next message is not what this rank is in, or does not fit; `remark` says so.
+    [[noreturn]] void throw_unwanted(Call mine, const Announcement& theirs, const std::string& remark) const;
     // What the peer sent can't be: it counts as gone.
     [[noreturn]] void throw_refused(const Call& during, const std::string& why) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ports.hpp"
+#include "self_link.hpp"
 #include "tcp_link.hpp"
 #include "wait.hpp"
 
@@ -18,7 +19,9 @@ Links::Links(Identity identity, Geometry geometry, std::size_t slice, Executor& 
       closing_(closing),
       dialled_(static_cast<std::size_t>(identity_.size), false),
       links_(static_cast<std::size_t>(identity_.size), nullptr),
-      gone_(static_cast<std::size_t>(identity_.size), false) {}
+      gone_(static_cast<std::size_t>(identity_.size), false) {
+    add(identity_.rank, std::make_unique<SelfLink>(describe(identity_.rank)));
+}
 
 void Links::share(std::shared_ptr<Arena> arena) {
     {
@@ -144,16 +147,40 @@ void Links::take_up(Connected connected) {
     add(peer, std::move(link));
 }
 
+void Links::take_up_news() {
+    const std::lock_guard lock(news_);
+    unread_ = false;
+    for (Connected& connected : arrived_) take_up(std::move(connected));
+    arrived_.clear();
+}
+
+bool Links::seek_any(const std::vector<int>& peers) {
+    if (are_there(peers)) return true;
+    for (const int peer : peers) {
+        if (links_[static_cast<std::size_t>(peer)] != nullptr) continue;
+        try {
+            dial(peer);
+        } catch (const Error& error) {
+            const std::lock_guard lock(news_);
+            failed_.emplace(peer, error);
+        }
+    }
+    take_up_news();
+    const std::lock_guard lock(news_);
+    const bool all_failed = std::ranges::all_of(
+        peers, [&](int peer) { return peer == identity_.rank || failed_.contains(peer); });
+    if (!failed_.empty() && (all_failed || failed_.begin()->first < 0)) throw failed_.begin()->second;
+    return are_there(peers);
+}
+
 bool Links::seek(const std::vector<int>& peers) {
     if (are_there(peers)) return true;
     for (const int peer : peers) {
         if (links_[static_cast<std::size_t>(peer)] == nullptr) dial(peer);
     }
-    const std::lock_guard lock(news_);
-    unread_ = false;
-    for (Connected& connected : arrived_) take_up(std::move(connected));
-    arrived_.clear();
+    take_up_news();
     if (are_there(peers)) return true;
+    const std::lock_guard lock(news_);
     for (const auto& [peer, error] : failed_) {
         if (peer < 0 || std::find(peers.begin(), peers.end(), peer) != peers.end()) throw error;
     }

@@ -42,8 +42,10 @@ class Links {
     // Call the peers that are not linked yet and make links of the connections that are there; whether all
     // are.
     bool seek(const std::vector<int>& peers);
+    // The same where any one of them will do: throws only if none can be reached.
+    bool seek_any(const std::vector<int>& peers);
     bool are_there(const std::vector<int>& peers) const {
-        return owned_.size() + 1 == links_.size() || have_come(peers);
+        return owned_.size() == links_.size() || have_come(peers);
     }
     // Wait until all are there. `interrupted` is asked now and then.
     void open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
@@ -71,6 +73,8 @@ class Links {
     void share(std::shared_ptr<Arena> arena);
     bool have_come(const std::vector<int>& peers) const;
     void dial(int peer);
+    // Make links of the connections that are there.
+    void take_up_news();
     void take_up(Connected connected);
     void add(int peer, std::unique_ptr<Link> link);
     // The link over TCP once all its connections are there.
@@ -90,8 +94,8 @@ class Links {
 
     mutable std::mutex linking_;  // for the three below: only who runs operations changes them
     std::shared_ptr<Arena> arena_;
-    std::vector<Link*> links_;  // by rank
-    std::vector<std::unique_ptr<Link>> owned_;
+    std::vector<Link*> links_;                  // by rank
+    std::vector<std::unique_ptr<Link>> owned_;  // the one to this rank itself comes first
 
     // What the control thread has found out.
     std::mutex news_;

@@ -26,7 +26,7 @@ std::vector<Queue> queues_of(const Step& step) {
             if (step.peers.size() > 1) queues.emplace_back(Lane::cast, 0);
             break;
         case StepKind::recv:
-            queues.emplace_back(Lane::from_peer, step.peers[0]);
+            for (const int peer : step.peers) queues.emplace_back(Lane::from_peer, peer);
             break;
         case StepKind::reduce:
             for (const Operand& operand : step.operands) {
@@ -89,7 +89,7 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
             }
         }
         if (steps[i].kind == StepKind::send && !relay) find_relay(i, ordinals);
-        if (steps[i].kind == StepKind::recv) find_reception(i, ordinals);
+        if (steps[i].kind == StepKind::recv && steps.size() > 1) find_reception(i, ordinals);
     }
     find_echo();
     peers.assign(seen.begin(), seen.end());
@@ -187,8 +187,10 @@ void Program::check(std::uint32_t index) {
         }
     };
     std::set<int> distinct;
+    const bool alone = steps.size() == 1;  // one message, which a rank may send to itself
     const auto check_peer = [&](int peer) {
-        if (peer < 0 || peer >= size || peer == rank) bad(index, "names a rank that is not a peer");
+        if (peer < 0 || peer >= size || (peer == rank && !alone))
+            bad(index, "names a rank that is not a peer");
         if (!distinct.insert(peer).second) bad(index, "names a peer twice");
     };
     check_chunk(step.dst);
@@ -207,7 +209,7 @@ void Program::check(std::uint32_t index) {
         check_chunk({dependency.buffer, dependency.here, 0});
     }
     const bool fits = step.kind == StepKind::send   ? !step.peers.empty()
-                      : step.kind == StepKind::recv ? step.peers.size() == 1
+                      : step.kind == StepKind::recv ? step.peers.size() == 1 || (alone && !step.peers.empty())
                       : step.kind == StepKind::reduce
                           ? step.operands.size() >= 2
                           : step.operands.size() == 1 && step.operands[0].peer < 0;
@@ -249,7 +251,7 @@ Bounds::Bounds(std::uint64_t n, std::uint32_t blocks) {
 }
 
 Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in,
-                     const Bounds& out, const Call& call)
+                     const Bounds& out, const Call& call, Part part)
     : program_(std::move(program)),
       dtype_(dtype),
       op_(op),
@@ -258,7 +260,8 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
       spread_(spread_kernel(dtype, op)),
       in_bytes_(in.total() * unit_),
       out_bytes_(out.total() * unit_),
-      call_(call) {
+      call_(call),
+      part_(part) {
     const Program& plan = *program_;
     if (in.blocks() != plan.in_blocks || out.blocks() != plan.out_blocks) {
         throw Error(ErrorKind::invalid, "the bounds do not fit the schedule's blocks");

@@ -57,7 +57,7 @@ struct Step {
     bool final = false;
     bool shared = false;            // a reduction that every rank makes of the same messages
     Chunk dst;                      // for a send: the source
-    std::vector<int> peers;         // for a send and a receive
+    std::vector<int> peers;         // for a send, and for a receive: from one of them
     std::vector<Operand> operands;  // for a reduction and a copy
     std::vector<Dependency> dependencies;
 };
@@ -204,8 +204,12 @@ class Operation {
         std::optional<Place> given;
     };
 
+    // Whether it is a call by itself, or one of the messages of a collective whose reductions the caller
+    // makes: the first one, which counts as a call, or another.
+    enum class Part : std::uint8_t { whole, first, other };
+
     Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in, const Bounds& out,
-              const Call& call);
+              const Call& call, Part part = Part::whole);
     Operation(Operation&&) = default;  // tasks refer to its memory, which moves with it
     // One on n elements of each buffer, that goes from section to section of at most `at_a_time`, a program's
     // whole work on each before the next: for what happens to each element alone. `at_a_time`: at least 1.
@@ -228,6 +232,11 @@ class Operation {
     // Where it may be done in a Flat: all ranks know alike.
     const std::optional<Flat>& flat() const { return flat_; }
     const Call& call() const { return call_; }
+    Part part() const { return part_; }
+    // Whether it receives a message from whichever of several ranks sends one.
+    bool is_open() const {
+        return call_.is_message() && program_->steps[0].kind == StepKind::recv && program_->peers.size() > 1;
+    }
 
     // How many sections it has: at least 1, itself. All but the last are alike.
     std::uint64_t sections() const { return alike_ + 1; }
@@ -251,6 +260,7 @@ class Operation {
     std::vector<Task> tasks_;
     std::optional<Flat> flat_;
     Call call_;
+    Part part_ = Part::whole;
     // Of one in sections, which has no tasks of its own.
     std::uint64_t alike_ = 0;
     std::shared_ptr<const Operation> section_;

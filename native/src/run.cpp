@@ -42,6 +42,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     if (results_.timed) began_ = ResultStores::Clock::now();
     sockets_.reset();
     held_ = false;
+    sender_ = -1;
     error_ = nullptr;
     asleep_ = false;
     if (workshop_.arena) workshop_.arena->tell_call(request_.call);
@@ -233,6 +234,7 @@ bool Run::pass() {
 }
 
 bool Run::advance(const Task& task, State& state) {
+    if (receives_message(task)) return recv_message(task, state);
     if (!state.started) {
         start(task);
         state.started = true;
@@ -348,6 +350,13 @@ void Run::awaited(std::vector<Awaited>& result) {
                 }
                 break;
             case StepKind::recv:
+                if (receives_message(task)) {
+                    if (sender_ >= 0) result.push_back({sender_, false});
+                    for (std::size_t i = 0; sender_ < 0 && i < task.peers.size(); ++i) {
+                        result.push_back({task.peers[i], false});
+                    }
+                    break;
+                }
                 if (state.done < ready || ready == task.length) result.push_back({task.peers[0], false});
                 break;
             case StepKind::reduce:

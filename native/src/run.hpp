@@ -40,6 +40,12 @@ class Held {
     ~Held() = default;
 };
 
+// Of a message that was received: from whom, and how many elements.
+struct Receipt {
+    int source = -1;
+    std::uint64_t count = 0;
+};
+
 // What is to be run. The clock is read only once something has to be waited for.
 struct Request {
     const Operation* operation = nullptr;
@@ -50,6 +56,7 @@ struct Request {
     double timeout = 0;                                  // seconds
     const std::function<bool()>* interrupted = nullptr;  // asked now and then; true ends the operation
     Held* held = nullptr;
+    Receipt* receipt = nullptr;  // of a message: written once it is known
 };
 
 // What the runs of one executor have in common.
@@ -93,6 +100,8 @@ class Run {
         sockets_.reset();  // what links there are may be known only now
     }
     bool held() const { return held_; }
+    // Whether any one of those that are awaited will do.
+    bool is_open() const { return sender_ < 0 && request_.operation->is_open(); }
     // It can't be run; `error` is thrown when its time has come.
     void fail(std::exception_ptr error) { error_ = std::move(error); }
     const std::exception_ptr& error() const { return error_; }
@@ -254,6 +263,13 @@ class Run {
     void offer(const Task& task, const std::byte* data, std::uint64_t ready, std::span<ShmLink* const> to,
                bool on_one_core);
     void recv(const Task& task, State& state);
+    // A message whose sender and length are known when it comes. Whether it moved.
+    bool recv_message(const Task& task, State& state);
+    // Whether one has come; then what it is.
+    bool meet_message(const Task& task);
+    bool receives_message(const Task& task) const {
+        return task.kind == StepKind::recv && request_.call.is_message();
+    }
     void reduce(const Task& task, State& state);
     // All of it, from the end every other time: the caches still hold what came last the time before.
     void reduce_whole(const Task& task);
@@ -331,6 +347,8 @@ class Run {
     std::uint64_t cast_by_core_up_to_ = 0;  // and how long those are that cores get each for itself
     double scale_ = 1.0;
     std::optional<bool> sockets_;            // whether it has links over them, once somebody has asked
+    int sender_ = -1;                        // of the message that is received, once that is known,
+    std::uint64_t message_length_ = 0;       // and how long it is
     ResultStores::Turn results_;             // how they are written
     ResultStores::Clock::time_point began_;  // where that is timed
     bool held_ = false;

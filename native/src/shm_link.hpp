@@ -32,6 +32,7 @@ class ShmLink final : public Link {
     std::uint64_t released() override;
     bool finished() override;
 
+    std::optional<Announcement> announced(const Context& context, std::size_t eager) override;
     void expect(const Context& context, std::uint64_t length) override;
     std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
     std::span<const std::byte> peek(std::size_t unit) override;
@@ -115,6 +116,8 @@ class ShmLink final : public Link {
     Call their_call(const Call& mine) const;
     bool next_slice();
     void finish_line();
+    // Turn to the next one; `quiet`: the peer need not know at once.
+    void pass_line(bool quiet);
     // Whether the peer reads the message, n more bytes of which are at `data`, out of our process.
     bool is_pulled(const std::byte* data, std::size_t n);
     // The peer could not: go on from there by staging.
@@ -129,6 +132,10 @@ class ShmLink final : public Link {
     // The peer writes nothing of ours any more.
     void end_joint();
     Line& next_line();
+    // Messages from one rank to another begin with a line that says what follows, since receivers need not
+    // know. False as long as there is no line for it.
+    bool head();
+    void take_head();
     // Whether this message lies in `places_` as long as some are ours.
     bool fits_places() const;
     // The longest piece of it.
@@ -153,6 +160,7 @@ class ShmLink final : public Link {
     std::uint64_t written_ = 0;
     std::uint64_t released_ = 0;
     bool started_ = false;             // at least one line of the message is out
+    bool headed_ = false;              // it needs no head, or that is out
     const std::byte* data_ = nullptr;  // the message's first byte, if it is read where it lies
     bool refused_ = false;  // the peer could not read some memory of ours, so it is not asked again
     Reads peer_reads_ = Reads::never;  // as of the message's beginning: who asks how it goes may rely on it

@@ -25,6 +25,7 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
     taken_ = 0;
     opened_ = false;
     refusing_ = false;
+    if (context.call.is_message()) take_head();
     if (length >= context.pulled.from && out_.reads_memory.load(std::memory_order_relaxed) == Reads::slowly &&
         second_look_.is_due(length) && second_look_.finds_quick()) {
         out_.reads_memory.store(Reads::quickly, std::memory_order_release);
@@ -150,6 +151,10 @@ void ShmLink::finish_line() {
     if (!quiet) ensure_valid(expected_->call);
     if (given_ > 0) places_.take(given_ - 1);
     given_ = 0;
+    pass_line(quiet);
+}
+
+void ShmLink::pass_line(bool quiet) {
     const std::uint64_t finished = line_in_++;
     if (quiet && finished - told_ < quiet_lines) return;
     told_ = finished;

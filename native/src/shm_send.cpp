@@ -28,6 +28,7 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     written_ = 0;
     released_ = 0;
     started_ = false;
+    headed_ = !context.call.is_message();
     restaged_ = 0;
     huge_.reset();
     peer_reads_ = in_.reads_memory.load(std::memory_order_acquire);
@@ -83,6 +84,7 @@ std::size_t ShmLink::write(const std::byte* data, std::size_t n, Second second) 
 }
 
 std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
+    if (!headed_ && !head()) return 0;
     if (length_ <= Line::inline_bytes) {
         if (started_ || n < length_ || !has_line()) return 0;
         Line& line = next_line();

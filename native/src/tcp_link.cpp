@@ -85,6 +85,16 @@ std::uint64_t TcpLink::released() { return parts_out_ ? out_.through() : lanes_[
 
 bool TcpLink::finished() { return parts_out_ ? out_.complete() : lanes_[0].finished(); }
 
+std::optional<Announcement> TcpLink::announced(const Context& context, std::size_t eager) {
+    // A message that does not go over all lanes goes over the first.
+    for (TcpLane& lane : lanes_) {
+        const Frame* const frame = lane.frame(context.call, &lane == lanes_.data() ? eager : 0);
+        if (frame == nullptr || frame->ordinal != ordinal_ + 1) continue;
+        return Announcement{frame->call, frame->length, frame->call.is_message()};
+    }
+    return std::nullopt;
+}
+
 void TcpLink::expect(const Context& context, std::uint64_t length) {
     expected_ = &context;
     expected_length_ = length;

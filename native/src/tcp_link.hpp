@@ -26,6 +26,7 @@ class TcpLink final : public Link {
     std::uint64_t released() override;
     bool finished() override;
 
+    std::optional<Announcement> announced(const Context& context, std::size_t eager) override;
     void expect(const Context& context, std::uint64_t length) override;
     std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
     std::span<const std::byte> peek(std::size_t unit) override;

@@ -14,12 +14,12 @@ from tests.collectives.groups import ranks
 
 METHODS = (
     *("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "alltoall", "barrier"),
-    *("send", "recv"),
+    *("send", "recv", "scan", "exscan"),
 )
 
 
 def _known(comm: Communicator) -> dict[str, int]:
-    return {name: comm.__dict__[name].known for name in METHODS}
+    return {name: comm._runner._repeaters[name].known for name in METHODS}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -114,10 +114,27 @@ def test_what_is_wrong_is_refused_after_the_same_call_was_right() -> None:
     ranks(2, body)
 
 
-def test_it_outlives_nobody() -> None:
+def test_a_method_that_is_kept_keeps_its_communicator() -> None:
     comm = collectives.init()
     short = comm.allreduce
-    short(np.ones(3))
+    shut = comm._shut
     del comm
-    with pytest.raises(collectives.Aborted, match="closed"):
-        short(np.ones(3))
+    assert np.array_equal(short(np.ones(3)), np.ones(3))
+    assert shut.alive
+    del short
+    assert not shut.alive
+
+
+def test_a_class_has_methods_as_every_class_has() -> None:
+    with collectives.init() as comm:
+        assert np.array_equal(Communicator.allreduce(comm, np.ones(3)), np.ones(3))
+        assert np.array_equal(Communicator.allreduce(comm, np.ones(3)), np.ones(3))
+        with pytest.raises(TypeError):
+            Communicator.allreduce()  # type: ignore[call-arg]
+        with pytest.raises(AttributeError):
+            Communicator.allreduce(3, np.ones(3))  # type: ignore[arg-type]
+
+        class Derived(Communicator):
+            pass
+
+        assert Derived.allreduce is Communicator.allreduce

@@ -1,0 +1,101 @@
+"""A call that is ready to be run: what the engine does, on which memory, and what becomes of the result.
+
+Invariant: whatever is wrong with the arguments has been refused before there is such a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from collectives.arrays import Array, Target
+from collectives.status import Status
+from collectives.work import Tickets, Waiter, Work
+from native import _engine
+
+Receipt = tuple[int, int]
+_NONE: Receipt = (-1, 0)
+
+
+class Ready(Protocol):
+    """`seconds` is how long it may take. It may be run again, on the same memory."""
+
+    @property
+    def result(self) -> Any:
+        """What running it gives, where that is an array that is there already."""
+
+    def run(self, group: _engine.Group, seconds: float) -> Any: ...
+    def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class Call(NamedTuple):
+    """One operation with its memory. `target` is None where this rank gets nothing.
+
+    `repeatable`: the same operation does for other arrays that are like these, and nothing is left to do after it.
+    `finish`: what is left to be done to the result. `status`: of a message, where its receipt goes.
+    """
+
+    operation: _engine.Operation
+    inp: Array | None
+    out: Array | None
+    target: Target | None
+    seconds: float
+    finish: Callable[[Array], None] | None = None
+    status: Status | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        return self.finish is None and self.status is None
+
+    @property
+    def result(self) -> Any:
+        return None if self.target is None else self.target.result
+
+    def deliver(self, receipt: Receipt = _NONE) -> Any:
+        if self.status is not None:
+            self.status.source, self.status.count = receipt
+        if self.target is None:
+            return None
+        if self.finish is not None:
+            self.finish(self.target.host)
+        return self.target.deliver()
+
+    def run(self, group: _engine.Group, seconds: float) -> Any:
+        return self.deliver(group.run(self.operation, self.inp, self.out, seconds))
+
+    def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
+        ticket = group.start(self.operation, self.inp, self.out, seconds)
+        return Work(ticket, lambda: self.deliver(ticket.receipt), waiter, owner)
+
+
+class Exchange(NamedTuple):
+    """A message that is sent and one that is received, both at once. `overlap`: one would overwrite the other."""
+
+    sent: Call
+    received: Call
+    overlap: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.received.seconds
+
+    @property
+    def result(self) -> Any:
+        return self.received.result
+
+    def run(self, group: _engine.Group, seconds: float) -> Any:
+        sent, received, _ = self
+        receipt = group.exchange(sent.operation, self._leaving(), received.operation, received.out, seconds)
+        return received.deliver(receipt)
+
+    def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
+        sent, received, _ = self
+        leaving = group.start(sent.operation, self._leaving(), None, seconds)
+        coming = group.start(received.operation, None, received.out, seconds)
+        return Work(Tickets((leaving, coming)), lambda: received.deliver(coming.receipt), waiter, owner)
+
+    def _leaving(self) -> Array | None:
+        inp = self.sent.inp
+        return inp.copy() if inp is not None and self.overlap else inp
