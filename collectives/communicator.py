@@ -66,13 +66,13 @@ class Communicator(Reductions, Movements, PointToPoint, Plans, Repeating):
         self._origin: Final = origin
         self._children = 0
         self._attached: Final[list[Callable[[], object]]] = []
-        self._runner: Final = Runner(
+        self._runner = Runner(
             linked.group, rank, linked.situation, linked.layout, name, timeout, partial(_memory, linked.group)
         )
-        self._calls: Final = self._runner.calls
-        self._byte: Final = one_byte()
-        self._reductions: Final = self._runner.reductions
-        self._messages: Final = MessageCalls(self._calls)
+        self._calls = self._runner.calls
+        self._byte = one_byte()
+        self._reductions = self._runner.reductions
+        self._messages = MessageCalls(self._calls)
         self._repeaters = tuple(
             self._runner.repeater(method, form, self._byte if method == "barrier" else None)
             for method, form in _REPEATED

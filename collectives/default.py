@@ -5,6 +5,7 @@ Invariant: nothing is guessed. With none, or with several that are open, there i
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from typing import Final
@@ -13,13 +14,16 @@ from collectives.communicator import Communicator
 
 _lock: Final = threading.Lock()
 _made: Final[list[weakref.ref[Communicator]]] = []
+_places: Final[weakref.WeakKeyDictionary[Communicator, str]] = weakref.WeakKeyDictionary()  # file:line
 
 
 def register(comm: Communicator) -> None:
     """`comm` was made by `init`."""
+    place = _caller()
     with _lock:
         _made[:] = [reference for reference in _made if _is_open(reference())]
         _made.append(weakref.ref(comm))
+        _places[comm] = place
 
 
 def forget(comm: Communicator) -> None:
@@ -48,8 +52,19 @@ def default(comm: Communicator | None = None) -> Communicator:
         return found[0]
     if not found:
         raise RuntimeError("no communicator is open in this process: call collectives.init() first, or give comm=")
-    names = ", ".join(repr(made.name) for made in found)
-    raise RuntimeError(f"{len(found)} communicators are open in this process ({names}): say which one by comm=")
+    listed = ", ".join(f"{made.name!r} made at {_places.get(made, 'an unknown place')}" for made in found)
+    raise RuntimeError(
+        f"{len(found)} communicators are open in this process ({listed}): close the one that is over by its close(), "
+        "or say which one by comm="
+    )
+
+
+def _caller() -> str:
+    """Where the code is that has called this library."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "collectives":
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _is_open(comm: Communicator | None) -> bool:

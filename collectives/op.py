@@ -41,14 +41,14 @@ class Op:
     ) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable, not {type(function).__name__}")
-        is_ufunc = isinstance(function, np.ufunc)
-        if is_ufunc and (function.nin, function.nout) != (2, 1):
-            raise TypeError(f"{function!r} takes {function.nin} arrays and gives {function.nout}: it reduces nothing")
+        ufunc: Any = function if isinstance(function, np.ufunc) else None
+        if ufunc is not None and (ufunc.nin, ufunc.nout) != (2, 1):
+            raise TypeError(f"{ufunc!r} takes {ufunc.nin} arrays and gives {ufunc.nout}: it reduces nothing")
         self.function: Final = function
         self.commutative: Final = bool(commutative)
-        self.elementwise: Final = is_ufunc if elementwise is None else bool(elementwise)
-        self.identity: Final = function.identity if is_ufunc and identity is None else identity
-        self.name: Final[str] = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
+        self.elementwise: Final = ufunc is not None if elementwise is None else bool(elementwise)
+        self.identity: Final = ufunc.identity if ufunc is not None and identity is None else identity
+        self.name: Final = str(getattr(function, "__qualname__", None) or getattr(function, "__name__", function))
         self._tried: Final[set[tuple[tuple[int, ...], Dtype]]] = set()
 
     def __repr__(self) -> str:
@@ -110,6 +110,6 @@ def identity_of(op: str, dtype: Dtype) -> Any:
 
 
 def _to_read(array: Array) -> Array:
-    view = array.view()
+    view: Array = array.view()
     view.flags.writeable = False
     return view

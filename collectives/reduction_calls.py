@@ -104,7 +104,8 @@ class ReductionCalls:
             inp = target.host if prepared.in_place else inp.copy()
         if not receives or target is None:
             return Call(prepared.operation, inp, None, None, deadline.left)
-        return self._truth(Call(prepared.operation, inp, target.host, target, deadline.left), op)
+        terms = {"scan": self._calls.rank + 1, "exscan": self._calls.rank}.get(collective, self.size)
+        return self._truth(Call(prepared.operation, inp, target.host, target, deadline.left), op, terms)
 
     def reduce_scatter(self, x: Any, out: Any, timeout: float | None, op: Reduction, algorithm: str) -> Ready:
         if not isinstance(op, str):
@@ -115,7 +116,7 @@ class ReductionCalls:
         target = output(out, (rows, *inp.shape[1:]), inp.dtype, x)
         separate(inp, target.host, "reduce_scatter")
         shape = Shape("reduce_scatter", inp.dtype, inp.size, inp.size // self.size, inp.size, op)
-        return self._truth(self._calls.two(shape, inp, target, algorithm, deadline), op)
+        return self._truth(self._calls.two(shape, inp, target, algorithm, deadline), op, self.size)
 
     def reduce_scatterv(
         self, x: Any, out: Any, timeout: float | None, counts: Any, op: Reduction, algorithm: str
@@ -130,11 +131,11 @@ class ReductionCalls:
         row = int(np.prod(inp.shape[1:], dtype=np.int64))
         parts = tuple(count * row for count in rows)
         shape = Shape("reduce_scatter", inp.dtype, parts, target.host.size, inp.size, op, purpose=f"counts {rows}")
-        return self._truth(self._calls.two(shape, inp, target, algorithm, deadline), op)
+        return self._truth(self._calls.two(shape, inp, target, algorithm, deadline), op, self.size)
 
-    def _truth(self, call: Call, op: str) -> Call:
-        """Logical ops give 0 and 1, also where a lone rank has nothing to combine."""
-        return call if self.size > 1 or op not in _LOGICAL else call._replace(finish=_to_truth)
+    def _truth(self, call: Call, op: str, terms: int) -> Call:
+        """Logical ops give 0 and 1, also where the result has one term only, so that nothing was combined."""
+        return call if terms > 1 or op not in _LOGICAL else call._replace(finish=_to_truth)
 
 
 def _to_truth(host: Array) -> None:

@@ -125,4 +125,4 @@ class Stepwise:
 
 
 def _same(a: Array, b: Array) -> bool:
-    return a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+    return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])

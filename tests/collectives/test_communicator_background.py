@@ -26,7 +26,7 @@ def test_background_operations_complete_in_order(transport: str) -> None:
         assert all(work.done() for work in works)
         for i, work in enumerate(works):
             assert np.array_equal(work.result(), 3 * (x + i))
-            assert work.result() is work.result()
+            assert work.result() is work.result() is work.wait() is work.wait(1.0)
 
     ranks(3, body, transport=transport)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,51 @@ from tests.collectives.groups import nothing_left, ranks
 from tests.rendezvous.threads import background
 
 ONES = np.ones(4, np.float32)
+
+
+TEMPORARY = {
+    "a call": lambda comm: comm.dup().allreduce(ONES),
+    "of a split": lambda comm: comm.split(0).allreduce(ONES),
+    "a call that is never repeated": lambda comm: comm.dup().allgatherv(ONES[:1]) * comm.size,
+    "another call": lambda comm: (comm.dup().barrier(), ONES * comm.size)[1],
+    "in the background": lambda comm: comm.dup().allreduce_async(ONES).wait(),
+    "many in the background": lambda comm: comm.dup().allreduce_many_async([ONES]).result()[0],
+    "awaited": lambda comm: asyncio.run(_awaited(comm)),
+    "a plan": lambda comm: comm.dup().allreduce_plan(ONES)(),
+    "a plan in the background": lambda comm: comm.dup().allreduce_plan(ONES).start().wait(),
+    "by a function": lambda comm: comm.dup().allreduce(ONES, np.add),
+    "an exchange": lambda comm: comm.dup().sendrecv(ONES * comm.size, comm.rank, np.zeros(4, np.float32)),
+    "a method of it": lambda comm: _called(comm.dup().allreduce),
+}
+
+
+def _called(method: Any) -> Any:
+    return method(ONES)
+
+
+async def _awaited(comm: Communicator) -> Any:
+    return await comm.dup().allreduce_async(ONES)
+
+
+@pytest.mark.parametrize("how", TEMPORARY)
+def test_a_communicator_that_nobody_holds_lives_as_long_as_its_call(how: str) -> None:
+    def body(comm: Communicator) -> None:
+        for _ in range(3):
+            assert (TEMPORARY[how](comm) == comm.size).all()
+
+    with nothing_left():
+        ranks(2, body)
+
+
+def test_it_goes_with_its_last_work_and_plan() -> None:
+    comm = collectives.init()
+    shut, work, plan = comm._shut, comm.allreduce_async(ONES), comm.allreduce_plan(ONES)
+    del comm
+    assert np.array_equal(work.wait(), ONES)
+    del work
+    assert np.array_equal(plan(), ONES)
+    del plan
+    assert not shut.alive
 
 
 def test_two_threads_at_once_are_refused() -> None:

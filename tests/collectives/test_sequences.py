@@ -140,6 +140,16 @@ def _reduce_scatter(
     return (_in(empty, _values(comm.rank, number, n)),), _same(whole[comm.rank * count : (comm.rank + 1) * count])
 
 
+def _scan(comm: Communicator, root: int, count: int, number: int, empty: Empty) -> tuple[tuple[Any, ...], Check]:
+    up_to = _all(comm, number, count)[: comm.rank + 1].sum(0)
+    return (_in(empty, _values(comm.rank, number, count)),), _same(up_to)
+
+
+def _exscan(comm: Communicator, root: int, count: int, number: int, empty: Empty) -> tuple[tuple[Any, ...], Check]:
+    before = _all(comm, number, count)[: comm.rank].sum(0)
+    return (_in(empty, _values(comm.rank, number, count)),), _same(before)
+
+
 def _alltoall(comm: Communicator, root: int, count: int, number: int, empty: Empty) -> tuple[tuple[Any, ...], Check]:
     n = count * comm.size
     sent = _all(comm, number, n).reshape(comm.size, comm.size, count)
@@ -154,5 +164,7 @@ _CASES = {
     "gather": _gather,
     "scatter": _scatter,
     "reduce_scatter": _reduce_scatter,
+    "scan": _scan,
+    "exscan": _exscan,
     "alltoall": _alltoall,
 }

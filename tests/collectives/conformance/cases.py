@@ -6,6 +6,7 @@ itself, knows all ranks' inputs, and checks what it gets alone.
 
 from __future__ import annotations
 
+import itertools
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from collectives import Communicator, algorithms
+from collectives import Communicator, Op, Status, algorithms
 from tests.collectives.conformance.reference import (
     BOOL,
     COMPLEXES,
     DTYPES,
     FLOATS,
+    IDENTITIES,
     Array,
     is_exact,
     ops,
@@ -174,6 +176,124 @@ def _reduce_scatter(comm: Communicator, case: Case) -> str:
     return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
 
 
+def _reduce_scatterv(comm: Communicator, case: Case) -> str:
+    counts = [_rows(case, r)[0] for r in range(comm.size)]
+    inputs = [values(case, r, (sum(counts), *case.shape[1:])) for r in range(comm.size)]
+    start = sum(counts[: comm.rank])
+    expected = reduced(inputs, case.op)[start : start + counts[comm.rank]]
+    x, options = _placed(case, inputs[comm.rank].copy(), expected.shape)
+    got = _call(comm, case, "reduce_scatterv", x, counts, case.op, **options)
+    return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+
+
+def _scan(comm: Communicator, case: Case) -> str:
+    inputs = [values(case, r, case.shape) for r in range(comm.size)]
+    x, options = _placed(case, inputs[comm.rank].copy(), case.shape)
+    got = _call(comm, case, case.collective, x, case.op, **options)
+    taken = inputs[: comm.rank + (case.collective == "scan")]
+    if not taken:  # the identity, which may be infinite
+        right = got.dtype == x.dtype and got.shape == case.shape and (got == IDENTITIES[case.op](x.dtype)).all()
+        return "" if right else f"gave rank 0 {got!r}"
+    return _checked(case, comm, got, reduced(taken, case.op), x, inputs[comm.rank], options)
+
+
+def _function(comm: Communicator, case: Case) -> str:
+    """Functions for which the order of ranks matters, and ufuncs: all reductions, with the same bits everywhere."""
+    inputs = [values(case, r, (comm.size * case.shape[0], *case.shape[1:])) for r in range(comm.size)]
+    x, rows, root = inputs[comm.rank].copy(), case.shape[0], case.root % comm.size
+    mine = slice(rows * comm.rank, rows * (comm.rank + 1))
+    for op, fold in ((Op(_left), lambda a, b: a), (Op(_right, elementwise=True), lambda a, b: b), (np.maximum, None)):
+        up_to = list(itertools.accumulate(inputs, fold or np.maximum))
+        name = op if isinstance(op, np.ufunc) else op.name
+        wrong = [same(comm.allreduce(x, op), up_to[-1], x.dtype, 1)]
+        got = comm.reduce(x, op, root)
+        wrong += [same(got, up_to[-1], x.dtype, 1) if comm.rank == root else "" if got is None else "gave something"]
+        wrong += [same(comm.reduce_scatter_async(x, op).wait(), up_to[-1][mine], x.dtype, 1)]
+        wrong += [same(comm.scan(x, op), up_to[comm.rank], x.dtype, 1)]
+        before = comm.exscan(x, op)
+        wrong += [
+            same(before, up_to[comm.rank - 1], x.dtype, 1) if comm.rank else "" if before is None else "gave something"
+        ]
+        both = x.copy()
+        wrong += [same(comm.allreduce(both, op, out=both), up_to[-1], x.dtype, 1)]
+        if any(wrong):
+            return f"{name}: {wrong}"
+    return "" if np.array_equal(x, inputs[comm.rank]) else "changed its input"
+
+
+def _left(a: Array, b: Array) -> Array:
+    return a
+
+
+def _right(a: Array, b: Array) -> Array:
+    return b
+
+
+def _plan(comm: Communicator, case: Case) -> str:
+    """A plan of everything that has one, three times on changing data, and once in the background."""
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    x, rows = np.zeros((n, 2), np.int64), np.zeros((rank + 1, 2), np.int64)
+    whole = np.zeros((n * (n + 1) // 2, 2), np.int64)
+    counts = [r + 1 for r in range(n)]
+    root = case.root % n
+    of_root = x if rank == root else None
+    got = np.zeros_like(x)
+    plans = {
+        "allreduce": comm.allreduce_plan(x),
+        "reduce": comm.reduce_plan(x, "max", root),
+        "scan": comm.scan_plan(x),
+        "exscan": comm.exscan_plan(x),
+        "reduce_scatter": comm.reduce_scatter_plan(x),
+        "reduce_scatterv": comm.reduce_scatterv_plan(whole, counts),
+        "function": comm.allreduce_plan(x, np.add),
+        "allgather": comm.allgather_plan(x),
+        "allgatherv": comm.allgatherv_plan(rows),
+        "gather": comm.gather_plan(x, root),
+        "gatherv": comm.gatherv_plan(rows, root),
+        "scatter": comm.scatter_plan(of_root, root),
+        "scatterv": comm.scatterv_plan(whole if rank == root else None, counts if rank == root else None, root),
+        "alltoall": comm.alltoall_plan(x),
+        "alltoallv": comm.alltoallv_plan(x, [1] * n),
+        "barrier": comm.barrier_plan(),
+        "sendrecv": comm.sendrecv_plan(x, right, got, left),
+    }
+    for turn in range(4):
+        for array in (x, rows, whole):
+            array[...] = 1 + rank + turn
+        total, up_to = sum(1 + r + turn for r in range(n)), sum(1 + r + turn for r in range(rank + 1))
+        each = [1 + r + turn for r in range(n)]
+        expected: dict[str, Any] = {
+            "allreduce": np.full_like(x, total),
+            "reduce": np.full_like(x, n + turn) if rank == root else None,
+            "scan": np.full_like(x, up_to),
+            "exscan": np.full_like(x, up_to - 1 - rank - turn),
+            "reduce_scatter": np.full((1, 2), total),
+            "reduce_scatterv": np.full((rank + 1, 2), total),
+            "function": np.full_like(x, total),
+            "allgather": np.stack([np.full_like(x, e) for e in each]),
+            "allgatherv": np.concatenate([np.full((r + 1, 2), e) for r, e in enumerate(each)]),
+            "gather": np.stack([np.full_like(x, e) for e in each]) if rank == root else None,
+            "gatherv": np.concatenate([np.full((r + 1, 2), e) for r, e in enumerate(each)]) if rank == root else None,
+            "scatter": np.full(2, each[root]),
+            "scatterv": np.full((rank + 1, 2), each[root]),
+            "alltoall": np.array([[e, e] for e in each]),
+            "alltoallv": np.array([[e, e] for e in each]),
+            "barrier": None,
+            "sendrecv": np.full_like(x, each[left]),
+        }
+        for name, plan in plans.items():
+            result = plan() if turn < 3 else plan.start().wait()
+            right_one = result is None if expected[name] is None else np.array_equal(result, expected[name])
+            if not right_one or result is not plan.out:
+                return f"{name}, turn {turn}: {result!r}, not {expected[name]!r}"
+        comm.broadcast_plan(x, root)()
+        if not (x == each[root]).all():
+            return f"broadcast, turn {turn}: {x!r}"
+    comm.send_plan(x, rank)()
+    return same(comm.recv_plan(got, rank)(), x, x.dtype, 1)
+
+
 def _scatter(comm: Communicator, case: Case) -> str:
     root = case.root % comm.size
     if case.collective == "scatter":
@@ -227,6 +347,33 @@ def _send(comm: Communicator, case: Case) -> str:
     return wrong or ("" if returned is got else "did not return out")
 
 
+def _exchange(comm: Communicator, case: Case) -> str:
+    """Round the ring and back, to oneself, and to rank 0 from whoever comes first; with room for more."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, status = values(case, comm.rank, case.shape).reshape(-1), Status()
+    got = np.zeros(x.size + 3, x.dtype)
+    for dest, source in ((right, left), (left, right), (comm.rank, comm.rank)):
+        out = got.copy()
+        if case.background:
+            comm.sendrecv_async(x, dest, out, source, status=status).wait()
+        else:
+            comm.sendrecv(x, dest, out, source, status=status)
+        if (status.source, status.count) != (source, x.size) or out[x.size :].any():
+            return f"{status} instead of {x.size} from {source}"
+        if wrong := same(out[: x.size], values(case, source, case.shape).reshape(-1), x.dtype, 1):
+            return wrong
+    comm.send(x, 0)
+    for _ in range(comm.size if comm.rank == 0 else 0):
+        out = got.copy()
+        work = comm.recv_async(out, status=status) if case.background else None
+        result = comm.recv(out, status=status) if work is None else work.wait()
+        assert status.source is not None
+        if wrong := same(result[: x.size], values(case, status.source, case.shape).reshape(-1), x.dtype, 1):
+            return f"from {status.source}: {wrong}"
+    comm.barrier()  # what a rank sends next must not come before
+    return ""
+
+
 def _barrier(comm: Communicator, case: Case) -> str:
     """Nobody leaves before the last has come; the clock is the same for all processes of a machine."""
     came = time.monotonic()
@@ -242,6 +389,11 @@ _RUN: dict[str, Callable[[Communicator, Case], str]] = {
     "same bits": _same_bits,
     "reduce": _reduction,
     "reduce_scatter": _reduce_scatter,
+    "reduce_scatterv": _reduce_scatterv,
+    "scan": _scan,
+    "exscan": _scan,
+    "function": _function,
+    "plan": _plan,
     "broadcast": _broadcast,
     "allgather": _allgather,
     "allgatherv": _gatherv,
@@ -252,13 +404,17 @@ _RUN: dict[str, Callable[[Communicator, Case], str]] = {
     "alltoall": _alltoall,
     "alltoallv": _alltoallv,
     "send": _send,
+    "exchange": _exchange,
     "barrier": _barrier,
 }
 COLLECTIVES = tuple(_RUN)
 
-_REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
+REDUCTIONS = ("allreduce", "reduce", "reduce_scatter", "reduce_scatterv", "scan", "exscan")
+IN_PLACE = ("allreduce", "reduce", "scan", "exscan")
 _SHAPES: dict[str, list[tuple[int, ...]]] = {
     "reduce_scatter": [(0, 3), (1,), (3,), (7, 2), (4099,)],
+    "function": [(0, 3), (1,), (3, 2), (8, 3), (9000,)],
+    "plan": [()],
     "alltoall": [(0, 3), (1,), (3,), (7, 2), (1031,)],
 }
 _ANY_SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (3,), (7, 3), (2, 0, 2), (4099,), (70_001,)]
@@ -269,16 +425,22 @@ def cases(collective: str, size: int, thorough: bool) -> Iterator[Case]:
     """The cases of one collective for groups of that size, in an order that every rank agrees on."""
     if collective != "same bits":
         for number, dtype in enumerate(DTYPES):
-            for op in ops(dtype) if collective in _REDUCTIONS else ["sum"]:
+            for op in ops_of(collective, dtype):
                 yield Case(collective, dtype.name, op, (5,), root=number)
     if thorough:
         yield from _thorough(collective, size)
 
 
+def ops_of(collective: str, dtype: np.dtype[Any]) -> list[str]:
+    if collective not in REDUCTIONS:
+        return ["sum"] if collective != "function" or dtype not in COMPLEXES else []  # complex has no maximum
+    return [op for op in ops(dtype) if op != "avg" or not collective.endswith("scan")]
+
+
 def _thorough(collective: str, size: int) -> Iterator[Case]:
     """Every algorithm with every kind of shape, every way of passing arrays, and in the background."""
     names = ["auto"]
-    if collective not in ("barrier", "send"):
+    if collective not in ("barrier", "send", "exchange", "function", "plan"):
         contract = "allreduce" if collective == "same bits" else collective.removesuffix("v")
         names += [a.name for a in algorithms.algorithms(contract, size, uneven=collective.endswith("v"))]
     if collective == "same bits":
@@ -291,7 +453,7 @@ def _thorough(collective: str, size: int) -> Iterator[Case]:
             yield Case(collective, "int64", shape=shape, root=number, algorithm=name, seed=number)
         yield Case(collective, "float32", shape=(3,), algorithm=name, background=True)
         yield Case(collective, "bfloat16", shape=(9,), root=1, algorithm=name, place="strided")
-        for place in ("out", "in") if collective in ("allreduce", "reduce") else ("out",):
-            if collective in (*_REDUCTIONS, "allgather", "alltoall"):
+        for place in ("out", "in") if collective in IN_PLACE else ("out",):
+            if collective in (*REDUCTIONS, "allgather", "alltoall"):
                 yield Case(collective, "float32", shape=(6,), root=2, algorithm=name, place=place)
                 yield Case(collective, "float64", shape=(3001,), algorithm=name, place=place, background=True)

@@ -28,6 +28,15 @@ _ORDER: dict[str, Any] = {"min": np.minimum, "max": np.maximum}
 _SUMS: dict[str, Any] = {"sum": np.add, "prod": np.multiply}
 
 
+IDENTITIES: dict[str, Any] = {
+    **dict.fromkeys(("sum", "bor", "bxor", "lor", "lxor"), lambda dtype: 0),
+    **dict.fromkeys(("prod", "land"), lambda dtype: 1),
+    "band": lambda dtype: True if dtype == BOOL else ~dtype.type(0),
+    "min": lambda dtype: True if dtype == BOOL else np.inf if dtype in FLOATS else np.iinfo(dtype).max,
+    "max": lambda dtype: False if dtype == BOOL else -np.inf if dtype in FLOATS else np.iinfo(dtype).min,
+}
+
+
 def ops(dtype: np.dtype[Any]) -> list[str]:
     """The ops that have a meaning for `dtype`, by the contract."""
     if dtype in COMPLEXES:
