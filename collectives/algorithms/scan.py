@@ -168,6 +168,12 @@ def _place(rank: int, layout: Layout) -> tuple[list[int], list[int], int]:
     return runs[number], [run[-1] for run in runs], number
 
 
+def _to_the_rest(b: Builder, run: list[int], at: int) -> None:
+    """This rank's data to those after it in the run."""
+    if at + 1 < len(run):
+        b.send(run[at + 1 :], b.inp())
+
+
 def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number: int, mine: Chunk) -> int | Chunk:
     """What all runs before this one bring: the run's last rank finds out, from `mine`, and sends it to the others."""
     if rank != run[-1]:
@@ -183,43 +189,50 @@ def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     """Ranks that follow each other on a host do it among themselves; the last ones of hosts then do it among hosts.
 
-    For ranks that are numbered host by host. Rounds 2 + ceil(log2 l) + ceil(log2 (h-1)), of which 1 + ceil(log2 (h-1))
-    between hosts; a rank sends at most n (2 + ceil(log2 (h-1))), one a host; any size.
-    (1 + ceil(log2 (h-1))) (alpha + n beta).
+    For ranks that are numbered host by host; else each run of neighbours on one host counts as a host. Rounds
+    ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
+    any size. (1 + ceil(log2 (h-1))) (alpha + n beta).
     """
     b = Builder("scan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)
     at = run.index(rank)
-    if number == 0:
-        mine = _inclusive(b, run, at, b.inp(), b.out())
-        if rank == run[-1] and len(lasts) > 1:
-            _exclusive(b, lasts, 0, mine)
-        b.copy(b.out(), mine)
+    _to_the_rest(b, run, at)
+    mine = b.inp()
+    if at > 0:
+        mine = b.out() if number == 0 else b.like(b.inp())
+        b.reduce(mine, *run[:at], b.inp())
+    if number > 0:
+        b.reduce(b.out(), _from_before(b, run, rank, lasts, number, mine), mine)
         return b.build()
-    mine = _inclusive(b, run, at, b.inp())
-    b.reduce(b.out(), _from_before(b, run, rank, lasts, number, mine), mine)
+    if rank == run[-1]:
+        _exclusive(b, lasts, 0, mine)
+    b.copy(b.out(), mine)
     return b.build()
 
 
 @algorithm("exscan", name="hierarchical_doubling", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedule:
-    """As scan, but that within a host each rank passes what it has found to the next.
+    """As scan, but that a rank leaves out its own data where it does not speak for its host.
 
-    Rounds 3 + ceil(log2 l) + ceil(log2 (h-1)), of which 1 + ceil(log2 (h-1)) between hosts; a rank sends at most
-    n (2 + ceil(log2 (h-1))), one a host; any size. (1 + ceil(log2 (h-1))) (alpha + n beta).
+    For ranks that are numbered host by host; else each run of neighbours on one host counts as a host. Rounds
+    ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
+    any size. (1 + ceil(log2 (h-1))) (alpha + n beta).
     """
     b = Builder("exscan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)
     at = run.index(rank)
-    into = b.out() if number == 0 else None
+    _to_the_rest(b, run, at)
+    speaks = rank == run[-1] and number + 1 < len(lasts)
+    beside: Chunk | None = None
+    if at > 0:
+        beside = b.out() if number == 0 and not speaks else b.like(b.inp())
+        b.recv(run[0], beside) if at == 1 else b.reduce(beside, *run[:at])
     mine = b.inp()
-    if number + 1 == len(lasts):
-        beside = _exclusive(b, run, at, mine, into)  # what all of them bring nobody needs
-    else:
-        mine = _inclusive(b, run, at, mine)
-        beside = _passed_on(b, run, at, mine, into)
+    if speaks and beside is not None:
+        mine = b.like(b.inp())
+        b.reduce(mine, beside, b.inp())
     if number == 0:
-        if rank == run[-1]:
+        if speaks:
             _exclusive(b, lasts, 0, mine)
         if beside is not None:
             b.copy(b.out(), beside)
@@ -232,14 +245,3 @@ def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedu
     else:
         b.recv(before, b.out())
     return b.build()
-
-
-def _passed_on(b: Builder, run: list[int], at: int, mine: Chunk, into: Chunk | None) -> Chunk | None:
-    """What the rank before has found for itself, while this one's goes to the next."""
-    if at + 1 < len(run):
-        b.send(run[at + 1], mine)
-    if at == 0:
-        return None
-    beside = into or b.like(b.inp())
-    b.recv(run[at - 1], beside)
-    return beside

@@ -239,11 +239,13 @@ def _list(collectives: Sequence[str]) -> Iterator[str]:
             yield ""
         yield name
         for known in registry.algorithms(name):
-            claims = [text for text, is_so in (("in place", known.in_place), ("v", known.uneven)) if is_so]
+            claimed = (("in place", known.in_place), ("v", known.uneven), ("ordered", known.in_order))
+            claims = [text for text, is_so in claimed if is_so]
             summary = (inspect.getdoc(known.function) or "").partition("\n")[0]
-            yield f"  {known.name:22} {', '.join(claims):12} {summary}".rstrip()
+            yield f"  {known.name:22} {', '.join(claims):20} {summary}".rstrip()
     yield ""
     yield "in place: without a copy where x and out are one array; v: also for parts of different sizes"
+    yield "ordered: operands are combined in the order of ranks, as functions need that are not commutative"
 
 
 def _draw(schedules: Sequence[Schedule], file: Path, layout: Layout) -> None:

@@ -141,8 +141,9 @@ def test_the_list_names_every_algorithm_and_its_claims() -> None:
         shown = [line for line in lines[start + 1 :] if line][: len(algorithms(name))]
         assert [line.split()[0] for line in shown] == [a.name for a in algorithms(name)]
         for line, known in zip(shown, algorithms(name), strict=True):
-            claims = line[25:37]
-            assert ("in place" in claims, "v" in claims) == (known.in_place, known.uneven)
+            claims = line[25:45].strip().split(", ")
+            told = tuple(claim in claims for claim in ("in place", "v", "ordered"))
+            assert told == (known.in_place, known.uneven, known.in_order)
     assert text("gather", "--list").splitlines()[0] == "gather"
     assert "allreduce" not in text("gather", "--list")
 
