@@ -27,7 +27,7 @@ def test_every_rank_gets_what_all_pass_and_nothing_is_left(plain_backend: Backen
     for size in (1, 2, 5):
         clients = [plain_backend.open() for _ in range(size)]
         calls = [
-            lambda rank=rank, store=store: said(rank, store)  # type: ignore[misc]
+            lambda rank=rank, store=store: said(rank, store)
             for rank, store in zip(job(size, secret=secret), clients, strict=True)
         ]
         outcomes = [outcome.value for outcome in together(calls)]

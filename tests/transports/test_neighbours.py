@@ -95,7 +95,7 @@ def test_loopback_is_the_last_resort_where_nothing_tells_hosts_apart() -> None:
     unknown = [Place(rank, like(boot=boot, proof=""), ("127.0.0.1 7",)) for rank, boot in enumerate(("a", "b"))]
     assert tcp.reaches(*unknown) is None
     routes = Routes()
-    tcp.route(routes, *unknown, Scope(False), 1.0)  # type: ignore[arg-type]
+    tcp.route(routes, unknown[0], unknown[1], Scope(False), 1.0)  # type: ignore[arg-type]
     assert routes.found == ["127.0.0.1 7"]
     proven = [Place(rank, like(boot=boot, netns=rank), ("127.0.0.1 7",)) for rank, boot in enumerate(("a", "b"))]
     assert "COLLECTIVES_SECRET_FILE" in str(tcp.reaches(*proven))
