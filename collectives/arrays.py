@@ -7,39 +7,23 @@ accepted comes out as a C-contiguous, aligned, native-endian array in host memor
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from collectives import device
-from native.spelling import hint
+from collectives import device, exporters
+from collectives.dtypes import (  # noqa: F401  # most of them for the modules that know arrays by this one
+    NAMES,
+    Dtype,
+    check_array,
+    check_dtype,
+    dtype_of,
+)
+from collectives.exporters.reached import Array
+from collectives.mappings import address
 
-Array: TypeAlias = "npt.NDArray[Any]"
-Dtype: TypeAlias = "np.dtype[Any]"
-
-NAMES: dict[Dtype, str] = {
-    np.dtype(t): np.dtype(t).name
-    for t in (
-        np.float16,
-        ml_dtypes.bfloat16,
-        np.float32,
-        np.float64,
-        np.int8,
-        np.int16,
-        np.int32,
-        np.int64,
-        np.uint8,
-        np.uint16,
-        np.uint32,
-        np.uint64,
-        np.bool_,
-        np.complex64,
-        np.complex128,
-    )
-}
-_BY_NAME: dict[str, Dtype] = {name: dtype for dtype, name in NAMES.items()}
 _LONGEST_WAIT = 1e9  # seconds: what the engine is given for an infinite timeout
 
 
@@ -47,13 +31,19 @@ class Target(NamedTuple):
     """Where a result goes: `host` is what the engine writes, `deliver` gives the caller's array.
 
     `origin` is None where that is `result`; else the result is staged: copied into `origin` (the caller's
-    `out`), or into a new array of its library where `fresh`.
+    `out`), or into a new array of its library where `fresh`. `changed`, where there is one, is for `begin`.
     """
 
     host: Array
     result: Any = None
     origin: Any = None
     fresh: bool = False
+    changed: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """Tell the library of the array that is written: when nothing can be refused any more, before it is."""
+        if self.changed is not None:
+            self.changed()
 
     def deliver(self) -> Any:
         if self.origin is None:
@@ -64,51 +54,30 @@ class Target(NamedTuple):
         return self.origin
 
 
-def dtype_of(dtype: Any) -> Dtype:
-    """The dtype named or meant by `dtype`. Raises TypeError, listing those there are, for any other."""
-    try:
-        found = _BY_NAME[dtype] if isinstance(dtype, str) and dtype in _BY_NAME else np.dtype(dtype)
-    except TypeError as error:
-        raise TypeError(
-            f"dtype {dtype!r} is not supported{hint(dtype, _BY_NAME)}; there are {', '.join(_BY_NAME)}"
-        ) from error
-    check_dtype(found, "dtype")
-    return found
+def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
+    """`x` as memory to read: its own where it can be used as it is, else a copy.
 
-
-def check_dtype(dtype: Dtype, name: str) -> str:
-    """The contract's name of `dtype`. Raises TypeError where it has none."""
-    known = NAMES.get(dtype)
-    if known is not None:
-        return known
-    if dtype.newbyteorder("=") in NAMES:
-        raise TypeError(f"{name} has byte order {dtype.str!r}: give {name}.astype({dtype.newbyteorder('=').name!r})")
-    raise TypeError(f"{name} has dtype {dtype}, which is not supported; there are {', '.join(_BY_NAME)}")
-
-
-def reading(x: Any, name: str = "x") -> Array:
-    """`x` as memory to read: its own where it can be used as it is, else a copy."""
-    array = device.to_host(x, name) if device.is_device_array(x) else _view(x, name)
-    check_dtype(array.dtype, name)
+    `moved`: nothing is computed with its elements, so that dtypes of `dtypes.MOVED` will do, too.
+    """
+    array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
+    check_array(array.dtype, name, moved)
     flags = array.flags
     if not flags.c_contiguous or not flags.aligned:
         return np.array(array, order="C", copy=True)
     return array
 
 
-def writing(out: Any, name: str = "out") -> Target:
+def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
     """`out` as memory to write: its own, or a staging array of its shape where it lies on a device.
 
-    Raises ValueError where it is read-only or not contiguous.
+    Raises ValueError where it is read-only or not contiguous. `moved` as of `reading`.
     """
     if device.is_device_array(out):
-        shape, dtype = device.describe(out, name)
-        check_dtype(dtype, name)
+        shape, dtype = device.describe(out, name, moved)
+        check_array(dtype, name, moved)
         return Target(np.empty(shape, dtype), origin=out)
-    if isinstance(out, np.generic):
-        raise TypeError(f"{name} is a NumPy scalar, which cannot be written: give a 0-d array, numpy.array(value)")
-    array = _view(out, name)
-    check_dtype(array.dtype, name)
+    array, changed = exporters.reach(out, name, moved)
+    check_array(array.dtype, name, moved)
     flags = array.flags
     if not flags.writeable:
         raise ValueError(f"{name} is read-only")
@@ -116,14 +85,14 @@ def writing(out: Any, name: str = "out") -> Target:
         raise ValueError(f"{name} is not contiguous: results are written to C-contiguous arrays only")
     if not flags.aligned:
         raise ValueError(f"{name} is not aligned to its dtype {array.dtype}")
-    return Target(array, result=out)
+    return Target(array, result=out, changed=changed)
 
 
-def updating(x: Any, name: str = "x") -> Target:
+def updating(x: Any, name: str = "x", *, moved: bool = False) -> Target:
     """`x` as memory that is read and then overwritten."""
-    target = writing(x, name)
+    target = writing(x, name, moved=moved)
     if target.origin is not None:
-        target.host[...] = device.to_host(x, name)
+        target.host[...] = device.to_host(x, name, moved)
     return target
 
 
@@ -135,11 +104,11 @@ def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
     return Target(host, result=host)
 
 
-def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
+def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: bool = False) -> Target:
     """The given `out`, which must have `shape` and `dtype`, or a new array where it is None."""
     if out is None:
         return fresh(shape, dtype, x)
-    target = writing(out)
+    target = writing(out, moved=moved)
     if target.host.shape != shape:
         raise ValueError(f"out has shape {target.host.shape}, but the result has shape {shape}")
     if target.host.dtype != dtype:
@@ -148,19 +117,23 @@ def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
 
 
 def in_place(x: Array, out: Array) -> bool:
-    """Whether the two are the same memory. Raises ValueError where they overlap in part."""
+    """Whether the two are the same memory. Raises ValueError where they overlap in part, or are mapped twice."""
     if x is out:
         return True
-    if not np.may_share_memory(x, out):  # exact, as both are contiguous
+    start, end = address(x), address(out)
+    if start >= end + out.nbytes or end >= start + x.nbytes or not x.nbytes:
         return False
-    if x.nbytes == out.nbytes and x.__array_interface__["data"][0] == out.__array_interface__["data"][0]:
-        return True
-    raise ValueError("x and out overlap in part: give separate arrays, or the same one to work in place")
+    if x.nbytes != out.nbytes or start != end:
+        raise ValueError("x and out overlap in part: give separate arrays, or the same one to work in place")
+    if x.__array_interface__["data"][0] != out.__array_interface__["data"][0]:
+        raise ValueError("x and out are two mappings of the same memory: give one of them as both to work in place")
+    return True
 
 
 def separate(x: Array, out: Array, collective: str) -> None:
     """Raises ValueError where the two share memory."""
-    if np.may_share_memory(x, out):
+    start, end = address(x), address(out)
+    if start < end + out.nbytes and end < start + x.nbytes and x.nbytes:
         raise ValueError(f"x and out share memory, but {collective} does not work in place")
 
 
@@ -228,36 +201,3 @@ def with_rows(x: Array, collective: str) -> Array:
     if x.ndim == 0:
         raise ValueError(f"{collective} divides or joins along the first axis, but x is 0-d")
     return x
-
-
-def _view(x: Any, name: str) -> Array:
-    """`x` as a plain NumPy array over the same memory."""
-    if type(x) is np.ndarray:
-        return x
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: give {name}.filled(value), or its data")
-    if isinstance(x, np.ndarray | np.generic):
-        return np.asarray(x)
-    if x is None or isinstance(x, str | int | float | complex | list | tuple | dict | set):
-        raise TypeError(f"{name} is a {type(x).__name__}: give an array, e.g. numpy.asarray({name})")
-    if hasattr(x, "__dlpack__"):
-        return _from_dlpack(x, name)
-    try:
-        buffer = memoryview(x)
-    except TypeError:
-        raise TypeError(
-            f"{name} is a {type(x).__name__}, which has neither the buffer protocol nor DLPack: give a NumPy array"
-        ) from None
-    try:
-        return np.asarray(buffer)
-    except ValueError as error:
-        raise TypeError(f"{name} has elements that are not supported: {error}") from error
-
-
-def _from_dlpack(x: Any, name: str) -> Array:
-    try:
-        return np.asarray(np.from_dlpack(x))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        kind, number = x.__dlpack_device__()
-        where = "" if int(kind) == 1 else f" (it lies on DLPack device {int(kind)}:{int(number)}, not in host memory)"
-        raise TypeError(f"{name}, a {type(x).__name__}, cannot be read through DLPack{where}: {error}") from error

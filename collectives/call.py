@@ -33,7 +33,7 @@ class Ready(Protocol):
 class Call(NamedTuple):
     """One operation with its memory. `target` is None where this rank gets nothing.
 
-    `repeatable`: the same operation does for other arrays that are like these, and nothing is left to do after it.
+    `repeatable`: the same operation does for other arrays that are like these, with nothing to do before or after it.
     `finish`: what is left to be done to the result. `status`: of a message, where its receipt goes.
     """
 
@@ -47,11 +47,16 @@ class Call(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        return self.finish is None and self.status is None
+        return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
 
     @property
     def result(self) -> Any:
         return None if self.target is None else self.target.result
+
+    def begin(self) -> None:
+        """As `Target.begin`."""
+        if self.target is not None:
+            self.target.begin()
 
     def deliver(self, receipt: Receipt = _NONE) -> Any:
         if self.status is not None:
@@ -63,9 +68,11 @@ class Call(NamedTuple):
         return self.target.deliver()
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
+        self.begin()
         return self.deliver(group.run(self.operation, self.inp, self.out, seconds))
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
+        self.begin()
         ticket = group.start(self.operation, self.inp, self.out, seconds)
         return Work(ticket, lambda: self.deliver(ticket.receipt), waiter, owner)
 
@@ -87,11 +94,13 @@ class Exchange(NamedTuple):
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
         sent, received, _ = self
+        received.begin()
         receipt = group.exchange(sent.operation, self._leaving(), received.operation, received.out, seconds)
         return received.deliver(receipt)
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
         sent, received, _ = self
+        received.begin()
         leaving = group.start(sent.operation, self._leaving(), None, seconds)
         coming = group.start(received.operation, None, received.out, seconds)
         return Work(Tickets((leaving, coming)), lambda: received.deliver(coming.receipt), waiter, owner)

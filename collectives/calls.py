@@ -24,8 +24,8 @@ from collectives.arrays import (
     output,
     reading,
     separate,
+    updating,
     with_rows,
-    writing,
 )
 from collectives.call import Call
 from collectives.header import Header, kind, pack, unpack
@@ -78,24 +78,29 @@ class Calls:
     def broadcast(self, x: Any, _out: Any, timeout: float | None, root: int, algorithm: str) -> Call:
         deadline = self.limit(timeout)
         root = check_rank(root, self.size, "root")
-        target = Target(_writable(reading(x)), result=x) if root == self.rank else writing(x, "x")
+        if root == self.rank and type(x) is np.ndarray:  # read only, so that its layout does not matter
+            target = Target(_writable(reading(x, moved=True)), result=x)
+        else:
+            # What never can be written, such as bytes or a JAX array, every rank has to refuse, the root too.
+            target = updating(x, moved=True)
+            target = Target(target.host, result=x, changed=target.changed) if root == self.rank else target
         shape = Shape("broadcast", target.host.dtype, 0, target.host.size, target.host.size, root=root)
         prepared = self.prepare.collective(shape, algorithm)
         return Call(prepared.operation, None, target.host, target, deadline.left)
 
     def allgather(self, x: Any, out: Any, timeout: float | None, algorithm: str) -> Call:
         deadline = self.limit(timeout)
-        inp = reading(x)
-        target = output(out, (self.size, *inp.shape), inp.dtype, x)
+        inp = reading(x, moved=True)
+        target = output(out, (self.size, *inp.shape), inp.dtype, x, moved=True)
         separate(inp, target.host, "allgather")
         shape = Shape("allgather", inp.dtype, inp.size, inp.size * self.size, inp.size)
         return self.two(shape, inp, target, algorithm, deadline)
 
     def alltoall(self, x: Any, out: Any, timeout: float | None, algorithm: str) -> Call:
         deadline = self.limit(timeout)
-        inp = reading(x)
+        inp = reading(x, moved=True)
         check_rows(inp, self.size, "alltoall")
-        target = output(out, inp.shape, inp.dtype, x)
+        target = output(out, inp.shape, inp.dtype, x, moved=True)
         separate(inp, target.host, "alltoall")
         shape = Shape("alltoall", inp.dtype, inp.size, inp.size, inp.size)
         return self.two(shape, inp, target, algorithm, deadline)
@@ -103,7 +108,7 @@ class Calls:
     def gather(self, x: Any, _out: Any, timeout: float | None, root: int, algorithm: str) -> Call:
         deadline = self.limit(timeout)
         root = check_rank(root, self.size, "root")
-        inp = reading(x)
+        inp = reading(x, moved=True)
         target = fresh((self.size, *inp.shape), inp.dtype, x) if root == self.rank else None
         shape = Shape("gather", inp.dtype, inp.size, inp.size * self.size, inp.size, root=root)
         return self.two(shape, inp, target, algorithm, deadline)
@@ -129,7 +134,7 @@ class Calls:
         inp, rows = None, np.ones(self.size, np.int64)
         if root == self.rank:
             try:
-                inp = with_rows(reading(x), name)
+                inp = with_rows(reading(x, moved=True), name)
                 if name == "scatterv":
                     rows = check_counts(counts, self.size, inp.shape[0])
                 elif inp.shape[0] != self.size:
@@ -163,7 +168,7 @@ class Calls:
 
     def _gather(self, collective: str, x: Any, root: int, algorithm: str, timeout: float | None) -> Call:
         deadline = self.limit(timeout)
-        inp = with_rows(reading(x), f"{collective}v")
+        inp = with_rows(reading(x, moved=True), f"{collective}v")
         self.prepare.admit(Shape(collective, inp.dtype, 0, (), 0, root=root), algorithm)
         mine = np.array([inp.shape[0], kind(inp)], np.int64)
         everyones = np.empty((self.size, 2), np.int64)
@@ -179,7 +184,7 @@ class Calls:
 
     def alltoallv(self, x: Any, _out: Any, timeout: float | None, counts: Any, algorithm: str) -> Call:
         deadline = self.limit(timeout)
-        inp = with_rows(reading(x), "alltoallv")
+        inp = with_rows(reading(x, moved=True), "alltoallv")
         leaving = check_counts(counts, self.size, inp.shape[0])
         self.prepare.admit(Shape("alltoall", inp.dtype, (), (), 0), algorithm)
         mine = np.stack([leaving, np.full(self.size, kind(inp), np.int64)], axis=1)

@@ -12,14 +12,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collectives.exporters import torch
+
 
 def is_device_array(x: object) -> bool:
     """Whether `x` says that it lies in CUDA memory (CuPy, Numba, torch on a GPU)."""
-    return hasattr(x, "__cuda_array_interface__")
+    if type(x) is np.ndarray:
+        return False
+    try:
+        return hasattr(x, "__cuda_array_interface__")
+    except RuntimeError:  # torch, for a tensor on a GPU that requires a gradient; JAX, for a deleted array
+        return bool(getattr(x, "is_cuda", False))
 
 
-def describe(x: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of a device array that will be written. Raises ValueError where it cannot be."""
+def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of a device array that will be written. Raises TypeError, ValueError where it cannot be."""
+    if _library(x, name) == "torch":
+        torch.check_gradient(x, name)
+        if not x.is_contiguous():
+            raise ValueError(f"{name} is not contiguous: results are written to C-contiguous arrays only")
+        return tuple(x.shape), torch.dtype_of(x, name, moved)
     interface = x.__cuda_array_interface__
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     if interface["data"][1]:
@@ -32,13 +44,14 @@ def describe(x: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def to_host(x: Any, name: str) -> npt.NDArray[Any]:
+def to_host(x: Any, name: str, moved: bool = False) -> npt.NDArray[Any]:
     """A copy of `x` in host memory."""
     match _library(x, name):
         case "cupy":
             return np.asarray(x.get())
         case "torch":
-            return np.asarray(x.detach().cpu().numpy())
+            torch.check_gradient(x, name)
+            return torch.read(x.detach().cpu(), name, moved)
         case _:
             return np.asarray(x.copy_to_host())
 
@@ -50,7 +63,7 @@ def like(host: npt.NDArray[Any], x: Any, name: str) -> Any:
             with x.device:
                 return sys.modules["cupy"].asarray(host)
         case "torch":
-            return sys.modules["torch"].from_numpy(host).to(x.device)
+            return torch.tensor_of(host).to(x.device)
         case _:
             return sys.modules["numba.cuda"].to_device(host)
 
@@ -62,7 +75,7 @@ def fill(x: Any, host: npt.NDArray[Any], name: str) -> None:
             with x.device:
                 x.set(host)
         case "torch":
-            x.copy_(sys.modules["torch"].from_numpy(host))
+            x.detach().copy_(torch.tensor_of(host))
         case _:
             x.copy_to_device(host)
 

@@ -25,6 +25,7 @@ from collectives.arrays import (
 )
 from collectives.call import Ready
 from collectives.calls import Calls
+from collectives.dtypes import check_dtype
 from collectives.op import Op, Reduction, op_of
 from collectives.operands import operands
 from collectives.prepare import Preparer, Shape, bounds
@@ -66,6 +67,8 @@ class FunctionCall(NamedTuple):
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
         out = None if self.target is None else self.target.host.reshape(-1)
+        if self.target is not None:
+            self.target.begin()
         steps = Stepwise(group, self.schedule, self.messages, self._combine, seconds)
         try:
             steps.run(self.inp.reshape(-1), out, self.limits)
@@ -104,6 +107,7 @@ class FunctionCalls:
         root = check_rank(root, self._calls.size, "root")
         receives = collective != "reduce" or root == self._calls.rank
         inp, target, same = operands(x, out, receives)
+        check_dtype(inp.dtype, "x")  # float0 has no elements that a function could take
         if collective == "exscan" and self._calls.rank == 0 and op.identity is None:
             target = None
         if not receives:

@@ -16,6 +16,7 @@ import numpy as np
 from collectives.arrays import Array, Dtype, Target, check_number, in_place, output, reading, updating
 from collectives.call import Call
 from collectives.device import is_device_array
+from collectives.mappings import address
 from collectives.recycle import Recycler
 from collectives.reduction_calls import ReductionCalls
 
@@ -81,6 +82,11 @@ class Many(NamedTuple):
 
     steps: list[Step]
     targets: list[Target]
+
+    def begin(self) -> None:
+        """As `Target.begin`."""
+        for target in self.targets:
+            target.begin()
 
     def deliver(self) -> list[Any]:
         return [target.deliver() for target in self.targets]
@@ -231,7 +237,7 @@ def _check_apart(inputs: list[Array], results: list[Array]) -> None:
 
 
 def _span(x: Array) -> tuple[int, int]:
-    start = x.__array_interface__["data"][0]
+    start = address(x)
     return start, start + x.nbytes
 
 

@@ -13,12 +13,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from collectives.arrays import NAMES, Array, Dtype
+from collectives.dtypes import FLOAT0, MOVED, NAMES, Dtype, name_of
+from collectives.exporters.reached import Array
 
 _MOST_AXES: Final = 64  # NumPy's own limit
 _FIXED: Final = 3  # status, dtype, number of axes
 _LARGEST: Final = 1 << 62
-_DTYPES: Final = tuple(NAMES)  # their order is part of the wire format
+_DTYPES: Final = (*NAMES, FLOAT0, *MOVED)  # their order is part of the wire format
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +65,5 @@ def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
 
 def kind(x: Array) -> int:
     """A number that is the same for arrays whose rows have the same shape and dtype, else as good as always not."""
-    text = f"{NAMES[x.dtype]} {x.shape[1:]}"
+    text = f"{name_of(x.dtype)} {x.shape[1:]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)

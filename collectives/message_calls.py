@@ -25,7 +25,7 @@ class MessageCalls:
     def send(self, x: Any, _out: Any, timeout: float | None, dest: int) -> Call:
         deadline = self._calls.limit(timeout)
         dest = check_rank(dest, self._calls.size, "dest")
-        inp = reading(x)
+        inp = reading(x, moved=True)
         operation = self._calls.prepare.sending(dest, inp.dtype, inp.size)
         return Call(operation, inp, None, None, deadline.left)
 
@@ -37,7 +37,7 @@ class MessageCalls:
             source = check_rank(source, self._calls.size, "source")
         if status is not None and not isinstance(status, Status):
             raise TypeError(f"status must be a collectives.Status, not {type(status).__name__}")
-        target = updating(out, "out")  # a shorter message leaves the rest as it was
+        target = updating(out, "out", moved=True)  # a shorter message leaves the rest as it was
         operation = self._calls.prepare.receiving(source, target.host.dtype, target.host.size)
         return Call(operation, None, target.host, target, deadline.left, status=status)
 

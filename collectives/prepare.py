@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.algorithms import registry
-from collectives.arrays import NAMES, Dtype
+from collectives.dtypes import FLOAT0, MOVED, NAMES, Dtype
 from collectives.schedule.algorithm import Algorithm, schedule_of
 from collectives.schedule.compile import RECV, SEND, CompiledStep, program
 from collectives.schedule.defaults import DEFAULTS
@@ -27,6 +27,8 @@ from native.spelling import hint
 Parts: TypeAlias = "int | tuple[int, ...]"  # elements in equal shares, or the elements of each rank's part
 
 SECTION: Final = 2 << 20  # bytes of an allreduce that are worked on before the next ones
+_BYTE: Final = np.dtype(np.uint8)
+_FLOAT: Final = np.dtype(np.float32)
 _MOST_KEPT = 1024  # prepared operations; calls of ever new shapes must not grow without limit
 
 
@@ -86,6 +88,7 @@ class Preparer:
             return self._kept[key]
         except (KeyError, TypeError):  # not hashable: refused below, with better words
             pass
+        shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
         dtype, op = _codes(shape.dtype, shape.op)
         code = _engine.COLLECTIVES[shape.collective]
@@ -108,6 +111,7 @@ class Preparer:
 
     def check(self, shape: Shape, algorithm: str) -> bool:
         """Refuse what `collective` would, without making it; whether it is right where the two buffers are one."""
+        shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
         _codes(shape.dtype, shape.op)
         return chosen.in_place
@@ -141,15 +145,17 @@ class Preparer:
         peers = tuple(range(self.size)) if peer is None else (peer,)
         step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
-        code, op = _codes(dtype, "sum")
+        shape = _carried(Shape("send", dtype, count, count, count))
+        assert isinstance(shape.inp, int)
+        code, op = _codes(shape.dtype, "sum")
         source = self.rank if kind == SEND else peer or 0
         operation = _engine.Operation(
             compiled,
             code,
             op,
-            count if kind == SEND else 0,
-            count if kind == RECV else 0,
-            (_engine.COLLECTIVES["send"], op, code, count, source, 0),
+            shape.inp if kind == SEND else 0,
+            shape.inp if kind == RECV else 0,
+            (_engine.COLLECTIVES["send"], op, code, shape.agreed, source, zlib.crc32(shape.purpose.encode())),
         )
         if len(self._messages) >= _MOST_KEPT:
             self._messages.clear()
@@ -213,6 +219,16 @@ class Preparer:
                 f"{shape.collective} {known.name} does not work for {self.size} ranks{what}; those that do: {there_are}"
             )
         return known, "asked for", None
+
+
+def _carried(shape: Shape) -> Shape:
+    """The same in a dtype that the engine knows; what ranks compare still tells its own dtype from others."""
+    if shape.dtype in MOVED:
+        return shape._replace(dtype=_BYTE, purpose=f"{shape.purpose} {MOVED[shape.dtype]}")
+    if shape.dtype == FLOAT0:  # nothing travels
+        inp, out = (0 if isinstance(parts, int) else (0,) * len(parts) for parts in (shape.inp, shape.out))
+        return shape._replace(dtype=_FLOAT, inp=inp, out=out, agreed=0, purpose=f"{shape.purpose} float0")
+    return shape
 
 
 def _codes(dtype: Dtype, op: str) -> tuple[int, int]:

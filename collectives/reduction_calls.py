@@ -24,6 +24,7 @@ from collectives.arrays import (
 )
 from collectives.call import Call, Ready
 from collectives.calls import Calls, Deadline
+from collectives.dtypes import FLOAT0
 from collectives.function_calls import FunctionCalls
 from collectives.op import Reduction, identity_of
 from collectives.operands import operands
@@ -79,7 +80,7 @@ class ReductionCalls:
         if not isinstance(op, str):
             return self._functions.reduction("exscan", x, out, timeout, op, 0, algorithm)
         call = self._reduction("exscan", x, out, timeout, _no_average(op, "exscan"), 0, algorithm)
-        if self._calls.rank > 0 or call.target is None:
+        if self._calls.rank > 0 or call.target is None or call.target.host.dtype == FLOAT0:
             return call
         return call._replace(finish=_filling(identity_of(op, call.target.host.dtype)))
 

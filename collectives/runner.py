@@ -95,6 +95,7 @@ class Runner:
         """Check and prepare by `Fusion.prepare(*args)`, run one after the other on this thread, give the results."""
         with self.gate:
             many = self._fusion.prepare(*args)
+            many.begin()
             for step in many.steps:
                 step.pack()
                 step.call.run(self._group, step.call.seconds)
@@ -105,6 +106,7 @@ class Runner:
         """The same in the background."""
         with self.gate:
             many = self._fusion.prepare(*args)
+            many.begin()
             tickets = []
             for step in many.steps:
                 step.pack()

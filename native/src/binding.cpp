@@ -98,6 +98,7 @@ std::byte* memory(nb::handle object, std::uint64_t bytes, std::size_t unit, cons
     if (PyObject_TypeCheck(object.ptr(), array_type()) == 0) {
         throw nb::type_error((std::string(name) + " is not a NumPy array").c_str());
     }
+    if (bytes == 0) return nullptr;  // its elements may be of no size
     auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
     if (!PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS) || elements_of(array) * unit != bytes) {
         throw nb::value_error((std::string(name) + " has another size than the operation, or gaps").c_str());

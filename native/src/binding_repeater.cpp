@@ -6,6 +6,7 @@
 
 #include <array>
 #include <climits>
+#include <cstring>
 #include <unordered_map>
 
 #include "binding_callable.hpp"
@@ -166,6 +167,16 @@ bool has_shape(const PyArrayObject* array, PyObject* shape) {
     return true;
 }
 
+// Whether the memory of `array` belongs to an mmap.mmap, so that it may lie at other addresses, too.
+bool is_mapped(const PyArrayObject* array) {
+    PyObject* base = PyArray_BASE(array);
+    while (base != nullptr && PyObject_TypeCheck(base, array_type()) != 0) {
+        base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(base));
+    }
+    if (base != nullptr && PyMemoryView_Check(base)) base = PyMemoryView_GET_BUFFER(base)->obj;
+    return base != nullptr && std::strcmp(Py_TYPE(base)->tp_name, "mmap.mmap") == 0;
+}
+
 // Whether `array` can take the result of a call with `x`, in memory of its own.
 bool fits(const PyArrayObject* array, const PyArrayObject* x, const Remembered& call) {
     if (array == nullptr || PyArray_DESCR(array) != PyArray_DESCR(x) || !PyArray_CHKFLAGS(array, writable) ||
@@ -174,7 +185,8 @@ bool fits(const PyArrayObject* array, const PyArrayObject* x, const Remembered& 
     }
     const auto a = reinterpret_cast<std::uintptr_t>(PyArray_DATA(x));
     const auto b = reinterpret_cast<std::uintptr_t>(PyArray_DATA(array));
-    return a >= b + call.operation->out_bytes() || b >= a + call.operation->in_bytes();
+    if (a < b + call.operation->out_bytes() && b < a + call.operation->in_bytes()) return false;
+    return !is_mapped(array) || !is_mapped(x);
 }
 
 bool Repeater::fast(PyObject* const* args, std::size_t nargs, PyObject* names, PyObject*& result) {

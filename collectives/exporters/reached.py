@@ -1,0 +1,38 @@
+"""What exporters give.
+
+Invariant: an array here is a plain `numpy.ndarray`, whatever it is a view of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
+
+
+class Reached(NamedTuple):
+    """An object's own memory. `changed`, where there is one, tells the object's library that it is overwritten."""
+
+    array: Array
+    changed: Callable[[], None] | None = None
+
+
+def kind_of(x: object) -> str:
+    """The type of `x` with its library, for messages: "pandas.Series"."""
+    kind = type(x)
+    library = str(kind.__module__).partition(".")[0]
+    return kind.__name__ if library in ("builtins", "__main__") else f"{library}.{kind.__name__}"
+
+
+def read_only(name: str, what: str) -> ValueError:
+    """For objects that promise never to change."""
+    return ValueError(f"{name} is read-only, as every {what} is: give a copy, numpy.array({name}), and use that")
+
+
+def plain(x: Any) -> Array:
+    array = np.asarray(x)
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
