@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives import device, exporters
-from collectives.dtypes import (  # noqa: F401  # most of them for the modules that know arrays by this one
-    NAMES,
-    Dtype,
-    check_array,
-    check_dtype,
-    dtype_of,
-)
-from collectives.exporters.reached import Array
+
+# ruff: noqa: PLC0414  # what others import from here
+from collectives.dtypes import NAMES as NAMES
+from collectives.dtypes import Dtype as Dtype
+from collectives.dtypes import check_array
+from collectives.dtypes import check_dtype as check_dtype
+from collectives.dtypes import dtype_of as dtype_of
+from collectives.exporters.reached import Array as Array
 from collectives.mappings import address
 
 _LONGEST_WAIT = 1e9  # seconds: what the engine is given for an infinite timeout

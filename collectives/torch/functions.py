@@ -18,6 +18,7 @@ import torch
 
 from collectives.communicator import Communicator
 from collectives.default import default
+from collectives.torch.inplace import Gradient, check, overwriting, overwritten
 from collectives.torch.tensors import reading, tensor_of, writing
 
 Seconds: TypeAlias = "float | None"
@@ -67,13 +68,16 @@ def allreduce(tensor: Any, op: str = "average", *, comm: Communicator | None = N
 
 
 def allreduce_(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """`allreduce` in place; returns `tensor`."""
+    """`allreduce` in place; returns `tensor`.
+
+    To autograd it is an in-place operation: RuntimeError for a leaf that requires a gradient, as of `tensor.mul_(2)`.
+    """
+    comm = default(comm)
     array, finish = writing(tensor)
-    default(comm).allreduce(array, op_name(op), out=array, timeout=timeout)
-    if finish is not None:
-        with torch.no_grad():
-            finish()
-    return tensor
+    with overwriting((tensor,), _reduced(op, comm, timeout)):
+        comm.allreduce(array, op_name(op), out=array, timeout=timeout)
+    with torch.no_grad():
+        return _after((finish,), tensor)
 
 
 def allreduce_async(
@@ -88,8 +92,11 @@ def allreduce_async_(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> Handle:
     """`allreduce_` in the background."""
+    comm = default(comm)
     array, finish = writing(tensor)
-    work = default(comm).allreduce_async(array, op_name(op), out=array, timeout=timeout)
+    check((tensor,))
+    work = comm.allreduce_async(array, op_name(op), out=array, timeout=timeout)
+    overwritten((tensor,), _reduced(op, comm, timeout))
     return Handle(work, lambda _: _after((finish,), tensor))
 
 
@@ -106,7 +113,9 @@ def grouped_allreduce_(
     """`allreduce_` of each, in one call."""
     written = [writing(tensor) for tensor in tensors]
     arrays = [array for array, _ in written]
-    default(comm).allreduce_many(arrays, op_name(op), out=arrays, timeout=timeout)
+    comm = default(comm)
+    with overwriting(tensors, _reduced(op, comm, timeout)):
+        comm.allreduce_many(arrays, op_name(op), out=arrays, timeout=timeout)
     with torch.no_grad():
         return _after([finish for _, finish in written], list(tensors))
 
@@ -126,9 +135,11 @@ def grouped_allreduce_async_(
 ) -> Handle:
     """`grouped_allreduce_` in the background."""
     written = [writing(tensor) for tensor in tensors]
-    arrays = [array for array, _ in written]
-    work = default(comm).allreduce_many_async(arrays, op_name(op), out=arrays, timeout=timeout)
-    given = list(tensors)
+    arrays, given = [array for array, _ in written], list(tensors)
+    comm = default(comm)
+    check(given)
+    work = comm.allreduce_many_async(arrays, op_name(op), out=arrays, timeout=timeout)
+    overwritten(given, _reduced(op, comm, timeout))
     return Handle(work, lambda _: _after([finish for _, finish in written], given))
 
 
@@ -154,9 +165,11 @@ def broadcast(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = No
 
 
 def broadcast_(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Overwrite `tensor` with the root's; returns it."""
+    """Overwrite `tensor` with the root's; returns it. For autograd see `allreduce_`."""
+    comm = default(comm)
     array, finish = writing(tensor, moved=True)
-    default(comm).broadcast(array, root_rank, timeout=timeout)
+    with overwriting((tensor,), _to_root(root_rank, comm, timeout)):
+        comm.broadcast(array, root_rank, timeout=timeout)
     with torch.no_grad():
         return _after((finish,), tensor)
 
@@ -172,8 +185,11 @@ def broadcast_async_(
     tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> Handle:
     """`broadcast_` in the background."""
+    comm = default(comm)
     array, finish = writing(tensor, moved=True)
-    work = default(comm).broadcast_async(array, root_rank, timeout=timeout)
+    check((tensor,))
+    work = comm.broadcast_async(array, root_rank, timeout=timeout)
+    overwritten((tensor,), _to_root(root_rank, comm, timeout))
     return Handle(work, lambda _: _after((finish,), tensor))
 
 
@@ -225,9 +241,7 @@ class _Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *grads: Any) -> Any:
-        op, comm, timeout = context.given
-        _has_gradient(op)
-        return _Allreduce.apply(grads[0], op, comm, timeout), None, None, None
+        return _reduced(*context.given)(grads[0]), None, None, None
 
 
 class _Allgather(torch.autograd.Function):
@@ -252,10 +266,7 @@ class _Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *grads: Any) -> Any:
-        root, comm, timeout = context.given
-        total = comm.reduce(reading(grads[0]), root=root, timeout=timeout)
-        grad = torch.zeros_like(grads[0]) if total is None else tensor_of(total).view(grads[0].shape)
-        return grad, None, None, None
+        return _to_root(*context.given)(grads[0]), None, None, None
 
 
 class _Reducescatter(torch.autograd.Function):
@@ -294,6 +305,26 @@ class _Alltoall(torch.autograd.Function):
     def backward(context: Any, *grads: Any) -> Any:
         leaving, coming, comm, timeout = context.given
         return _Alltoall.apply(grads[0], coming, leaving, comm, timeout), None, None, None, None
+
+
+def _reduced(op: str, comm: Communicator, timeout: Seconds) -> Gradient:
+    """The gradient of an allreduce."""
+
+    def gradient(above: Any) -> Any:
+        _has_gradient(op_name(op))
+        return _Allreduce.apply(above, op_name(op), comm, timeout)
+
+    return gradient
+
+
+def broadcast_gradient(above: Any, root: int, comm: Communicator, timeout: Seconds = None) -> Any:
+    """What flows back through a broadcast: the root gets the sum of every rank's `above`, the others zeros."""
+    total = comm.reduce(reading(above), root=root, timeout=timeout)
+    return torch.zeros_like(above) if total is None else tensor_of(total).view(above.shape)
+
+
+def _to_root(root: int, comm: Communicator, timeout: Seconds) -> Gradient:
+    return lambda above: broadcast_gradient(above, root, comm, timeout)
 
 
 def op_name(op: str) -> str:

@@ -16,6 +16,7 @@ from collectives.default import default
 from collectives.gradients import objects
 from collectives.torch import encoding as _registered  # noqa: F401  (tensors in objects)
 from collectives.torch.functions import broadcast_, grouped_allreduce_
+from collectives.torch.tensors import check
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
@@ -24,8 +25,11 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
     `parameters`: a module (buffers go along), a state dict, or pairs of name and tensor; the same on every rank.
     """
     comm = default(comm)
+    found = _tensors(parameters)
+    for name, tensor in found:
+        _check(name, tensor)
     with torch.no_grad():
-        for _, tensor in _tensors(parameters):
+        for _, tensor in found:
             broadcast_(tensor, root_rank, comm=comm)
 
 
@@ -65,7 +69,10 @@ def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Commu
 
 def average_parameters(parameters: Any, *, comm: Communicator | None = None) -> None:
     """Replace floating-point tensors by their average over all ranks. `parameters` as in `broadcast_parameters`."""
-    floating = [t.detach() for _, t in _tensors(parameters) if t.is_floating_point() or t.is_complex()]
+    found = [(name, t) for name, t in _tensors(parameters) if t.is_floating_point() or t.is_complex()]
+    for name, tensor in found:
+        _check(name, tensor)
+    floating = [tensor.detach() for _, tensor in found]
     if floating:
         grouped_allreduce_(floating, "average", comm=default(comm))
 
@@ -102,6 +109,14 @@ class ModelAverager:
     def close(self) -> None:
         """Close the communicator that was made for it."""
         self._comm.close()
+
+
+def _check(name: str, tensor: Any) -> None:
+    """TypeError, which names the tensor, where it cannot be written. Before anything is sent."""
+    try:
+        check(tensor)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
 
 
 def _tensors(parameters: Any) -> list[tuple[str, Any]]:

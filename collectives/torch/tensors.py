@@ -10,31 +10,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import ml_dtypes
 import numpy as np
 import torch
 
-from collectives.arrays import Array
+from collectives.dtypes import NAMES
+from collectives.exporters import torch as exporter
+from collectives.exporters.reached import Array
+from collectives.exporters.torch import tensor_of as tensor_of  # noqa: PLC0414  # for those who import it from here
 
 Finish: TypeAlias = "Callable[[], None] | None"
 
-_DTYPES: Final = {
-    torch.float16: np.dtype(np.float16),
-    torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
-    torch.float32: np.dtype(np.float32),
-    torch.float64: np.dtype(np.float64),
-    torch.int8: np.dtype(np.int8),
-    torch.int16: np.dtype(np.int16),
-    torch.int32: np.dtype(np.int32),
-    torch.int64: np.dtype(np.int64),
-    torch.uint8: np.dtype(np.uint8),
-    torch.uint16: np.dtype(np.uint16),
-    torch.uint32: np.dtype(np.uint32),
-    torch.uint64: np.dtype(np.uint64),
-    torch.bool: np.dtype(np.bool_),
-    torch.complex64: np.dtype(np.complex64),
-    torch.complex128: np.dtype(np.complex128),
-}
+_DTYPES: Final = {kind: dtype for kind, dtype in exporter.table().items() if dtype in NAMES}
+_USUAL: Final = (torch.Tensor, torch.nn.Parameter)
 # What is only moved may be of any dtype; ranks compare its size.
 _RAW: Final = {1: np.dtype(np.uint8), 2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 
@@ -44,6 +31,11 @@ class Written(NamedTuple):
 
     array: Array
     finish: Finish
+
+
+def check(tensor: Any) -> None:
+    """TypeError where `tensor` could not be written, whatever its dtype."""
+    _plain(tensor)
 
 
 def reading(tensor: Any, *, moved: bool = False) -> Array:
@@ -124,13 +116,6 @@ def assign(tensor: Any, values: Any) -> None:
         tensor.copy_(values)
 
 
-def tensor_of(array: Array) -> Any:
-    """A tensor over the memory of `array`."""
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
 def one(tensors: Any, what: str) -> Any:
     """The tensor of a list that has to have one."""
     if isinstance(tensors, torch.Tensor):
@@ -150,6 +135,8 @@ def _plain(tensor: Any) -> Any:
     """`tensor` without its history. Raises TypeError where its elements are not in host memory, one by one."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
+    if tensor.is_nested or type(tensor) not in _USUAL:
+        exporter.check(tensor, "tensor")
     if tensor.layout is not torch.strided:
         raise TypeError(
             f"the tensor is sparse ({tensor.layout}): give tensor.to_dense(), or gather its indices and values"
@@ -173,32 +160,14 @@ def _compact(plain: Any) -> Any:
 
 
 def _array(plain: Any, moved: bool) -> Array:
-    """Over the memory of `plain`, which it keeps alive.
-
-    Not by `plain.numpy()`, after which the tensor could not be resized any more, as FullyShardedDataParallel does.
-    """
+    """Over the memory of `plain`, which it keeps alive."""
     dtype = _DTYPES.get(plain.dtype)
     if dtype is None and moved and not plain.is_quantized:
         dtype = _RAW.get(plain.dtype.itemsize)
     if dtype is None:
         done = "sent" if moved else "reduced"
         raise TypeError(f"tensors of dtype {plain.dtype} cannot be {done}: give tensor.to(another)")
-    shape = tuple(plain.shape)
-    if not plain.numel():
-        return np.empty(shape, dtype)
-    if dtype.kind == "V":  # bfloat16, which the interface has no name for
-        return np.asarray(_Memory(plain, shape, "<i2")).view(dtype)
-    return np.asarray(_Memory(plain, shape, dtype.str))
-
-
-class _Memory:
-    """A tensor's memory in NumPy's words."""
-
-    __slots__ = ("__array_interface__", "_tensor")
-
-    def __init__(self, tensor: Any, shape: tuple[int, ...], kind: str) -> None:
-        self._tensor = tensor
-        self.__array_interface__ = {"data": (tensor.data_ptr(), False), "shape": shape, "typestr": kind, "version": 3}
+    return exporter.memory(plain, dtype, "tensor")
 
 
 def _neighbours(tensors: Sequence[Any]) -> Any:

@@ -17,6 +17,8 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.horovod.reductions import Average, op_name, training_op
 from collectives.horovod.torch.joining import announce_allreduce
 from collectives.horovod.torch.scaling import Reduction, check_tensor, reduction
+from collectives.torch.functions import broadcast_gradient
+from collectives.torch.inplace import differentiable
 from collectives.torch.tensors import reading, tensor_of
 
 
@@ -134,14 +136,16 @@ def _new(tensors: Sequence[Any], op: str, before: float, after: float, process_s
 def _in_place(tensors: Sequence[Any], op: str, before: float, after: float, process_set: ProcessSet) -> Handle:
     comm, given = process_set.group(), list(tensors)
     hows = [reduction(op, before, after, comm.size, tensor) for tensor in given]
-    with torch.no_grad():
+    with torch.no_grad():  # as of Horovod, leaves that require a gradient may be given
         for how, tensor in zip(hows, given, strict=True):
             how.prepare_(tensor)
-    parts: list[Waitable] = []
-    for name, group in by_op(hows):
-        chosen = [given[i] for i in group]
-        telling = announce_allreduce(process_set, name, chosen)
-        parts += [telling, hooks.grouped_allreduce_async_(chosen, name, comm=comm)]
+        parts: list[Waitable] = []
+        for name, group in by_op(hows):
+            chosen = [given[i] for i in group]
+            telling = announce_allreduce(process_set, name, chosen)
+            parts += [telling, hooks.grouped_allreduce_async_(chosen, name, comm=comm)]
+    for how, tensor in zip(hows, given, strict=True):
+        differentiable(tensor, lambda above, how=how: how.gradient(above, comm))
 
     def deliver(_: list[Any]) -> list[Any]:
         for how, tensor in zip(hows, given, strict=True):
@@ -207,7 +211,11 @@ def broadcast_async_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """`broadcast_` in the background."""
-    return hooks.broadcast_async_(check_tensor(tensor), process_set.root(root_rank), comm=process_set.group())
+    comm, root = process_set.group(), process_set.root(root_rank)
+    with torch.no_grad():
+        handle = hooks.broadcast_async_(check_tensor(tensor), root, comm=comm)
+    differentiable(tensor, lambda above: broadcast_gradient(above / comm.size, root, comm))
+    return handle
 
 
 def reducescatter_async(

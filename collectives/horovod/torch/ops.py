@@ -140,7 +140,7 @@ def broadcast_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Overwrite the tensor with the root's; returns it."""
-    return hooks.broadcast_(check_tensor(tensor), process_set.root(root_rank), comm=process_set.group())
+    return background.broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
 def reducescatter(
