@@ -23,6 +23,19 @@ def test_names_arguments_and_defaults_are_horovods(told: Told) -> None:
     assert told.same("names") == []
 
 
+def test_what_works_in_place_is_an_in_place_operation_to_autograd(told: Told) -> None:
+    for rank, found in enumerate(told["in_place"]):
+        for refusal, _ in found.values():
+            assert refusal["error"] == "RuntimeError" and "modified by an inplace operation" in refusal["says"]
+        assert {name: gradient for name, (_, gradient) in found.items()} == {
+            "allreduce_": [4.5, 4.5],
+            "allreduce_async_": [4.5, 4.5],
+            "grouped_allreduce_": [9.0, 9.0],
+            "broadcast_": [4.5, 4.5] if rank else [0.0, 0.0],
+            "broadcast_async_": [4.5, 4.5] if rank else [0.0, 0.0],
+        }
+
+
 def test_allreduce(told: Told) -> None:
     average, total = [1.5, -6.0, 9.0], [3.0, -12.0, 18.0]
     for rank, found in enumerate(told["allreduce"]):

@@ -159,6 +159,32 @@ def gradients() -> Any:
     }
 
 
+_IN_PLACE = {
+    "allreduce_": lambda x: hvd.allreduce_(x, op=hvd.Sum, prescale_factor=0.5),
+    "allreduce_async_": lambda x: hvd.synchronize(hvd.allreduce_async_(x)),
+    "grouped_allreduce_": lambda x: hvd.grouped_allreduce_([x], op=hvd.Sum)[0],
+    "broadcast_": lambda x: hvd.broadcast_(x, 1),
+    "broadcast_async_": lambda x: hvd.synchronize(hvd.broadcast_async_(x, 1)),
+}
+
+
+def _changed(function: Any) -> Any:
+    """What autograd makes of it: the error of a tensor that was saved, a leaf's history, a gradient that passes."""
+    saved = torch.ones(2)
+    loss = (saved * torch.ones(2, requires_grad=True)).sum()
+    function(saved)
+    leaf = torch.ones(2, requires_grad=True)
+    assert function(leaf) is leaf and leaf.is_leaf and leaf._version
+    weight = torch.ones(2, requires_grad=True)
+    ((RANK + 1) * function(3 * weight).sum()).backward()
+    assert weight.grad is not None
+    return raised(loss.backward), weight.grad.tolist()
+
+
+def in_place() -> Any:
+    return {name: _changed(function) for name, function in _IN_PLACE.items()}
+
+
 def process_sets() -> Any:
     only = hvd.add_process_set([1])
     model, optimizer = _sgd()
@@ -380,6 +406,6 @@ def script_that_is_not_distributed() -> Any:
 
 
 run([
-    names, allreduce, refused, others, by_rank, gradients, process_sets, optimizers, sparse_as_dense, joined, clipping,
-    start, normalization, script, script_that_is_not_distributed, others_while_a_rank_has_joined,
+    names, allreduce, refused, others, by_rank, gradients, in_place, process_sets, optimizers, sparse_as_dense, joined,
+    clipping, start, normalization, script, script_that_is_not_distributed, others_while_a_rank_has_joined,
 ])  # fmt: skip
