@@ -120,20 +120,28 @@ def in_place(x: Array, out: Array) -> bool:
     """Whether the two are the same memory. Raises ValueError where they overlap in part, or are mapped twice."""
     if x is out:
         return True
-    start, end = address(x), address(out)
-    if start >= end + out.nbytes or end >= start + x.nbytes or not x.nbytes:
+    if not _share(x, out):
         return False
-    if x.nbytes != out.nbytes or start != end:
+    if x.nbytes != out.nbytes or address(x) != address(out):
         raise ValueError("x and out overlap in part: give separate arrays, or the same one to work in place")
     if x.__array_interface__["data"][0] != out.__array_interface__["data"][0]:
         raise ValueError("x and out are two mappings of the same memory: give one of them as both to work in place")
     return True
 
 
+def _share(x: Array, out: Array) -> bool:
+    """Whether a byte of the one is one of the other."""
+    if np.may_share_memory(x, out):  # exact, as both are contiguous
+        return True
+    if x.base is None or out.base is None:  # memory of its own, at one address
+        return False
+    start, end = address(x), address(out)
+    return start < end + out.nbytes and end < start + x.nbytes and x.size > 0
+
+
 def separate(x: Array, out: Array, collective: str) -> None:
     """Raises ValueError where the two share memory."""
-    start, end = address(x), address(out)
-    if start < end + out.nbytes and end < start + x.nbytes and x.nbytes:
+    if _share(x, out):
         raise ValueError(f"x and out share memory, but {collective} does not work in place")
 
 

@@ -45,7 +45,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 @lru_cache(maxsize=256)
-def _exporter(kind: type) -> Exporter:
+def _exporter(kind: Any) -> Exporter:
     if issubclass(kind, np.ndarray | np.generic):
         return ndarrays
     for base in kind.__mro__:

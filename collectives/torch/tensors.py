@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from collectives.dtypes import NAMES
+from collectives.dtypes import NAMES, Dtype
 from collectives.exporters import torch as exporter
 from collectives.exporters.reached import Array
 from collectives.exporters.torch import tensor_of as tensor_of  # noqa: PLC0414  # for those who import it from here
@@ -23,7 +23,12 @@ Finish: TypeAlias = "Callable[[], None] | None"
 _DTYPES: Final = {kind: dtype for kind, dtype in exporter.table().items() if dtype in NAMES}
 _USUAL: Final = (torch.Tensor, torch.nn.Parameter)
 # What is only moved may be of any dtype; ranks compare its size.
-_RAW: Final = {1: np.dtype(np.uint8), 2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+_RAW: Final[dict[int, Dtype]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.int16),
+    4: np.dtype(np.int32),
+    8: np.dtype(np.int64),
+}
 
 
 class Written(NamedTuple):
@@ -161,7 +166,7 @@ def _compact(plain: Any) -> Any:
 
 def _array(plain: Any, moved: bool) -> Array:
     """Over the memory of `plain`, which it keeps alive."""
-    dtype = _DTYPES.get(plain.dtype)
+    dtype: Dtype | None = _DTYPES.get(plain.dtype)
     if dtype is None and moved and not plain.is_quantized:
         dtype = _RAW.get(plain.dtype.itemsize)
     if dtype is None:

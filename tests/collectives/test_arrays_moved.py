@@ -50,7 +50,7 @@ def _bytes(dtype: np.dtype[Any], rank: int) -> Any:
 
 
 def _raw(array: Any) -> list[int]:
-    return np.asarray(array).view(np.uint8).reshape(-1).tolist()  # type: ignore[no-any-return]
+    return np.asarray(array).view(np.uint8).reshape(-1).tolist()
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_what_is_no_tensor_of_numbers_is_refused(name: str, use: Callable[[Any, 
 def test_tensors_of_a_graph_are_refused() -> None:
     seen = []
 
-    @tf.function  # type: ignore[untyped-decorator]
+    @tf.function
     def function(x: Any) -> Any:
         with pytest.raises(TypeError, match=r"being traced.*collectives.tensorflow.allreduce"):
             arrays.reading(x)

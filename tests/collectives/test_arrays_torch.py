@@ -138,7 +138,7 @@ def test_quantized_tensors_are_refused() -> None:
 
 
 def test_subclasses_that_are_tensors_are_taken() -> None:
-    class Named(torch.Tensor):  # type: ignore[misc]
+    class Named(torch.Tensor):  # type: ignore[name-defined]
         """A tensor with a type of its own."""
 
     x = torch.ones(2).as_subclass(Named)

@@ -7,6 +7,7 @@ ranks complete in the order in which they were started, the same on every rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import torch
@@ -145,7 +146,7 @@ def _in_place(tensors: Sequence[Any], op: str, before: float, after: float, proc
             telling = announce_allreduce(process_set, name, chosen)
             parts += [telling, hooks.grouped_allreduce_async_(chosen, name, comm=comm)]
     for how, tensor in zip(hows, given, strict=True):
-        differentiable(tensor, lambda above, how=how: how.gradient(above, comm))
+        differentiable(tensor, partial(how.gradient, comm))
 
     def deliver(_: list[Any]) -> list[Any]:
         for how, tensor in zip(hows, given, strict=True):

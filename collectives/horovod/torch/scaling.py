@@ -40,7 +40,7 @@ class Reduction(NamedTuple):
         if (self.after, self.divisor) != (1.0, 1):
             tensor.copy_(self.finished(tensor))
 
-    def gradient(self, above: Any, comm: Communicator) -> Any:
+    def gradient(self, comm: Communicator, above: Any) -> Any:
         """What flows back to a tensor that was reduced in place."""
         return hooks.allreduce(above * (self.before * self.after), self.op, comm=comm)
 
