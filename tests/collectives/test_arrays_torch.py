@@ -48,9 +48,10 @@ def test_no_collective_loses_a_sign() -> None:
         assert comm.allgather(x).tolist() == [[-2, -4]] * 2
         assert comm.allgatherv(x).tolist() == [-2, -4] * 2
         assert comm.alltoall(x).tolist() == [x[comm.rank]] * 2
-        for refused in (lambda: comm.broadcast(x), lambda: comm.allreduce(x, out=x)):
-            with pytest.raises(ValueError, match="not contiguous"):
-                refused()
+        with pytest.raises(ValueError, match="not contiguous"):
+            comm.broadcast(x)
+        with pytest.raises(ValueError, match="not contiguous"):
+            comm.allreduce(x, out=x)
         comm.barrier()
 
     ranks(2, body)
@@ -206,9 +207,10 @@ def test_what_is_refused_or_only_read_is_not_counted() -> None:
         comm.allreduce(x)
         comm.allgather(x)
         comm.reduce(x, root=0, out=x if comm.rank else None)  # the root alone is written
-        for wrong in (lambda: comm.allreduce(x, "land", out=x), lambda: comm.allreduce(np.ones(3), out=x)):
-            with pytest.raises((TypeError, ValueError)):
-                wrong()
+        with pytest.raises(TypeError, match="no meaning"):
+            comm.allreduce(x, "land", out=x)
+        with pytest.raises(ValueError, match="shape"):
+            comm.allreduce(np.ones(3), out=x)
         assert x._version == 0
 
     ranks(2, body)
