@@ -120,7 +120,7 @@ def in_place(x: Array, out: Array) -> bool:
     """Whether the two are the same memory. Raises ValueError where they overlap in part, or are mapped twice."""
     if x is out:
         return True
-    if not _share(x, out):
+    if not share(x, out):
         return False
     if x.nbytes != out.nbytes or address(x) != address(out):
         raise ValueError("x and out overlap in part: give separate arrays, or the same one to work in place")
@@ -129,7 +129,7 @@ def in_place(x: Array, out: Array) -> bool:
     return True
 
 
-def _share(x: Array, out: Array) -> bool:
+def share(x: Array, out: Array) -> bool:
     """Whether a byte of the one is one of the other."""
     if np.may_share_memory(x, out):  # exact, as both are contiguous
         return True
@@ -141,7 +141,7 @@ def _share(x: Array, out: Array) -> bool:
 
 def separate(x: Array, out: Array, collective: str) -> None:
     """Raises ValueError where the two share memory."""
-    if _share(x, out):
+    if share(x, out):
         raise ValueError(f"x and out share memory, but {collective} does not work in place")
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
-from collectives.arrays import check_rank, reading, updating
+from collectives.arrays import check_rank, reading, share, updating
 from collectives.call import Call, Exchange
 from collectives.calls import Calls
 from collectives.status import Status
@@ -47,4 +45,4 @@ class MessageCalls:
         receive = self.recv(out, None, timeout, source, status)
         send = self.send(x, None, timeout, dest)
         assert send.inp is not None and receive.out is not None
-        return Exchange(send, receive, np.may_share_memory(send.inp, receive.out))
+        return Exchange(send, receive, share(send.inp, receive.out))

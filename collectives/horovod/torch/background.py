@@ -14,6 +14,7 @@ import torch
 
 import collectives.torch as hooks
 from collectives.arrays import Array, check_counts
+from collectives.communicator import Communicator
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.horovod.reductions import Average, op_name, training_op
 from collectives.horovod.torch.joining import announce_allreduce
@@ -146,7 +147,7 @@ def _in_place(tensors: Sequence[Any], op: str, before: float, after: float, proc
             telling = announce_allreduce(process_set, name, chosen)
             parts += [telling, hooks.grouped_allreduce_async_(chosen, name, comm=comm)]
     for how, tensor in zip(hows, given, strict=True):
-        differentiable(tensor, partial(how.gradient, comm))
+        differentiable(tensor, partial(_gradient, how, comm))
 
     def deliver(_: list[Any]) -> list[Any]:
         for how, tensor in zip(hows, given, strict=True):
@@ -154,6 +155,11 @@ def _in_place(tensors: Sequence[Any], op: str, before: float, after: float, proc
         return given
 
     return Handle(parts, deliver)
+
+
+def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
+    """What flows back to a tensor that was reduced in place."""
+    return hooks.allreduce(above * (how.before * how.after), how.op, comm=comm)
 
 
 def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:

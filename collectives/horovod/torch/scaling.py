@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-import collectives.torch as hooks
-from collectives.communicator import Communicator
-
 
 class Reduction(NamedTuple):
     """How a tensor is reduced: `op` is the communicator's, after which there are factors, and a divisor of integers.
@@ -39,10 +36,6 @@ class Reduction(NamedTuple):
     def finish_(self, tensor: Any) -> None:
         if (self.after, self.divisor) != (1.0, 1):
             tensor.copy_(self.finished(tensor))
-
-    def gradient(self, comm: Communicator, above: Any) -> Any:
-        """What flows back to a tensor that was reduced in place."""
-        return hooks.allreduce(above * (self.before * self.after), self.op, comm=comm)
 
 
 def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> Reduction:
