@@ -177,7 +177,11 @@ def _openmpi(env: Environment) -> Found | None:
 
 def _pmi(env: Environment) -> Found | None:
     # no run id: under Slurm, processes that mpiexec itself forked would not see the step that others run in
-    return _PMI.found(env, store="mpi://")
+    found, task = _PMI.found(env, store="mpi://"), _slurm_task(env)
+    if found is None or task is None or (found.rank, found.size) != (task.rank, task.size):
+        return found
+    # srun has set both, as clusters are set up to do: on one host its ranks meet without MPI, and without a secret
+    return task if (task.store or "").startswith("tcp://127.0.0.1:") else found
 
 
 def _slurm_task(env: Environment) -> Found | None:

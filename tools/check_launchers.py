@@ -187,6 +187,7 @@ def slurm(folder: Path, keep: Path) -> None:
         (line,) = blocks(section("Slurm"), "console")
         print("  ", call(["srun", "--version"], folder, env).strip(), flush=True)
         ranks_of(call(line, folder, env))
+        ranks_of(call(line.replace("srun", "srun --mpi=pmi2"), folder, env))
         (script,) = blocks(section("Slurm"), "bash")
         (folder / "batch.sh").write_text(script)
         call(["sbatch", "--wait", "--output=batch.out", "batch.sh"], folder, env)

@@ -140,10 +140,10 @@ def test_both_families_carry_links(host: str) -> None:
 def test_a_rank_that_cannot_listen_keeps_nobody_from_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     unlucky: list[int] = []
 
-    def failing(policy: Policy) -> Doors:
+    def failing(policy: Policy, place: HostIdentity) -> Doors:
         if threading.get_ident() in unlucky:
             raise OSError("out of luck")
-        return Doors(policy)
+        return Doors(policy, place=place)
 
     monkeypatch.setattr(family_module, "Doors", failing)
 

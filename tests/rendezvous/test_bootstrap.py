@@ -108,6 +108,14 @@ def test_mpich_and_intel_mpi() -> None:
     assert (elsewhere.store, elsewhere.run_id) == ("redis://h", None)  # others may meet there too
 
 
+def test_srun_that_sets_the_variables_of_pmi_too() -> None:
+    same = {"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_JOBID": "1234.0"}
+    one_host = {**SLURM, "SLURM_STEP_NODELIST": "big1"}
+    assert bootstrap(env={**one_host, **same}) == bootstrap(env=one_host)
+    assert bootstrap(env={**SLURM, **same}).store == "mpi://"  # several hosts: without a secret, if there is MPI
+    assert bootstrap(env={**one_host, **same, "PMI_SIZE": "9"}).launcher == "pmi"
+
+
 def test_slurm() -> None:
     launch = bootstrap(env=SLURM)
     assert (launch.launcher, launch.rank, launch.size, launch.local_rank) == ("slurm", 5, 8, 1)
