@@ -4,12 +4,12 @@
     ├── PeerLost              a rank's process or connection is gone
     ├── OpTimeout             a deadline passed; also a TimeoutError
     ├── DesyncError           ranks called different operations, or the same ones in another order
-    ├── StaleEpoch            this rank belongs to an earlier epoch of the group
+    ├── StaleEpoch            coming: this rank belongs to an earlier epoch of the group
     ├── Aborted               the operation was given up: another rank failed, or this communicator closed
     ├── StoreError            the rendezvous store is unreachable, refused us or lost our keys
     ├── ConfigMismatch        ranks disagree on size, rank numbers, version or configuration
     ├── AuthError             a peer could not prove that it knows the job's secret
-    ├── QuorumLost            too few ranks survive to go on
+    ├── QuorumLost            coming: too few ranks survive to go on
     └── TransportUnavailable  a transport was asked for that cannot work here
 
 Invariant: wrong arguments are ValueError or TypeError and are raised before anything is sent; whatever
@@ -69,7 +69,7 @@ class DesyncError(CollectiveError):
 
 
 class StaleEpoch(CollectiveError):
-    """The group has moved on to a later epoch without this rank."""
+    """The group has moved on to a later epoch without this rank. Nothing raises it yet: groups do not shrink."""
 
 
 class Aborted(CollectiveError):
@@ -89,7 +89,7 @@ class AuthError(CollectiveError):
 
 
 class QuorumLost(CollectiveError):
-    """Fewer ranks survive than are needed to continue."""
+    """Fewer ranks survive than are needed to continue. Nothing raises it yet: groups do not shrink."""
 
 
 class TransportUnavailable(CollectiveError):

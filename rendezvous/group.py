@@ -127,7 +127,7 @@ def form(
 
     `record` (at most 4 KiB of JSON) is what the others get to know of this rank. `fingerprint` is whatever
     all ranks must agree on: configuration and version, as text that a person can compare. `run_id` tells jobs
-    with one name apart. After a shrink, survivors meet under `epoch + 1`, with their new ranks and size.
+    with one name apart. `epoch` is 0 so far: survivors of a lost rank would meet under the next one.
     `settle`: seconds a complete group waits for objections; None chooses (see above).
 
     Raises, on every rank that is there: OpTimeout with `late`, the ranks missing at the deadline (of the rank

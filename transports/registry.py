@@ -18,21 +18,21 @@ ENTRY_POINTS = "pycollectives.transports"
 
 _BUILT_IN: dict[str, Transport] = {t.scheme: t for t in (InprocTransport(), ShmTransport(), TcpTransport())}
 _loaded: dict[str, Transport] = {}  # of other packages
-_OPTIONAL = ("verbs", "nccl")  # names of the library's own that an installation may lack
+_COMING = ("verbs", "nccl")  # nothing is called that yet; a package may bring one of that name
 
 AUTO = tuple(_BUILT_IN)  # in the order in which `transport="auto"` prefers them for a pair of ranks
 
 
 def schemes() -> tuple[str, ...]:
     """Every name that `transport` knows."""
-    return tuple(dict.fromkeys([*_BUILT_IN, *_OPTIONAL, *sorted(p.name for p in entry_points(group=ENTRY_POINTS))]))
+    return tuple(dict.fromkeys([*_BUILT_IN, *sorted(p.name for p in entry_points(group=ENTRY_POINTS))]))
 
 
 def transport(scheme: str) -> Transport:
     """The transport of that name.
 
-    Raises ValueError for an unknown name, listing those there are; TransportUnavailable for one of ours that
-    this installation lacks, or one of another package that cannot be loaded.
+    Raises ValueError for an unknown name, listing those there are; TransportUnavailable for one that is planned
+    only, or one of another package that cannot be loaded.
     """
     known = _BUILT_IN.get(scheme) or _loaded.get(scheme)
     if known is not None:
@@ -46,9 +46,9 @@ def transport(scheme: str) -> Transport:
             raise TransportUnavailable(f"transport {scheme!r} ({point.value}) calls itself {found.scheme!r}")
         _loaded[scheme] = found
         return found
-    if scheme in _OPTIONAL:
-        raise TransportUnavailable(f"transport {scheme!r} is not part of this installation of pycollectives")
     names = ("auto", *schemes())
+    if scheme in _COMING:
+        raise TransportUnavailable(f"there is no transport {scheme!r} yet: it is planned; there are {', '.join(names)}")
     raise ValueError(f"unknown transport {scheme!r}{hint(scheme, names)}; there are {', '.join(names)}")
 
 
