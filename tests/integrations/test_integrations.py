@@ -47,14 +47,13 @@ def test_dask(tmp_path: Path) -> None:
     assert "[[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]" in output
 
 
-def test_lightning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [TORCHRUN, ()], ids=["torchrun", "its own launcher"])
+def test_lightning(before: tuple[str, ...], tmp_path: Path) -> None:
     pytest.importorskip("lightning", reason="pip install lightning, or python -m tools.check_integrations lightning")
-    program = block("lightning.md", "## Lightning")
-    for before in (TORCHRUN, ()):
-        output = run(tmp_path, program, *before)
-        assert sorted(re.findall(r"rank . of 2, collectives", output)) == [
-            f"rank {r} of 2, collectives" for r in (0, 1)
-        ]
+    output = run(tmp_path, block("lightning.md", "## Lightning"), *before)
+    assert sorted(re.findall(r"rank . of 2, collectives", output)) == [
+        f"rank {rank} of 2, collectives" for rank in (0, 1)
+    ]
 
 
 def test_accelerate(tmp_path: Path) -> None:
