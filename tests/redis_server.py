@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.leftovers import marked
+
 PASSWORD = "it's a /secret/ @ all"
 _START = 20.0  # seconds a server may take to come up
 
@@ -110,6 +112,7 @@ def make_certificates(folder: Path) -> Path:
 def redis_plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server that lets everybody in."""
     server = start_redis(tmp_path_factory.mktemp("redis"))
+    marked().keep(server.process.pid)
     yield server
     server.stop()
 
@@ -118,6 +121,7 @@ def redis_plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServe
 def redis_password(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server that wants a password, one that has to be quoted in a URL."""
     server = start_redis(tmp_path_factory.mktemp("redis"), password=PASSWORD)
+    marked().keep(server.process.pid)
     yield server
     server.stop()
 
@@ -127,6 +131,7 @@ def redis_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]
     """A server that speaks TLS only."""
     folder = tmp_path_factory.mktemp("redis")
     server = start_redis(folder, certificates=make_certificates(folder))
+    marked().keep(server.process.pid)
     yield server
     server.stop()
 

@@ -48,7 +48,8 @@ class Kind:
     """Groups that differ in numbers only: `outer` and `inner` are the values that were simulated along each axis.
 
     `group`: what an outer and an inner value mean. `row`: a row with the ranges of both in it. `trusted`: what has
-    measured well for arrays `from_size` bytes on, which the simulator does not see (docs/performance.md).
+    measured well for arrays `from_size` bytes on, which the simulator does not see (docs/performance.md). `aware`: from
+    that size on there are no others, where a collective has them: those that send each byte to a host once.
     """
 
     constant: str
@@ -59,6 +60,7 @@ class Kind:
     row: Callable[[Row, tuple[int, int], tuple[int, int]], Row]
     trusted: frozenset[str]
     from_size: int = 256 << 10
+    aware: frozenset[str] = frozenset()
 
 
 def _hosts_row(row: Row, per_host: tuple[int, int], hosts: tuple[int, int]) -> Row:
@@ -91,8 +93,20 @@ _RINGS: Final = frozenset(
 )
 _SHARED: Final = frozenset({"two_shot", "direct", "linear", "binomial"})
 
+_AWARE: Final = frozenset(a.name for collective in COLLECTIVES for a in registry.algorithms(collective) if a.hosts)
+
 KINDS: Final = (
-    Kind("NESTED", "Several hosts with several ranks.", _PER_HOST, _HOSTS, _nested_group, _hosts_row, _RINGS),
+    Kind(
+        "NESTED",
+        "Several hosts with several ranks.",
+        _PER_HOST,
+        _HOSTS,
+        _nested_group,
+        _hosts_row,
+        _RINGS,
+        64 << 10,
+        _AWARE,
+    ),
     Kind(
         "SHARED",
         "More ranks of one host than were measured.",
@@ -165,7 +179,9 @@ def ladder(cells: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[float, S
 def losses(kind: Kind, seconds: Times) -> dict[int, dict[str, float]]:
     """By size and algorithm that is near the fastest: log of how near, more where another kind has measured better."""
     found: dict[int, dict[str, float]] = {}
-    for nbytes, here in seconds.items():
+    for nbytes, everything in seconds.items():
+        aware = {name: value for name, value in everything.items() if name in kind.aware}
+        here = aware if aware and nbytes >= kind.from_size else everything
         fastest = min(here.values())
         found[nbytes] = {
             name: log(value / fastest) + (DOUBT if nbytes >= kind.from_size and name not in kind.trusted else 0.0)
