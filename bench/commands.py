@@ -20,6 +20,7 @@ OTHERS: Final = {
     "meeting": "How long many ranks take to meet, through each store.",
     "simulator": "Find the costs that the simulator goes by here, and how far off it is.",
     "choice": "How close the automatic choice comes to the best algorithm.",
+    "sharing": "How ranks that share cores give way, to each other and to other programs.",
     "lifetimes": "Make and close communicators many times, and look for what is left.",
 }
 

@@ -42,8 +42,9 @@ def bench(
 
 
 def command(
-    *arguments: str, folder: Path | None = None, code: int = 0, env: Mapping[str, str] | None = None
+    *arguments: str, folder: Path | None = None, code: int | None = 0, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """`collectives ...`, which has to end with that code, unless it is None."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         check=False,
@@ -53,7 +54,7 @@ def command(
         env=environment() if env is None else env,
         timeout=100,
     )
-    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert code in (None, done.returncode), f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
 
