@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -28,7 +29,7 @@ from bench.peers.side import Side
 from bench.ping import Ping
 from bench.plan import Plan, cases, load
 from bench.plot import plot
-from bench.report import Screen, Table
+from bench.report import Progress, Screen, Table
 
 
 def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
@@ -43,7 +44,9 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
         group = gather(comm)
         with ExitStack() as stack:
             ping = Ping(comm)
-            contestants = _contestants(comm, plan, ping, folder, stack)
+            progress = Progress(screen.progress and comm.rank == 0)
+            contestants = _contestants(comm, plan, ping, folder, stack, progress.show)
+            progress.clear()
             peers = {side.name: side.versions for side in contestants if isinstance(side, Side)}
             session = _Session(plan, group, peers, Table(plan, screen, todo)) if comm.rank == 0 else None
             if session is not None:
@@ -59,9 +62,14 @@ def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") 
 
 
 def _contestants(
-    comm: collectives.Communicator, plan: Plan, ping: Ping, folder: str, stack: ExitStack
+    comm: collectives.Communicator,
+    plan: Plan,
+    ping: Ping,
+    folder: str,
+    stack: ExitStack,
+    show: Callable[[str], None],
 ) -> list[Contestant]:
-    """Everybody who takes part; what they need is closed with `stack`."""
+    """Everybody who takes part; what they need is closed with `stack`. `show` is told what takes long."""
     memory = Memory(comm, plan)
     found: list[Contestant] = [Ours(comm, plan, place, memory) for place in plan.places]
     found += floors(comm, plan.limits, ping, stack)
@@ -69,6 +77,7 @@ def _contestants(
         gate = stack.enter_context(Gate(comm))
         everywhere = cores(comm)  # a peer's ranks share what ours have, however ours are bound
         for peer in plan.peers:
+            show(f"starting {peer.name}: its {comm.size} ranks import it, and meet")
             side = Side(gate, plan, peer, comm.size, folder, everywhere)
             stack.callback(side.close)
             found.append(side)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -70,6 +71,9 @@ class Table:
         self._pings: list[tuple[Reading, Reading]] = []
         self._set_aside = 0
         self._ratios: dict[str, list[tuple[float, int]]] = {}  # by contestant: ours over theirs, and the size
+        self._total: Final = len(todo)
+        self._done = 0
+        self._start: Final = time.monotonic()
 
     def head(self, title: str, group: Group, peers: Versions, started: datetime) -> None:
         """A heading; before the first, what is measured and where."""
@@ -86,6 +90,7 @@ class Table:
 
     def row(self, row: Row) -> None:
         self._progress.clear()
+        self._done += 1
         self._pings += row.pings
         self._set_aside += len(row.set_aside)
         text = Text("  ")
@@ -123,7 +128,8 @@ class Table:
     def note(self, case: Case, what: str) -> None:
         """Say what is being done, where somebody watches."""
         title = case.trace or case.collective
-        self._progress.show(f"{title} {sizes.text(case.nbytes)} {case.dtype} {case.algorithm}: {what}")
+        call = f"{title} {sizes.text(case.nbytes)} {case.dtype} {case.algorithm}: {what}"
+        self._progress.show(f"{remaining(self._done, self._total, time.monotonic() - self._start)}  {call}")
 
     def close(self) -> None:
         self._progress.clear()
@@ -224,6 +230,15 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._shown = False
+
+
+def remaining(done: int, total: int, seconds: float) -> str:
+    """Which of `total` it is now, and about how long the rest takes, after `done` of them took `seconds`."""
+    where = f"{min(done + 1, total)} of {total}"
+    if done == 0:
+        return where
+    left = seconds / done * (total - done)
+    return f"{where}, about {left / 60:.0f} min left" if left >= 90 else f"{where}, about {left:.0f} s left"
 
 
 def microseconds(seconds: float) -> str:

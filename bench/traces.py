@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from native.spelling import hint
-
 Shape = tuple[int, ...]
 
 
@@ -23,7 +21,7 @@ def gradients(name: str) -> tuple[int, ...]:
 def shapes(name: str) -> list[Shape]:
     """Of that model's parameters. ValueError lists the models there are."""
     if name not in TRACES:
-        raise ValueError(f"there is no trace {name!r}{hint(name, TRACES)}; there are {', '.join(TRACES)}")
+        raise ValueError(f"there is no trace {name!r}; there are {', '.join(TRACES)}")
     return list(TRACES[name]())
 
 

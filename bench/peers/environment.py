@@ -12,15 +12,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from bench.peers import Peer, peer
 
 PATIENCE: Final = 1800.0  # seconds for one installation
+EVERY: Final = 15.0  # seconds after which somebody who sees nothing of pip is told that it goes on
 NUMPY: Final = "numpy>=1.24"
 _MARK: Final = ".complete"
 
@@ -51,7 +54,7 @@ def python_for(name: str, say: Callable[[str], None], show: bool) -> str:
         with _alone(folder, say):
             if not _complete(folder, requirements):
                 say(f"installing {' '.join(requirements)} for {name} into {folder}, once")
-                _install(folder, python, system, show)
+                _install(folder, python, system, None if show else partial(_still, say, name, time.monotonic()))
                 (folder / _MARK).write_text("\n".join(requirements) + "\n")
     except (OSError, subprocess.SubprocessError) as error:
         raise CannotInstall(f"{name}: cannot make the virtual environment {folder}: {error}") from error
@@ -64,25 +67,56 @@ def _complete(folder: Path, requirements: tuple[str, ...]) -> bool:
     return False
 
 
-def _install(folder: Path, python: Path, system: Peer, show: bool) -> None:
+def _still(say: Callable[[str], None], name: str, began: float, line: str) -> None:
+    say(f"still installing {name}, {time.monotonic() - began:.0f} s: {line}")
+
+
+def _install(folder: Path, python: Path, system: Peer, still: Callable[[str], None] | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
-    _pip(python, (*system.REQUIREMENTS, NUMPY), show)
+    _pip(python, (*system.REQUIREMENTS, NUMPY), still)
     if system.BARE:
-        _pip(python, ("--no-deps", *system.BARE), show)
+        _pip(python, ("--no-deps", *system.BARE), still)
 
 
-def _pip(python: Path, arguments: tuple[str, ...], show: bool) -> None:
+def _pip(python: Path, arguments: tuple[str, ...], still: Callable[[str], None] | None) -> None:
+    """`still` is told pip's last line now and then; None: pip draws its progress on the terminal itself."""
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
-    if show:
+    if still is None:
         code, said = subprocess.run(command, check=False, stdout=sys.stderr, timeout=PATIENCE).returncode, ""
     else:
-        done = subprocess.run(
-            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, text=True
-        )
-        code, said = done.returncode, "\n" + "\n".join(done.stdout.splitlines()[-5:])
+        code, lines = _watched(command, still)
+        said = "\n" + "\n".join(lines[-5:])
     if code:
         raise CannotInstall(f"`{' '.join(command)}` failed with code {code}{said}")
+
+
+def _watched(command: Sequence[str], still: Callable[[str], None]) -> tuple[int, list[str]]:
+    """Run it to its end; its exit code, and the lines that it wrote. `still`: as in `_pip`.
+
+    Raises subprocess.TimeoutExpired, when it has been killed.
+    """
+    deadline = time.monotonic() + PATIENCE
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as running:
+            while True:
+                try:
+                    code = running.wait(min(EVERY, max(0.0, deadline - time.monotonic())))
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() >= deadline:
+                        running.kill()
+                        raise
+                    still((_lines(log) or ["pip starts"])[-1])
+                except BaseException:
+                    running.kill()
+                    raise
+        return code, _lines(log)
+
+
+def _lines(log: IO[str]) -> list[str]:
+    log.seek(0)
+    return [line.strip() for line in log.read().splitlines() if line.strip()]
 
 
 @contextlib.contextmanager

@@ -23,10 +23,12 @@ from bench.cases import Case
 from bench.gate import Gate
 from bench.hosts import cores
 from bench.peers import NAMES, gloo, peer, tensorflow
+from bench.peers import environment as environments
 from bench.peers.crew import Crew, PeerCannot, PeerFailed
 from bench.peers.environment import NUMPY, CannotInstall, cache_folder, python_for
 from bench.peers.worker import Worker
 from bench.plan import PeerPlan
+from bench.report import remaining
 from collectives import Communicator
 from tests.bench.running import bench, environment, table
 from tests.collectives.groups import ranks
@@ -269,6 +271,37 @@ def test_a_complete_environment_is_used_as_it_is(cache: Path, plan: PeerPlan, mo
     said: list[str] = []
     assert python_for("gloo", said.append, show=False) == plan.python
     assert said == []
+
+
+def test_an_installation_says_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a log there is no progress bar: minutes without a word looked like a hang."""
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\necho Collecting everything\necho\nwhile [ ! -e $0.go ]; do sleep 0.05; done\nexit 3\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(environments, "EVERY", 0.1)
+    said: list[str] = []
+
+    def still(line: str) -> None:
+        said.append(line)
+        if line == "Collecting everything":
+            Path(f"{slow}.go").touch()
+
+    with pytest.raises(CannotInstall, match="failed with code 3\nCollecting everything"):
+        environments._pip(slow, ("all",), still)
+    assert said[-1] == "Collecting everything" and {*said[:-1]} <= {"pip starts", "Collecting everything"}
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "told"),
+    [
+        (0, 0.0, "1 of 8"),
+        (2, 10.0, "3 of 8, about 30 s left"),
+        (2, 100.0, "3 of 8, about 5 min left"),
+        (8, 9.0, "8 of 8, about 0 s left"),
+    ],
+)
+def test_how_much_is_left(done: int, seconds: float, told: str) -> None:
+    assert remaining(done, 8, seconds) == told
 
 
 def test_an_installation_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs the C++ tests three times: optimised, under the address and undefined-behaviour sanitizers, and
 # under the thread sanitizer. Arguments go to ctest (for example: -R reduce). Fails if any variant fails.
+# With BUILD_ONLY=1 nothing is run: the next call finds everything compiled.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
 
@@ -30,6 +31,8 @@ variant() {
         cmake --build "$dir" -j "$jobs"; } >"$log" 2>&1; then
         tail -n 60 "$log"
         result="did not build, see $log"
+    elif [[ ${BUILD_ONLY:-} ]]; then
+        result="100% built"
     elif "${plainly[@]}" ctest --test-dir "$dir" --output-on-failure "$@" | tee "$log.tests"; then
         result=$(grep -E 'tests passed' "$log.tests")
     else
