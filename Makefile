@@ -17,7 +17,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/n
 FORMATTED := $(shell find native/src tests/native -name '*.[ch]pp' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lint types native-tests bench dev build package tensorflow launchers clean
+.PHONY: help demo test check format lint types native-tests bench dev docs build package tensorflow launchers clean
 
 help: ## Say what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench: $(READY) ## Measure allreduce over all sizes (ARGS="-n 4 --transport tcp"
 
 dev: $(READY) ## Only set up .venv, with this folder installed so that Python changes take effect at once.
 	@echo "Ready. Use $(BIN)/python, or: . $(BIN)/activate"
+
+docs: $(READY) ## Write docs/api.md from the docstrings.
+	$(BIN)/python -m tools.api_reference
 
 build: $(READY) ## Make the source archive and the wheel, in dist/.
 	$(BIN)/python -m build --outdir dist .

@@ -1,0 +1,172 @@
+"""Writes docs/api.md: the public names of each package, with their signatures and docstrings.
+
+    python -m tools.api_reference             # write it
+    python -m tools.api_reference --check     # say whether it is up to date, by the exit code
+
+Invariant: sources are read, not imported, so the page is the same whichever frameworks are installed. What is public is
+what a package's `__init__.py` imports under its own name, and of a class whatever has no leading underscore.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PAGE: Final = ROOT / "docs" / "api.md"
+PACKAGES: Final = (
+    *("collectives", "collectives.torch", "collectives.tensorflow", "collectives.keras", "collectives.jax"),
+    *("collectives.horovod.torch", "collectives.horovod.tensorflow", "collectives.horovod.keras"),
+)
+HEAD: Final = """# API reference
+
+Written by `python -m tools.api_reference` from the docstrings. Guides: [launching](launching.md), [errors](errors.md),
+[stores](stores.md), [choosing](choosing.md), [PyTorch](pytorch.md), [TensorFlow](tensorflow.md), [Keras](keras.md),
+[JAX](jax.md), [Horovod](horovod.md).
+"""
+
+Definition: TypeAlias = "ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef"
+DEFINITIONS: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@cache
+def source(module: str) -> tuple[ast.Module, bool]:
+    """The module's syntax tree, and whether it is a package."""
+    folder = ROOT.joinpath(*module.split("."))
+    file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    return ast.parse(file.read_text()), folder.is_dir()
+
+
+def imported(module: str, node: ast.stmt) -> Iterator[tuple[str, str, str, bool]]:
+    """Of an import: name, the module it is from, its name there, whether it is given on under that name."""
+    if isinstance(node, ast.ImportFrom):
+        parents = module.split(".")
+        base = parents[: len(parents) - node.level + source(module)[1]] if node.level else []
+        where = ".".join([*base, *([node.module] if node.module else [])])
+        if where != module:
+            for alias in node.names:
+                yield alias.asname or alias.name, where, alias.name, alias.asname is not None
+
+
+def exported(module: str) -> Iterator[tuple[str, str, str]]:
+    """Public name, the module that it is from, and its name there."""
+    tree, _ = source(module)
+    for node in tree.body:
+        for name, where, original, given_on in imported(module, node):
+            if given_on and not name.startswith("_"):
+                yield name, where, original
+        if isinstance(node, DEFINITIONS) and not node.name.startswith("_"):
+            yield node.name, module, node.name
+
+
+def definition(module: str, name: str) -> Definition | None:
+    """Where that name is defined, through imports; None for what is no class or function, or not ours."""
+    folder = ROOT.joinpath(*module.split("."))
+    if not folder.exists() and not folder.with_suffix(".py").exists():
+        return None
+    tree, _ = source(module)
+    for node in tree.body:
+        if isinstance(node, DEFINITIONS) and node.name == name:
+            return node
+        for public, where, original, _ in imported(module, node):
+            if public == name:
+                return definition(where, original)
+    return None
+
+
+def page() -> str:
+    parts = [HEAD]
+    for package in PACKAGES:
+        tree, _ = source(package)
+        parts.append(f"## {package}\n\n{_text(tree)}\n")
+        for name, module, original in sorted(exported(package), key=lambda item: item[0].lower()):
+            if (found := definition(module, original)) is not None:
+                parts += _entry(found, name, "###")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _entry(node: Definition, name: str, level: str, within: str = "") -> Iterator[str]:
+    yield f"{level} {within}{name}\n"
+    yield f"```python\n{_signature(node, name)}\n```\n"
+    if text := _text(node):
+        yield f"{text}\n"
+    if isinstance(node, ast.ClassDef):
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):
+                yield from _entry(member, member.name, "####", f"{name}.")
+
+
+def _signature(node: Definition, name: str) -> str:
+    decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(ast.unparse(base) for base in node.bases)
+        line = f"class {name}({bases})" if bases else f"class {name}"
+        start = next((m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None)
+        made_elsewhere = start is None or _text(node).find("Made by ") >= 0
+        return line if start is None or made_elsewhere else f"{line}\n{_call(start, name, method=True)}"
+    inside = bool(node.args.args) and node.args.args[0].arg in ("self", "cls")
+    if "property" in decorators:
+        return f"{name}: {'Any' if node.returns is None else ast.unparse(node.returns)}"
+    kind = next((f"@{d}\n" for d in ("staticmethod", "classmethod", "contextmanager") if d in decorators), "")
+    return f"{kind}{_call(node, name, method=inside)}"
+
+
+def _call(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, *, method: bool) -> str:
+    """On one line, or with an argument a line where that is too long."""
+    arguments = ast.unparse(node.args)
+    if method:
+        arguments = arguments.partition(", ")[2] if ", " in arguments else ""
+    after = "" if node.returns is None or node.name == "__init__" else f" -> {ast.unparse(node.returns)}"
+    line = f"{name}({arguments}){after}"
+    if len(line) <= 110:
+        return line
+    parts = ast.parse(f"def f({arguments}): pass").body[0]
+    assert isinstance(parts, ast.FunctionDef)
+    lines = "".join(f"    {argument},\n" for argument in _split(parts.args))
+    return f"{name}(\n{lines}){after}"
+
+
+def _split(arguments: ast.arguments) -> list[str]:
+    """Each argument as it is written, with its default."""
+    plain = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults]
+    found = [_argument(a, d) for a, d in zip(plain, defaults, strict=True)]
+    if arguments.vararg is not None:
+        found.append(f"*{_argument(arguments.vararg, None)}")
+    elif arguments.kwonlyargs:
+        found.append("*")
+    found += [_argument(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    if arguments.kwarg is not None:
+        found.append(f"**{_argument(arguments.kwarg, None)}")
+    return found
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    typed = argument.annotation is not None
+    text = f"{argument.arg}: {ast.unparse(argument.annotation)}" if argument.annotation is not None else argument.arg
+    return text if default is None else f"{text}{' = ' if typed else '='}{ast.unparse(default)}"
+
+
+def _text(node: ast.Module | Definition) -> str:
+    """The docstring, with its indented examples as Markdown has them."""
+    return inspect.cleandoc(ast.get_docstring(node, clean=False) or "")
+
+
+def main() -> int:
+    wanted = page()
+    if "--check" in sys.argv[1:]:
+        if PAGE.exists() and PAGE.read_text() == wanted:
+            return 0
+        print("docs/api.md is not what the docstrings say: python -m tools.api_reference", file=sys.stderr)
+        return 1
+    PAGE.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
