@@ -33,8 +33,8 @@ class Ready(Protocol):
 class Call(NamedTuple):
     """One operation with its memory. `target` is None where this rank gets nothing.
 
-    `repeatable`: the same operation does for other arrays that are like these, with nothing to do before or after it.
-    `finish`: what is left to be done to the result. `status`: of a message, where its receipt goes.
+    `copies`: `inp` is `out`, which the operation overwrites too soon, so it reads a copy. `finish`: what is left to be
+    done to the result. `status`: of a message, where its receipt goes.
     """
 
     operation: _engine.Operation
@@ -44,14 +44,21 @@ class Call(NamedTuple):
     seconds: float
     finish: Callable[[Array], None] | None = None
     status: Status | None = None
+    copies: bool = False
 
     @property
     def repeatable(self) -> bool:
+        """Whether the same operation does for other arrays that are like these, with nothing to do before or after it."""
         return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
 
     @property
     def result(self) -> Any:
         return None if self.target is None else self.target.result
+
+    @property
+    def taken(self) -> Array | None:
+        """What the operation reads."""
+        return self.inp.copy() if self.copies and self.inp is not None else self.inp
 
     def begin(self) -> None:
         """As `Target.begin`."""
@@ -69,11 +76,11 @@ class Call(NamedTuple):
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
         self.begin()
-        return self.deliver(group.run(self.operation, self.inp, self.out, seconds))
+        return self.deliver(group.run(self.operation, self.taken, self.out, seconds))
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
         self.begin()
-        ticket = group.start(self.operation, self.inp, self.out, seconds)
+        ticket = group.start(self.operation, self.taken, self.out, seconds)
         return Work(ticket, lambda: self.deliver(ticket.receipt), waiter, owner)
 
 

@@ -102,11 +102,13 @@ class ReductionCalls:
         shape = Shape(collective, inp.dtype, n, n, n, op, root, same, purpose)
         prepared = self._prepare.collective(shape, algorithm)
         if same and target is not None:
-            inp = target.host if prepared.in_place else inp.copy()
+            inp = target.host
         if not receives or target is None:
             return Call(prepared.operation, inp, None, None, deadline.left)
         terms = {"scan": self._calls.rank + 1, "exscan": self._calls.rank}.get(collective, self.size)
-        return self._truth(Call(prepared.operation, inp, target.host, target, deadline.left), op, terms)
+        copies = same and not prepared.in_place
+        call = Call(prepared.operation, inp, target.host, target, deadline.left, copies=copies)
+        return self._truth(call, op, terms)
 
     def reduce_scatter(self, x: Any, out: Any, timeout: float | None, op: Reduction, algorithm: str) -> Ready:
         if not isinstance(op, str):

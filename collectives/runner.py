@@ -82,12 +82,10 @@ class Runner:
 
         if not isinstance(call, Call) or not call.repeatable:
             return StepwisePlan(call.result, again, start, owner)
-        copied = call.inp is not None and call.inp is not x and call.out is x
-        inp = x if copied else call.inp
         if call.out is not None and call.target is not None and call.out is not call.result:
             raise ValueError("a plan writes the array that it was given, but that is read-only")
         return _engine.plan(
-            self._group, self.gate.latch, seconds, call.operation, inp, call.out, call.result, copied,
+            self._group, self.gate.latch, seconds, call.operation, call.inp, call.out, call.result, call.copies,
             self.gate.refuse, start, owner,
         )  # fmt: skip
 
@@ -111,7 +109,7 @@ class Runner:
             for step in many.steps:
                 step.pack()
                 call = step.call
-                tickets.append(self._group.start(call.operation, call.inp, call.out, call.seconds))
+                tickets.append(self._group.start(call.operation, call.taken, call.out, call.seconds))
 
             def deliver() -> list[Any]:
                 for step in many.steps:
@@ -139,7 +137,7 @@ class Runner:
         # Another array like x might be written itself where this one was staged.
         staged = target is not None and call.out is not x and (target.origin is x or target.result is x)
         if type(x) is np.ndarray and call.repeatable and not staged:
-            copied = call.out is x and call.inp is not x
+            copied = call.copies and call.out is x
             wants = _engine.NO_INPUT if call.inp is None else _engine.COPIED if copied else _engine.AS_IT_IS
             result = None if target is None else x if call.out is x else target.host.shape
             _engine.remember(self._repeaters[build.__name__], x, args, out is x, call.operation, wants, result)

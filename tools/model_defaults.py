@@ -91,6 +91,8 @@ def _flat_group(_: int, ranks: int) -> Group:
 _RINGS: Final = frozenset(
     {"ring", "hierarchical_ring", "hierarchical_chain", "pairwise", "scatter_allgather", "linear"}
 )
+# For functions of the caller's; as fast as another one at best.
+_FOR_FUNCTIONS: Final = {("reduce", "binomial_in_order"), ("reduce_scatter", "pairwise")}
 _SHARED: Final = frozenset({"two_shot", "direct", "linear", "binomial"})
 
 _AWARE: Final = frozenset(a.name for collective in COLLECTIVES for a in registry.algorithms(collective) if a.hosts)
@@ -138,7 +140,7 @@ def simulated(collective: str, kind: Kind) -> dict[tuple[int, int], Times]:
     """By outer and inner value. What is far behind at all sizes is not tried in the next larger group."""
     found: dict[tuple[int, int], Times] = {}
     for outer in kind.outer:
-        left = [known.name for known in registry.algorithms(collective)]
+        left = [a.name for a in registry.algorithms(collective) if (collective, a.name) not in _FOR_FUNCTIONS]
         for inner in kind.inner:
             group = kind.group(outer, inner)
             ranks = group.hosts * group.per_host

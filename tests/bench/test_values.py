@@ -95,6 +95,10 @@ def _results(case: Case, inputs: list[Any]) -> list[Any]:
             return [np.sum(inputs, axis=0)] * n
         case "reduce":
             return [np.sum(inputs, axis=0) if rank == case.root else None for rank in range(n)]
+        case "scan":
+            return list(np.cumsum(inputs, axis=0))
+        case "exscan":
+            return [None, *np.cumsum(inputs, axis=0)[:-1]]
         case "reduce_scatter":
             return list(np.sum(inputs, axis=0).reshape(n, count))
         case "broadcast":

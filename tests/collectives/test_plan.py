@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import collectives
-from collectives import Communicator
+from collectives import Communicator, Status
 from tests.collectives.groups import ranks
 
 ALGORITHMS = ("auto", "one_shot", "ring", "recursive_doubling")
@@ -28,7 +28,7 @@ def test_each_call_reads_and_writes_the_arrays_as_they_are(algorithm: str) -> No
                 x[:] = np.arange(n) + comm.rank * turn
                 assert apart() is out
                 assert np.array_equal(out, 3.0 * np.arange(n) + 3 * turn)
-                assert within() is x
+                assert (within() if turn < 2 else within.start().wait()) is x
                 assert np.array_equal(x, np.arange(n) + 2.0 * turn)
 
     ranks(3, body)
@@ -79,6 +79,64 @@ def test_what_can_not_be_planned(make: Any, error: Any, message: str) -> None:
         with pytest.raises(error, match=message):
             make(comm)
         assert np.array_equal(comm.allreduce_plan(np.ones(4))(), np.ones(4))  # all is well still
+
+
+READ_ONLY = np.ones(4)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda c: c.scan_plan([1.0]), TypeError, "x is list"),
+        (lambda c: c.scan_plan(np.ones(4), "avg"), ValueError, "scan has no avg"),
+        (lambda c: c.broadcast_plan(READ_ONLY), ValueError, "read-only"),
+        (lambda c: c.recv_plan([0.0], 0), TypeError, "out is list"),
+        (lambda c: c.recv_plan(np.ones(8)[::2]), ValueError, "out is not contiguous"),
+        (lambda c: c.sendrecv_plan(np.ones(4), 0, [0.0]), TypeError, "out is list"),
+        (lambda c: c.gather_plan(np.ones(8)[::2]), ValueError, "x is not contiguous"),
+        (lambda c: c.scatter_plan(None), TypeError, "x is a NoneType"),
+        (lambda c: c.reduce_scatterv_plan(np.ones(4), [3]), ValueError, "add up to 3"),
+        (lambda c: c.alltoall_plan(np.ones(4), out=np.ones(5)), ValueError, "shape"),
+        (lambda c: c.allreduce_plan(np.ones(4), "lor", out=READ_ONLY), ValueError, "read-only"),
+    ],
+)
+def test_what_other_plans_refuse(make: Any, error: Any, message: str) -> None:
+    with collectives.init() as comm:
+        with pytest.raises(error, match=message):
+            make(comm)
+        comm.barrier()
+
+
+def test_a_lone_rank_has_plans_of_logical_ops() -> None:
+    with collectives.init() as comm:
+        x = np.array([0, 5])
+        plan = comm.allreduce_plan(x, "land")
+        assert plan().tolist() == [0, 1]
+        x[:] = 7, 0
+        assert plan().tolist() == plan.start().wait().tolist() == [1, 0]
+        within = comm.allreduce_plan(x, "lor", out=x)
+        for value in (3, 4):
+            x[0] = value
+            assert within() is x and x.tolist() == [1, 0]
+
+
+def test_what_a_plan_receives() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank > 0:
+            for n in (3, 1):
+                comm.send(np.full(n, comm.rank), 0)
+            return
+        out, status = np.zeros(3, np.int64), Status()
+        plan = comm.recv_plan(out, status=status)
+        seen = []
+        for turn in range(4):
+            assert (plan() if turn % 2 else plan.start().wait()) is out
+            assert status.count is not None and (out[: status.count] == status.source).all()
+            seen.append((status.source, status.count))
+        assert sorted(seen) == [(1, 1), (1, 3), (2, 1), (2, 3)]
+
+    ranks(3, body)
 
 
 def test_after_the_end_it_says_so() -> None:

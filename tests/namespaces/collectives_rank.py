@@ -31,6 +31,15 @@ def main() -> None:
                 assert np.array_equal(inside, np.max(data, axis=0)), name
             for name in names("reduce_scatter"):
                 assert np.array_equal(comm.reduce_scatter(mine, algorithm=name), total[rank : rank + 1]), name
+            for name in names("scan"):
+                assert np.array_equal(comm.scan(mine, algorithm=name), np.sum(data[: rank + 1], axis=0)), name
+            for name in names("exscan"):
+                before = comm.exscan(mine, "max", algorithm=name)
+                assert np.array_equal(before, np.max(data[:rank], axis=0) if rank else np.full_like(mine, -np.inf))
+            assert np.array_equal(comm.allreduce(mine, np.add), total)
+            status, got = collectives.Status(), np.empty_like(mine)
+            comm.sendrecv(mine, (rank + 1) % size, got, status=status)
+            assert status.source == (rank - 1) % size and np.array_equal(got, data[rank - 1])
             for name in names("allgather"):
                 assert np.array_equal(comm.allgather(mine, algorithm=name), data), name
                 rows = comm.allgatherv(mine[:rank], algorithm=name)
