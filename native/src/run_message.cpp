@@ -18,18 +18,20 @@ std::string text_of(std::uint64_t bytes, std::uint64_t room) {
 
 bool Run::meet_message(const Task& task) {
     const auto eager = static_cast<std::size_t>(std::min(task.length, most_eager));
-    std::size_t elsewhere = 0;
+    const int own = operation().program().rank;
+    const Link* elsewhere = nullptr;  // one whose peer is inside a collective
+    std::optional<Announcement> there;
+    bool all_elsewhere = true;
     for (const int peer : task.peers) {
         Link* const from = request_.links[static_cast<std::size_t>(peer)];
-        const std::optional<Announcement> next =
-            from == nullptr ? std::nullopt : from->announced(context_, eager);
-        if (!next) continue;
-        if (!next->point_to_point) {
-            // It is ahead, or wrong; what it sends to us here can only come after.
-            const auto others = std::count_if(task.peers.begin(), task.peers.end(),
-                                              [&](int other) { return other != operation().program().rank; });
-            if (++elsewhere == static_cast<std::size_t>(others))
-                from->throw_unwanted(request_.call, *next, "");
+        std::optional<Announcement> next = from == nullptr ? std::nullopt : from->announced(context_, eager);
+        if (!next || !next->point_to_point) {
+            // It is ahead, or wrong: what it sends to us here can only come after that.
+            all_elsewhere = all_elsewhere && (next || peer == own);
+            if (next) {
+                elsewhere = from;
+                there = next;
+            }
             continue;
         }
         if (next->call.dtype != request_.call.dtype) from->throw_unwanted(request_.call, *next, "");
@@ -43,6 +45,11 @@ bool Run::meet_message(const Task& task) {
         if (request_.receipt != nullptr) *request_.receipt = {peer, next->length / operation().unit()};
         from->expect(context_, next->length);
         return true;
+    }
+    // In the background this rank may still send to itself.
+    const bool to_itself = task.peers.size() > 1 && request_.interrupted == nullptr;
+    if (elsewhere != nullptr && all_elsewhere && !to_itself) {
+        elsewhere->throw_unwanted(request_.call, *there, "");
     }
     return false;
 }

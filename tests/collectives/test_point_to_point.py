@@ -150,6 +150,30 @@ def test_to_oneself(transport: str) -> None:
     ranks(2, body, transport=transport)
 
 
+@transports
+@pytest.mark.parametrize("background", [False, True])
+def test_a_message_of_ones_own_counts_where_all_others_are_ahead(transport: str, background: bool) -> None:
+    def body(comm: Communicator) -> None:
+        with comm.dup() as twin:
+            x = np.full(3, comm.rank + 1.0)
+            if comm.rank == 0:
+                comm.broadcast(x, 0, algorithm="binomial")  # on its way when the barrier is over
+            twin.barrier()
+            if comm.rank == 1:
+                if background:
+                    work = comm.recv_async(np.zeros(3))
+                    comm.send_async(x, 1)
+                    assert (work.wait() == 2).all()
+                else:
+                    comm.send(x, 1)
+                    assert (comm.recv(np.zeros(3)) == 2).all()
+                comm.broadcast(x, 0, algorithm="binomial")
+            assert (x == 1).all()
+            comm.barrier()
+
+    ranks(2, body, transport=transport)
+
+
 def test_alone_nobody_else_can_send() -> None:
     with collectives.init() as comm:
         for source in (0, None):
