@@ -48,7 +48,7 @@ class Call(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Whether the same operation does for other arrays that are like these, with nothing to do before or after it."""
+        """Whether the same operation does for other arrays like these, with nothing to do before or after it."""
         return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
 
     @property
