@@ -1,7 +1,7 @@
 """Element types: those that can be reduced, those that can only be moved, and the one that holds nothing.
 
 Invariant: an array of any of them is given to the engine as it lies in memory. What ranks compare tells every one of
-these types from the others.
+these types from the others; in messages between two ranks only their size counts for those that are moved.
 """
 
 from __future__ import annotations

@@ -183,6 +183,10 @@ DOORS: dict[str, Callable[[Communicator, Any], Any]] = {
     "allgather": lambda comm, x: comm.allgather(np.float32(comm.rank), out=x),
     "alltoall": lambda comm, x: comm.alltoall(np.ones(2, np.float32), out=x),
     "recv": _to_both,
+    "sendrecv": lambda comm, x: comm.sendrecv(np.ones(2, np.float32), 1 - comm.rank, x, 1 - comm.rank),
+    "scan": lambda comm, x: comm.scan(x, out=x),
+    "a function": lambda comm, x: comm.allreduce(x, np.add, out=x),
+    "a plan": lambda comm, x: comm.allreduce_plan(x, out=x)(),
 }
 
 
