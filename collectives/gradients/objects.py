@@ -37,7 +37,7 @@ def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float
         raise refusal
     if length[0] == _REFUSED:
         raise Aborted(f"rank {root} has no object that can travel: its error says why")
-    found = np.frombuffer(bytearray(data), np.uint8) if comm.rank == root else np.empty(length[0], np.uint8)
+    found = np.frombuffer(data, np.uint8) if comm.rank == root else np.empty(length[0], np.uint8)
     return decode(comm.broadcast(found, root, timeout=timeout).tobytes())
 
 
