@@ -291,7 +291,9 @@ def test_the_tree_of_errors_is_the_one_in_the_code() -> None:
     assert re.sub(r"\n    ", "\n", tree) in text("errors.md")
     headings = re.findall(r"^## (.*)$", text("errors.md"), re.MULTILINE)
     explained = {name for heading in headings for name in heading.split(", ")}
-    assert explained == {kind.__name__ for kind in errors.CollectiveError.__subclasses__()}
+    # By the module, since frameworks' tests make further subclasses.
+    known = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RuntimeError)}
+    assert explained == known - {"CollectiveError"}
 
 
 def test_what_is_not_there_is_said_to_be_coming() -> None:
