@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,8 +33,11 @@ from collectives.repeated import install
 from collectives.runner import Runner
 from collectives.schedule.table import Table
 from native._engine import Group, Repeating
+from native.errors import CollectiveError
 
 Seconds: TypeAlias = "float | None"
+
+_GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks that have not come to the last call
 
 
 class Communicator(Reductions, Movements, PointToPoint, Plans, Repeating):
@@ -199,7 +203,8 @@ class Communicator(Reductions, Movements, PointToPoint, Plans, Repeating):
     def close(self) -> None:
         """End it: links, threads and memory go; calls under way, and peers that wait for this rank, raise.
 
-        Does not wait for other ranks. May be called again, and from any thread; never raises.
+        Does not wait for other ranks. May be called again, and from any thread; never raises. Warns (RuntimeWarning)
+        where ranks of this host called other collectives than this rank and no call has said so yet.
         """
         self._runner.gate.close()
         self._shut()
@@ -212,16 +217,32 @@ class Communicator(Reductions, Movements, PointToPoint, Plans, Repeating):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """`close`. Where the block ended without an error, DesyncError if a rank of this host called another collective
+        in place of one that this rank completed without waiting, such as a broadcast by its root. Waits up to a second
+        for those that have not come to this rank's last call."""
+        group = self._linked.group
+        try:
+            # With an error under way there is nothing to add.
+            group.confirm(_GRACE) if kind is None else group.close()
+        finally:
+            self.close()
 
 
 _REPEATED: Final = install(Communicator)
 
 
 def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
-    if os.getpid() == pid:  # a forked child has none of the threads, and the rest is the parent's
-        linked.close()
-        closing()
+    if os.getpid() != pid:  # a forked child has none of the threads, and the rest is the parent's
+        return
+    unseen: CollectiveError | None = None
+    try:
+        linked.group.confirm(0.0)
+    except CollectiveError as error:
+        unseen = error
+    linked.close()
+    closing()
+    if unseen is not None:
+        warnings.warn(f"a communicator was closed before it could raise {unseen!r}", RuntimeWarning, stacklevel=3)
 
 
 def _memory(group: Group, elements: int, dtype: Dtype) -> Array:

@@ -114,7 +114,12 @@ def init(
         wanted = replace(wanted, mode="cached")
     policy = Policy(
         scheme,
-        Scope(launch.secret is not None or insecure, os.environ.get("COLLECTIVES_INTERFACE") or None),
+        Scope(
+            launch.secret is not None or insecure,
+            os.environ.get("COLLECTIVES_INTERFACE") or None,
+            launch.size,
+            forced,
+        ),
         launch.secret or b"",
         forced,
         number_asked("sockets", sockets, check_sockets, os.environ),

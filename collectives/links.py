@@ -7,6 +7,7 @@ from a peer and is checked before it is used.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
-from transports import neighbours, registry
+from transports import neighbours, registry, shm
 from transports.cache import cache_share
 from transports.host import HostIdentity, fill_cores, home_core, oversubscribed, ranks_per_core
 from transports.transport import Listener, Place, Scope
@@ -92,11 +93,15 @@ class Doors:
         transport = registry.transport(scheme)
         reason = transport.available()
         if reason is None:
-            self._listeners[scheme] = transport.listen(policy.scope)
-        elif policy.transport == scheme:
+            try:
+                self._listeners[scheme] = transport.listen(policy.scope)
+            except TransportUnavailable as error:
+                reason = str(error)
+        if reason is None:
+            return
+        if policy.transport == scheme:
             raise TransportUnavailable(f"transport {scheme!r} cannot be used here: {reason}")
-        else:
-            self.reasons[scheme] = reason
+        self.reasons[scheme] = reason
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
         """Let `group` accept over these, and close the others."""
@@ -163,6 +168,7 @@ def link(
     )
     identities = [m.identity for m in members]
     mine = identities[rank]
+    _warn_of_detours(mine, identities, kinds, doors.reasons)
     layout = Layout.of((identity.boot, identity.netns) for identity in identities)
     crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
     here = oversubscribed(mine, identities)
@@ -185,6 +191,7 @@ def link(
         sockets,
         cache_share(mine, identities),
         ranks_per_core(mine, identities),
+        shm.have_heaps(m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind != "tcp"),
     )
     try:
         doors.attach(group, set(kinds) - {"self"})
@@ -233,6 +240,20 @@ def settle(
     found = [replace(member, identity=place) for member, place in zip(members, places, strict=True)]
     doors.member = found[rank]
     return found
+
+
+def _warn_of_detours(
+    mine: HostIdentity, everyone: Sequence[HostIdentity], kinds: Sequence[str], reasons: Mapping[str, str]
+) -> None:
+    """Say so where ranks of one host do not share memory because this one cannot."""
+    detours = [
+        rank
+        for rank, (identity, kind) in enumerate(zip(everyone, kinds, strict=True))
+        if kind == "tcp" and mine.same_machine(identity) and mine.same_network(identity)
+    ]
+    if detours and "shm" in reasons:
+        text = f"ranks of this host are reached over TCP, which is slower than shared memory: {reasons['shm']}"
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 def decode(rank: int, record: Any) -> Member:

@@ -106,6 +106,10 @@ class Ticket:
     def wait(self, timeout: float | None) -> None:
         """Return when done; raise its error. A passed timeout raises OpTimeout and leaves it running."""
 
+def why_no_room(ranks: int, segment: int = 0) -> str | None:
+    """Why this process's limits (ulimit -f, -v) leave no room for shared memory between so many ranks; None where they
+    do. `segment` as of Group."""
+
 class Group:
     """The native side of one communicator: its links, executor, progress thread and shared memory."""
 
@@ -123,13 +127,15 @@ class Group:
         sockets: int = 1,
         cache: int = 0,
         mates: int = 1,
+        heap: bool = True,
     ) -> None:
         """`context`: 16 bytes naming run and communicator. `secret` may be empty (insecure).
         `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; `home`: the
         core that this rank's threads go back to when they wait in vain, -1 for none.
         `crowded`: ranks outnumber cores, on some host; the same on all ranks. `sockets`: of each link over TCP, 1 to
         16, the same on all ranks. `cache`: bytes of the last cache that this rank has, 0 where nobody knows.
-        `mates`: ranks on this rank's core, at most, itself among them."""
+        `mates`: ranks on this rank's core, at most, itself among them. `heap`: False where a rank that shares memory
+        with this one has too little address space for what `empty` would give."""
 
     def listen(self, scheme: str, fd: int) -> None:
         """Accept peers of `scheme` ("shm", "tcp") on this bound, listening, non-blocking socket; owns it."""
@@ -164,6 +170,10 @@ class Group:
         """The scheme of the open link to `peer`, None if none is open."""
 
     def bytes_sent(self) -> int: ...
+    def confirm(self, grace: float) -> None:
+        """Raises DesyncError if a rank that shares memory with this one has begun another collective under the number
+        of one of this rank's. Waits up to `grace` seconds for those that have begun fewer. Nothing while closed, broken
+        or in use."""
     @property
     def broken(self) -> BaseException | None:
         """The first error after which no operation can run; None while all is well."""

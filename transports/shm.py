@@ -1,6 +1,7 @@
 """Shared memory between processes of one machine; peers meet at an abstract unix socket and pass descriptors.
 
-Invariant: nothing is created in any file system, so a killed process leaves nothing behind.
+Invariant: nothing is created in any file system (also not in /dev/shm), so a killed process leaves nothing behind.
+A rank whose limits leave no room for the group's shared memory does not offer it, so that all decide alike.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from native import _engine
 from native.errors import TransportUnavailable
 from transports import abstract
 from transports.transport import Listener, Place, Scope
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
+_BOUNDED = "bounded"  # published beside the name by a rank whose address space is limited
 
 
 class ShmTransport:
@@ -38,7 +42,7 @@ class ShmTransport:
         return None
 
     def listen(self, scope: Scope) -> Listener:
-        reason = self.available()
+        reason = self.available() or _engine.why_no_room(scope.ranks, scope.segment)
         if reason:
             raise TransportUnavailable(reason)
         return _ShmListener()
@@ -51,15 +55,13 @@ class ShmTransport:
             return f"{mine} and {theirs} are on different machines"
         if not mine.identity.same_network(theirs.identity):
             return f"{mine} and {theirs} are in different network namespaces of one machine"
-        if not all(abstract.is_bound(name) for name in theirs.addresses):
+        if not abstract.is_bound(_name(theirs)):
             # Machines cloned from one snapshot share the boot id and everything else we could compare.
             return f"the socket of {theirs} is not on this machine, although its boot id says so"
         return None
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
-        for name in theirs.addresses:
-            abstract.check(name)
-        group.route(theirs.rank, self.scheme, list(theirs.addresses), theirs.identity.host)
+        group.route(theirs.rank, self.scheme, [_name(theirs)], theirs.identity.host)
 
 
 class _ShmListener:
@@ -77,7 +79,8 @@ class _ShmListener:
 
     @property
     def addresses(self) -> Sequence[str]:
-        return (self._name,)
+        bounded = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        return (self._name, _BOUNDED) if bounded else (self._name,)
 
     def attach(self, group: Group) -> None:
         if self._socket is None:
@@ -89,6 +92,21 @@ class _ShmListener:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def have_heaps(addresses: Iterable[Sequence[str]]) -> bool:
+    """Whether ranks that offer shared memory at these addresses can map each other's heaps, which are as large as the
+    machine's memory: the address space of each is unlimited."""
+    return not any(_BOUNDED in texts for texts in addresses)
+
+
+def _name(place: Place) -> str:
+    """The name of a rank's socket. Raises ValueError for what no rank publishes."""
+    name, *more = place.addresses
+    if more not in ([], [_BOUNDED]):
+        raise ValueError(f"not what a rank says beside the name of its socket: {more[0][:100]!r}")
+    abstract.check(name)
+    return name
 
 
 def _pass_memory_around() -> None:

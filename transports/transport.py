@@ -23,10 +23,13 @@ class Scope:
 
     `network`: also from other machines (the job has a secret, or its user waived it); else loopback only.
     `interface`: the name or address of the only interface to use between machines, None for all that are up.
+    `ranks`: of the group, on all hosts; `segment` as in `init`, 0 for the usual: what shared memory needs.
     """
 
     network: bool
     interface: str | None = None
+    ranks: int = 2
+    segment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ class Transport(Protocol):
         """None if it works on this machine, else the reason why not, found by trying. Takes milliseconds."""
 
     def listen(self, scope: Scope) -> Listener:
-        """Open the door. Does not block. Raises TransportUnavailable, ValueError for an unknown interface."""
+        """Open the door. Does not block. Raises TransportUnavailable, where this process has no room for such a group
+        too; ValueError for an unknown interface."""
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:
         """None if the two can meet, else the reason why not. Does not block, opens nothing; the answer is the

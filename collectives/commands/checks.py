@@ -106,7 +106,8 @@ def memory(ranks: int, meminfo: str = "/proc/meminfo", cgroups: str = "/sys/fs/c
 
 
 def limits(ranks: int, env: Environment) -> Section:
-    names = {"open files": "NOFILE", "locked memory": "MEMLOCK", "processes": "NPROC", "address space": "AS"}
+    names = {"open files": "NOFILE", "locked memory": "MEMLOCK", "processes": "NPROC"}
+    names |= {"address space": "AS", "file size": "FSIZE"}
     found = {what: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for what, name in names.items()}
     facts = {what: f"{_limit(soft)}, at most {_limit(hard)}" for what, (soft, hard) in found.items()}
     problems = []
@@ -125,6 +126,10 @@ def limits(ranks: int, env: Environment) -> Section:
     if found["address space"][0] != resource.RLIM_INFINITY:
         text = "address space is limited, so comm.empty() gives ordinary arrays, which cost a copy"
         problems.append(Problem("hint", text, "run: ulimit -v unlimited"))
+    if found["file size"][0] != resource.RLIM_INFINITY:
+        text = f"files are limited to {found['file size'][0]} bytes, and so is the memory that ranks share: what does "
+        text += "not fit, comm.empty() gives as ordinary arrays, which cost a copy"
+        problems.append(Problem("hint", text, "run: ulimit -f unlimited"))
     return Section("limits", facts, problems)
 
 

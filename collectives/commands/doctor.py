@@ -59,7 +59,7 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
         ranks = told or max(2, usable_cores())
     wanted = env.get("COLLECTIVES_TRANSPORT") or "auto"
     processor = checks.processor(ranks)
-    transports = trials.transports(wanted, engine="instruction sets" in processor.facts)
+    transports = trials.transports(wanted, "instruction sets" in processor.facts, ranks)
     works = [scheme for scheme in ("shm", "tcp") if transports.facts.get(scheme) == "works"]
     return [
         job,

@@ -32,13 +32,14 @@ from transports.transport import Scope
 LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
 
 
-def transports(wanted: str, engine: bool) -> Section:
-    """Two ranks in this process meet over each. `wanted` is the job's choice, or "auto"; `engine`: it can reduce."""
+def transports(wanted: str, engine: bool, ranks: int) -> Section:
+    """Two ranks in this process meet over each, as if they were of so many. `wanted` is the job's choice, or "auto";
+    `engine`: it can reduce."""
     facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
     broken = []
     for scheme in registry.schemes():
         tried = engine and scheme in registry.AUTO
-        reason = registry.available(scheme) or (_attempt(scheme) if tried else None)
+        reason = registry.available(scheme) or (_attempt(scheme, ranks) if tried else None)
         facts[scheme] = reason or ("works" if tried else "available, not tried")
         if reason is not None and scheme in (wanted, *registry.AUTO):
             broken.append(scheme)
@@ -119,9 +120,9 @@ def _as_it_was(folder: str) -> Iterator[None]:
                 path.rmdir()
 
 
-def _attempt(scheme: str) -> str | None:
+def _attempt(scheme: str, ranks: int) -> str | None:
     """Why an allreduce between two ranks in this process over that transport fails; None where it does not."""
-    policy = Policy(scheme, Scope(network=False), secrets.token_bytes(job_secret.SIZE))
+    policy = Policy(scheme, Scope(network=False, ranks=ranks), secrets.token_bytes(job_secret.SIZE))
     run, wrong = secrets.token_hex(16), list[str]()
     doors: list[Doors] = []
 

@@ -4,9 +4,8 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,18 +14,24 @@
 
 #include "cpu.hpp"
 #include "error.hpp"
+#include "private_pages.hpp"
 
 namespace collectives {
 
 namespace {
 
-constexpr std::uint64_t arena_magic = 0x33616e6572614350;  // "PCarena3"
+constexpr std::uint64_t arena_magic = 0x34616e6572614350;  // "PCarena4"
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-std::byte* map_or_throw(std::size_t n, int flags, int fd) {
+std::byte* try_to_map(std::size_t n, int flags, int fd) {
     void* base = ::mmap(nullptr, n, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
-    if (base == MAP_FAILED) throw_system("mapping shared memory", errno);
-    return static_cast<std::byte*>(base);
+    return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
+}
+
+std::byte* map_or_throw(std::size_t n, int flags, int fd) {
+    std::byte* const base = try_to_map(n, flags, fd);
+    if (base == nullptr) throw_system("mapping shared memory", errno);
+    return base;
 }
 
 UniqueFd make_eventfd() {
@@ -112,16 +117,6 @@ std::size_t Geometry::heap_offset() const {
     return round_up(flat_given_offset() + 2 * given_bytes(), huge_page);
 }
 
-std::size_t heap_reserve(int size) {
-    struct sysinfo info{};
-    if (::sysinfo(&info) != 0) return 0;
-    std::size_t reserve = static_cast<std::size_t>(info.totalram) * info.mem_unit;
-    reserve = std::min(reserve, (std::size_t{16} << 40) / static_cast<std::size_t>(std::max(size, 1)));
-    struct rlimit limit{};
-    if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) reserve = 0;
-    return reserve / huge_page * huge_page;
-}
-
 Arena::Arena(std::byte* base, const Geometry& geometry, UniqueFd fd, UniqueFd wake)
     : base_(base), geometry_(geometry), fd_(std::move(fd)), wake_(std::move(wake)) {
     if (geometry_.heap_bytes > 0) free_.emplace(geometry_.heap_offset(), geometry_.heap_bytes);
@@ -144,8 +139,15 @@ std::shared_ptr<Arena> Arena::create_shared(const Geometry& geometry) {
     return arena;
 }
 
-std::shared_ptr<Arena> Arena::create_private(const Geometry& geometry) {
-    std::byte* base = map_or_throw(geometry.total(), MAP_PRIVATE | MAP_ANONYMOUS, -1);
+std::shared_ptr<Arena> Arena::create_private(const Geometry& wanted) {
+    Geometry geometry = wanted;
+    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    std::byte* base = try_to_map(geometry.total(), flags, -1);
+    if (base ==
+        nullptr) {  // limits of private memory, or of what the kernel promises, are less than the machine's
+        geometry.heap_bytes = 0;
+        base = map_or_throw(geometry.total(), flags, -1);
+    }
     std::shared_ptr<Arena> arena(new Arena(base, geometry, UniqueFd(), make_eventfd()));
     initialise(*arena);
     return arena;
@@ -210,6 +212,26 @@ std::optional<Call> Arena::collective_call(std::uint64_t sequence) const {
     return call;
 }
 
+std::optional<Call> Arena::last_collective() const {
+    std::optional<Call> last;
+    for (std::size_t index = 0; index < calls_told; ++index) {
+        const std::optional<Call> call = told_call(index);
+        if (call && (!last || call->sequence > last->sequence)) last = call;
+    }
+    return last;
+}
+
+void Arena::tell_disagreement(const Disagreement& found) {
+    if (header().disagrees.load(std::memory_order_relaxed) != 0) return;
+    header().disagreement = found;
+    header().disagrees.store(1, std::memory_order_release);
+}
+
+std::optional<Disagreement> Arena::disagreement() const {
+    if (header().disagrees.load(std::memory_order_acquire) == 0) return std::nullopt;
+    return header().disagreement;
+}
+
 bool Arena::in_heap(const std::byte* data, std::size_t n) const {
     const std::byte* heap = base_ + geometry_.heap_offset();
     return data >= heap && data + n <= heap + geometry_.heap_bytes;
@@ -237,6 +259,8 @@ void Arena::release(std::byte* data, std::size_t n) {
     std::size_t offset = offset_of(data);
     const std::lock_guard lock(mutex_);
     punch(offset, n);
+    // Peers cannot see it any more, so it is of no use to anyone until the arena goes.
+    if (is_withdrawn(offset, n)) return;
     auto next = free_.lower_bound(offset);
     if (next != free_.end() && next->first == offset + n) {
         n += next->second;
@@ -258,9 +282,33 @@ void Arena::punch(std::size_t offset, std::size_t n) {
     if (fd_) {
         ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                     static_cast<off_t>(n));
-    } else {
-        ::madvise(base_ + offset, n, MADV_DONTNEED);
     }
+    if (!fd_ || is_withdrawn(offset, n)) ::madvise(base_ + offset, n, MADV_DONTNEED);
+}
+
+bool Arena::is_withdrawn(std::size_t offset, std::size_t n) const {
+    const auto after = withdrawn_.lower_bound(offset + n);
+    return after != withdrawn_.begin() && std::prev(after)->second > offset;
+}
+
+bool Arena::withdraw(std::byte* data, std::size_t n) {
+    if (!fd_ || n == 0) return true;  // no other process maps it
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const std::lock_guard lock(mutex_);
+    const std::size_t end = round_up(offset_of(data) + n, page);
+    // Pages that are private already must not be taken from the file once more.
+    for (std::size_t at = offset_of(data) / page * page; at < end;) {
+        const auto next = withdrawn_.upper_bound(at);
+        if (next != withdrawn_.begin() && std::prev(next)->second > at) {
+            at = std::prev(next)->second;
+            continue;
+        }
+        const std::size_t stop = next == withdrawn_.end() ? end : std::min(end, next->first);
+        if (!make_private(base_ + at, stop - at, fd_.get(), at)) return false;
+        withdrawn_.emplace(at, stop);
+        at = stop;
+    }
+    return true;
 }
 
 }  // namespace collectives

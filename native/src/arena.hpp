@@ -17,7 +17,8 @@
 //     copies                     of what they held, for ranks of one core; of two ranks only
 //     FlatBoard                  what ranks say in small operations, see Flat
 //     places                     what they say there that does not fit into a line, and what two cores do
-//     heap                       arrays from Communicator.empty()
+//     heap                       arrays from Communicator.empty(); pages that are withdrawn from peers, see
+//                                `withdraw`, are no longer in the file
 #pragma once
 
 #include <array>
@@ -105,6 +106,12 @@ struct ToldCall {
 };
 inline constexpr std::size_t calls_told = 32;
 
+// Two ranks that called different things under one number, as found by one that may be neither.
+struct Disagreement {
+    std::array<std::int32_t, 2> ranks;
+    std::array<Call, 2> calls;
+};
+
 struct Header {
     std::uint64_t magic;
     std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
@@ -120,7 +127,16 @@ struct Header {
     // What the owner is running; read only to find and explain a mismatch. The last collectives by their
     // sequence, and, at the end, the last message to or from one rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest;
+    // 1 + the rank that has told the owner of a disagreement, which lies in that rank's header. Whoever finds
+    // one writes here, since the owner may have returned from its call and waits for nobody. In the line that
+    // the owner writes at each call, so that looking costs nothing.
+    std::atomic<std::uint32_t> accuser;
     alignas(cache_line) std::array<ToldCall, calls_told + 1> calls;
+    // What the owner has found out, or was told, before it gave up; the flag is stored last.
+    alignas(cache_line) std::atomic<std::uint32_t> disagrees;
+    Disagreement disagreement;
+    // Odd while the owner may read memory that peers have announced; only between threads of one process.
+    alignas(cache_line) std::atomic<std::uint64_t> passes;
 };
 
 static_assert(sizeof(Header) <= page_size);
@@ -250,6 +266,12 @@ class Arena {
     // see it change.
     Call current_call() const;
     std::optional<Call> collective_call(std::uint64_t sequence) const;
+    // The one of the highest number.
+    std::optional<Call> last_collective() const;
+
+    // The first one that its owner has found out, if it has.
+    void tell_disagreement(const Disagreement& found);
+    std::optional<Disagreement> disagreement() const;
 
     // Whether [data, data + n) lies in the heap, and where.
     bool in_heap(const std::byte* data, std::size_t n) const;
@@ -262,10 +284,14 @@ class Arena {
     std::byte* allocate(std::size_t n);
     // Give it back, to the kernel as far as it covers whole pages.
     void release(std::byte* data, std::size_t n);
+    // Peers that still write to the n bytes of the heap at `data` reach nobody: their pages are this
+    // process's alone from now on. Contents and address stay. False where the kernel refuses. Thread-safe.
+    bool withdraw(std::byte* data, std::size_t n);
 
   private:
     Arena(std::byte* base, const Geometry& geometry, UniqueFd fd, UniqueFd wake);
     void punch(std::size_t offset, std::size_t n);
+    bool is_withdrawn(std::size_t offset, std::size_t n) const;
     std::optional<Call> told_call(std::size_t index) const;
 
     std::byte* base_;
@@ -273,10 +299,8 @@ class Arena {
     UniqueFd fd_;
     UniqueFd wake_;
     std::mutex mutex_;
-    std::map<std::size_t, std::size_t> free_;  // offset -> bytes, neighbours merged
+    std::map<std::size_t, std::size_t> free_;       // offset -> bytes, neighbours merged
+    std::map<std::size_t, std::size_t> withdrawn_;  // begin -> end, page by page; none overlap
 };
-
-// The heap size to reserve: the machine's memory, less where address space is short. No memory is used by it.
-std::size_t heap_reserve(int size);
 
 }  // namespace collectives

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "binding_common.hpp"
+#include "room.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -41,7 +42,7 @@ class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
             std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets, std::size_t cache,
-            int mates) {
+            int mates, bool heap) {
         Group::Options options;
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
         if (context.size() != options.identity.group.size())
@@ -54,6 +55,7 @@ class PyGroup {
         options.identity.secret.assign(secret.c_str(), secret.size());
         options.segment = segment;
         options.cache = cache;
+        options.heap = heap;
         if (mates < 1) throw nb::value_error("a rank is one of those on its core");
         options.mates = mates;
         options.oversubscribed = oversubscribed;
@@ -142,6 +144,12 @@ class PyGroup {
 
     std::uint64_t bytes_sent() { return group_->links().bytes_sent(); }
 
+    void confirm(double grace) {
+        if (inherited() || !group_) return;
+        const nb::gil_scoped_release nogil;
+        group_->confirm(grace);
+    }
+
     nb::object broken() {
         const std::optional<Error> error = group_->broken();
         return error ? to_python(*error) : nb::none();
@@ -188,6 +196,10 @@ class PyGroup {
 std::shared_ptr<Group> group_of(nb::handle group) { return nb::cast<const PyGroup&>(group).shared(); }
 
 void add_groups(nb::module_& module) {
+    module.def(
+        "why_no_room", [](int size, std::size_t segment) { return why_no_room(geometry_for(size, segment)); },
+        "ranks"_a, "segment"_a = 0);
+
     nb::class_<Ticket>(module, "Ticket")
         .def("done", &Ticket::done)
         .def_prop_ro("receipt", &Ticket::receipt)
@@ -195,10 +207,10 @@ void add_groups(nb::module_& module) {
 
     nb::class_<PyGroup>(module, "Group")
         .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
-                      bool, int, std::size_t, int>(),
+                      bool, int, std::size_t, int, bool>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
              "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1, "cache"_a = 0,
-             "mates"_a = 1)
+             "mates"_a = 1, "heap"_a = true)
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("listen_inproc", &PyGroup::listen_inproc)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)
@@ -209,6 +221,7 @@ void add_groups(nb::module_& module) {
         .def("empty", &PyGroup::empty, "nbytes"_a)
         .def("link_kind", &PyGroup::link_kind, "peer"_a)
         .def("bytes_sent", &PyGroup::bytes_sent)
+        .def("confirm", &PyGroup::confirm, "grace"_a)
         .def_prop_ro("broken", &PyGroup::broken)
         .def("close", &PyGroup::close);
 }

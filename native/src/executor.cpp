@@ -27,6 +27,22 @@ constexpr auto longest_sleep = 50ms;
 // How fast one rank after the other gets through an operation's data, at least.
 constexpr std::uint64_t bytes_per_microsecond = 8'000;
 
+// The time in which this rank reads what peers of its process have announced, see ShmLink::abandon.
+class Reading {
+  public:
+    explicit Reading(std::atomic<std::uint64_t>* passes) : passes_(passes) {
+        if (passes_ != nullptr) passes_->fetch_add(1, std::memory_order_seq_cst);
+    }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+    ~Reading() {
+        if (passes_ != nullptr) passes_->fetch_add(1, std::memory_order_release);
+    }
+
+  private:
+    std::atomic<std::uint64_t>* passes_;
+};
+
 std::chrono::microseconds work_of_others(const Operation& operation) {
     const std::uint64_t bytes = std::max(operation.in_bytes(), operation.out_bytes());
     const auto size = static_cast<std::uint64_t>(operation.program().size);
@@ -100,6 +116,14 @@ void Executor::clear() {
     while (!runs_.empty()) retire();
 }
 
+bool Executor::give_up() {
+    for (const auto& run : runs_) run->abandon();
+    bool alone = true;
+    for (const auto& run : runs_) alone &= run->reclaim();
+    clear();
+    return alone;
+}
+
 void Executor::call_attention() {
     attention_.store(true, std::memory_order_seq_cst);
     sleeper_.ring();
@@ -124,6 +148,7 @@ bool Executor::work() {
 }
 
 bool Executor::pass() {
+    const Reading reading(threads_ ? &workshop_.arena->header().passes : nullptr);
     bool moved = runs_.front()->pass();
     for (std::size_t i = 1; i < runs_.size(); ++i) {
         try {

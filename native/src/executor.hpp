@@ -40,6 +40,9 @@ class Executor {
         workshop_.pooling = processes;
     }
 
+    // Some ranks are threads of this process, and read its memory where it lies.
+    void use_threads() { threads_ = true; }
+
     // One of the links leaves the machine.
     void use_network() { backoff_.expect_network(); }
 
@@ -54,6 +57,9 @@ class Executor {
     std::size_t under_way() const { return runs_.size(); }
     // Forget all that is under way: it failed.
     void clear();
+    // The same where the group is broken; false where peers may still write to memory of the arena that is
+    // the caller's, see Run::reclaim.
+    bool give_up();
 
     // Links have come that some of those under way can use.
     void tell_of_links() {
@@ -96,6 +102,7 @@ class Executor {
     Workshop workshop_;
     Backoff backoff_;
     bool armed_ = false;
+    bool threads_ = false;
     // Whether those that are waited for need our core; unknown again whenever something has changed.
     std::optional<bool> needed_;
     unsigned looks_ = 0;

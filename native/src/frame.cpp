@@ -17,9 +17,9 @@ std::uint64_t mix(std::uint64_t h) {
 
 bool Call::is_message() const { return collective == static_cast<std::uint8_t>(Collective::send); }
 
-std::uint32_t Call::fingerprint() const {
+std::uint32_t Call::fingerprint(std::uint32_t history) const {
     const std::uint64_t kinds = std::uint64_t{collective} << 16 | std::uint64_t{op} << 8 | dtype;
-    std::uint64_t h = mix(sequence + 0x9e3779b97f4a7c15);
+    std::uint64_t h = mix((sequence + 0x9e3779b97f4a7c15) ^ std::uint64_t{history} << 32);
     h = mix(h ^ count);
     h = mix(h ^ (std::uint64_t{algorithm} << 32 | root));
     h = mix(h ^ (kinds << 32 | epoch));

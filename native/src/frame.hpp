@@ -29,8 +29,9 @@ struct Call {
 
     // From one rank to another.
     bool is_message() const;
-    // 32 bits that differ, as good as always, between different calls.
-    std::uint32_t fingerprint() const;
+    // 32 bits that differ, as good as always, between different calls, and between calls after different
+    // `history`: of collectives, the fingerprint of the one before.
+    std::uint32_t fingerprint(std::uint32_t history = 0) const;
     // "operation 17: allreduce(sum, float32, 1000 elements)"
     std::string describe() const;
 };

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "cpu.hpp"
+#include "room.hpp"
 
 namespace collectives {
 
@@ -21,11 +23,8 @@ constexpr int spins_with_mates = 400;
 std::size_t multiple_of(std::size_t n, std::size_t unit) { return std::max(unit, round_up(n, unit)); }
 
 Geometry make_geometry(const Group::Options& options) {
-    Geometry geometry;
-    geometry.size = static_cast<std::uint32_t>(options.identity.size);
-    geometry.slot_bytes = options.segment > 0 ? multiple_of(options.segment, cache_line) : default_slot;
-    geometry.staging_bytes = options.segment > 0 ? geometry.slot_bytes : default_staging;
-    geometry.heap_bytes = heap_reserve(options.identity.size);
+    Geometry geometry = geometry_for(options.identity.size, options.segment);
+    if (options.heap) geometry.heap_bytes = heap_reserve(geometry);
     return geometry;
 }
 
@@ -43,6 +42,14 @@ Executor::Settings make_settings(const Group::Options& options) {
 }
 
 }  // namespace
+
+Geometry geometry_for(int size, std::size_t segment) {
+    Geometry geometry;
+    geometry.size = static_cast<std::uint32_t>(size);
+    geometry.slot_bytes = segment > 0 ? multiple_of(segment, cache_line) : default_slot;
+    geometry.staging_bytes = segment > 0 ? geometry.slot_bytes : default_staging;
+    return geometry;
+}
 
 Group::Group(Options options)
     : identity_(options.identity),
@@ -96,10 +103,20 @@ Call Group::next_call(const Operation& operation) {
     return call;
 }
 
+std::uint32_t Group::fingerprint(const Operation& operation, const Call& call) {
+    if (call.is_message()) return call.fingerprint();
+    // Two ranks that only send, in one call, do not see each other's: but in the next one that they do not
+    // make alone. All messages of one collective have the same.
+    if (operation.part() != Operation::Part::other)
+        before_ = std::exchange(history_, call.fingerprint(history_));
+    return call.fingerprint(before_);
+}
+
 Request Group::request(const Operation& operation, std::byte* in, std::byte* out, double timeout) {
     Request request;
     request.operation = &operation;
     request.call = next_call(operation);
+    request.fingerprint = fingerprint(operation, request.call);
     request.in = in;
     request.out = out;
     request.links = links_.by_rank();
@@ -139,14 +156,26 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
             executor_.retire();
         }
     } catch (const Error& error) {
-        // Peers learn why before they can see that this rank has given up.
-        if (error.kind() != ErrorKind::invalid) break_with(error);
+        if (error.kind() != ErrorKind::invalid) throw give_up(error);
         executor_.clear();
         throw;
-    } catch (...) {
-        executor_.clear();
+    } catch (const std::exception& error) {
+        // Peers may be in the middle of it.
+        give_up(Error(ErrorKind::aborted, std::string("an operation failed: ") + error.what()));
         throw;
     }
+}
+
+Error Group::give_up(const Error& cause) {
+    // Peers learn why before they can see that this rank has given up.
+    break_with(cause);
+    held_.clear();
+    if (executor_.give_up()) return cause;
+    return {cause.kind(),
+            std::string(cause.what()) +
+                "; ranks of this host may still write to arrays from Communicator.empty, since the kernel "
+                "refuses private copies of them (ulimit -d, vm.overcommit_memory): do not use these any more",
+            cause.ranks()};
 }
 
 void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,
@@ -232,10 +261,7 @@ void Group::fail(Jobs& under_way, const Error& error) {
         finish(under_way, error);
         return;
     }
-    break_with(error);
-    held_.clear();
-    executor_.clear();
-    finish(under_way, error);
+    finish(under_way, give_up(error));
     while (!under_way.empty()) finish(under_way, broken());
 }
 
@@ -314,6 +340,16 @@ bool Group::wait(const Job& job, double timeout, const Interrupted& interrupted)
     }
     if (job.error) throw *job.error;
     return true;
+}
+
+void Group::confirm(double grace) {
+    const std::unique_lock lock(running_, std::try_to_lock);
+    if (!lock.owns_lock() || closed_ || closing_ || is_broken_ || executor_.under_way() > 0) return;
+    try {
+        links_.compare_calls(grace);
+    } catch (const Error& error) {
+        throw give_up(error);
+    }
 }
 
 std::optional<Error> Group::broken() {

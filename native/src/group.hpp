@@ -44,11 +44,15 @@ struct Item {
     Receipt* receipt = nullptr;
 };
 
+// Of the arena of a rank in a group of that size, but for the heap. `segment` as in Group::Options.
+Geometry geometry_for(int size, std::size_t segment);
+
 class Group {
   public:
     struct Options {
         Identity identity;
         std::size_t segment = 0;  // bytes per slice; 0: the default
+        bool heap = true;         // whether the arena has one; not where a peer's address space is limited
         std::size_t cache = 0;    // bytes of the last cache that this rank has; 0: unknown
         int mates = 1;            // ranks on this rank's core, at most, itself among them
         bool oversubscribed = false;
@@ -76,6 +80,11 @@ class Group {
     // False if it is not done after `timeout`. Throws the operation's error.
     bool wait(const Job& job, double timeout, const Interrupted& interrupted);
 
+    // Throws, and breaks the group, if a rank that shares memory with this one has begun another collective
+    // under the number of one of this rank's: operations that wait for nobody do not find that. Waits up to
+    // `grace` seconds until all such ranks have begun as many. Does nothing while another thread is inside.
+    void confirm(double grace);
+
     std::optional<Error> broken();
     void close();
 
@@ -85,7 +94,11 @@ class Group {
     void open_links(const Operation& operation, double timeout, const Interrupted& interrupted);
     Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
     Call next_call(const Operation& operation);
+    // Of that call, which is the next one, and of those before it.
+    std::uint32_t fingerprint(const Operation& operation, const Call& call);
     void break_with(const Error& cause);
+    // All that is under way failed for that cause; what to throw.
+    Error give_up(const Error& cause);
     void throw_if_unusable();
 
     // --- the progress thread
@@ -112,6 +125,8 @@ class Group {
     Executor executor_;
     std::vector<Run*> held_;                      // under way, without all their links
     std::uint64_t sequence_ = 0;                  // collectives so far
+    std::uint32_t history_ = 0;                   // the last one's fingerprint,
+    std::uint32_t before_ = 0;                    // and that of the one before
     std::vector<std::uint64_t> sent_, received_;  // point-to-point messages, by peer
     bool closed_ = false;
     std::optional<Error> broken_;  // the first cause, for good; others may read it once the flag is set

@@ -33,8 +33,9 @@ JointCopy::Part JointCopy::part(std::uint64_t first, std::uint64_t last) const {
     return {from, std::min(static_cast<std::size_t>(last) * chunk_, n_) - from};
 }
 
-void JointCopy::open(std::uint64_t place) {
+void JointCopy::open(std::uint64_t place, std::int32_t grant) {
     shared_.place.store(place, std::memory_order_relaxed);
+    shared_.grant.store(grant, std::memory_order_relaxed);
     shared_.taken.store(number_, std::memory_order_release);
 }
 
@@ -72,7 +73,12 @@ void JointCopy::tell_written(const Part& part) {
 }
 
 void JointCopy::give_back(const Part& part) {
-    shared_.taken.fetch_sub(chunks_in(part) * one_back, std::memory_order_acq_rel);
+    std::uint64_t found = shared_.taken.load(std::memory_order_acquire);
+    while (found >> number_shift == number_ >> number_shift) {
+        const std::uint64_t less = found - chunks_in(part) * one_back;
+        if (shared_.taken.compare_exchange_weak(found, less, std::memory_order_acq_rel)) return;
+    }
+    tell_written(part);  // it is closed, and its receiver waits until nobody writes
 }
 
 bool JointCopy::is_complete() const {

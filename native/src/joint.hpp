@@ -16,7 +16,8 @@ class JointCopy {
     // In memory that both share; one copy after the other.
     struct Shared {
         std::atomic<std::uint64_t> taken;    // which copy, and how many chunks from the back and the front
-        std::atomic<std::uint64_t> place;    // where it goes to, in the receiver's process
+        std::atomic<std::uint64_t> place;    // where it goes to, in the receiver's process,
+        std::atomic<std::int32_t> grant;     // and by which id, see WriteGrant
         std::atomic<std::uint64_t> written;  // which copy, and how many chunks from the back are there
     };
     // Bytes [from, from + n) of the copy.
@@ -29,20 +30,21 @@ class JointCopy {
     JointCopy(Shared& shared, std::uint64_t number, std::size_t n);
 
     // --- the receiver
-    void open(std::uint64_t place);
+    void open(std::uint64_t place, std::int32_t grant);
     // The next part to read; of 0 bytes if none is left.
     Part take_front();
     // Whether nothing is left, and what the sender has taken is there.
     bool is_complete() const;
     // From now on nobody takes anything; how many chunks the sender has taken.
     std::uint64_t close();
-    // Whether so many of these are there.
+    // Whether so many of these are there, or, after `close`, given up: the sender writes no more of them.
     bool is_written(std::uint64_t chunks) const;
 
     // --- the sender
     // The next part to write, to `place`; of 0 bytes if none is left or the copy is not open.
     Part take_back();
     std::uint64_t place() const { return shared_.place.load(std::memory_order_relaxed); }
+    std::int32_t grant() const { return shared_.grant.load(std::memory_order_relaxed); }
     void tell_written(const Part& part);
     // It can't write that one.
     void give_back(const Part& part);

@@ -14,6 +14,7 @@ std::string Peer::name() const {
 }
 
 void Link::throw_lost(const Call& during, const std::string& why) const {
+    throw_disagreement(during);
     if (const std::optional<int> first = blamed()) {
         throw Error(ErrorKind::peer_lost,
                     name_ranks({*first}) + " is gone during " + during.describe() + ": " + peer_.name() +
@@ -35,6 +36,7 @@ void Link::throw_refused(const Call& during, const std::string& why) const {
 }
 
 void Link::throw_desync(const Call& mine, const Call& theirs, const std::string& remark) const {
+    tell_disagreement(mine, theirs);
     std::string text = "ranks called different operations: this rank is in " + mine.describe() + "; " +
                        peer_.name() + " is in " + theirs.describe();
     if (mine.algorithm != theirs.algorithm) {

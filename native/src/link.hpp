@@ -53,7 +53,8 @@ struct Context {
     // Messages from this size on their senders may help this rank to read.
     std::uint64_t helped_from = ~std::uint64_t{0};
 
-    explicit Context(const Call& c = {}) : call(c), fingerprint(c.fingerprint()) {}
+    explicit Context(const Call& c = {}) : Context(c, c.fingerprint()) {}
+    Context(const Call& c, std::uint32_t f) : call(c), fingerprint(f) {}
 };
 
 // Who is at the other end, for error messages.
@@ -142,6 +143,10 @@ class Link {
   protected:
     // The rank whose loss made the peer give up, if it did and said so.
     virtual std::optional<int> blamed() const = 0;
+    // This rank and the peer have called different things: to be told to whoever finds this rank gone.
+    virtual void tell_disagreement(const Call& /*mine*/, const Call& /*theirs*/) const {}
+    // Throws what made it give up if that was that ranks called different things, and it has said so.
+    virtual void throw_disagreement(const Call& /*during*/) const {}
 
     // `remark` says what else is known of the peer's message.
     [[noreturn]] void throw_desync(const Call& mine, const Call& theirs,

@@ -9,6 +9,10 @@
 
 namespace collectives {
 
+namespace {
+constexpr auto between_looks = std::chrono::microseconds(200);
+}  // namespace
+
 Links::Links(Identity identity, Geometry geometry, std::size_t slice, Executor& executor, Sleeper& sleeper,
              const std::atomic<bool>& closing)
     : identity_(std::move(identity)),
@@ -111,6 +115,7 @@ void Links::dial(int peer) {
             throw Error(ErrorKind::peer_lost, describe(peer).name() + " is gone: it closed the communicator",
                         {peer});
         }
+        executor_.use_threads();
         add(peer, std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_, std::move(theirs), true));
     } else if (identity_.rank < peer) {
         const int connections = route.scheme == Scheme::tcp ? identity_.connections() : 1;
@@ -141,7 +146,7 @@ void Links::take_up(Connected connected) {
     const int peer = connected.peer;
     if (connected.scheme == Scheme::tcp) return add_connection(std::move(connected));
     auto link = std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_, std::move(connected.arena),
-                                          false, connected.pid);
+                                          false, connected.pid, &grant_);
     watched_[peer] = link.get();
     if (gone_[static_cast<std::size_t>(peer)]) link->mark_lost();
     add(peer, std::move(link));
@@ -213,6 +218,21 @@ void Links::open(const std::vector<int>& peers, double timeout, const Interrupte
     }
 }
 
+void Links::compare_calls(double grace) const {
+    const std::optional<Call> last = arena_ ? arena_->last_collective() : std::nullopt;
+    if (!last) return;
+    const Deadline deadline(grace);
+    for (Link* const link : links_) {
+        ShmLink* const shm = link == nullptr ? nullptr : link->shared_memory();
+        if (shm == nullptr) continue;
+        while (!shm->has_begun(last->sequence) && shm->lost() == nullptr && !deadline.passed() && !closing_) {
+            std::this_thread::sleep_for(between_looks);
+        }
+        shm->throw_disagreement(*last);
+        shm->compare(*last);
+    }
+}
+
 void Links::shut_down(std::optional<int> lost) {
     if (arena_) {
         Header& header = arena_->header();
@@ -230,6 +250,7 @@ void Links::close() {
     connections_.clear();
     const std::lock_guard lock(linking_);
     owned_.clear();
+    grant_.revoke();
     std::fill(links_.begin(), links_.end(), nullptr);
     arena_.reset();
 }

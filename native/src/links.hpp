@@ -50,6 +50,9 @@ class Links {
     // Wait until all are there. `interrupted` is asked now and then.
     void open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     std::span<Link* const> by_rank() const { return links_; }
+    // Throws if a rank that shares memory with this one has begun another collective under the same number.
+    // Waits up to `grace` seconds for those that have not begun as many.
+    void compare_calls(double grace) const;
     // Let peers know that nothing more will come.
     // `lost`: the rank whose loss is the reason, which peers are told.
     void shut_down(std::optional<int> lost = std::nullopt);
@@ -91,6 +94,8 @@ class Links {
     std::map<int, Route> routes_;
     std::vector<bool> dialled_;
     std::map<int, std::vector<UniqueFd>> connections_;  // of links over TCP that are not whole yet
+
+    WriteGrant grant_;  // to our memory, for peers in other processes
 
     mutable std::mutex linking_;  // for the three below: only who runs operations changes them
     std::shared_ptr<Arena> arena_;

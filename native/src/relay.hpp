@@ -7,7 +7,7 @@
 // nothing in time gets an ordinary message. Invariant: a peer's memory is written to only for the message for
 // which it was posted, byte by byte after what it has sent from there was read, and not once its owner has
 // withdrawn the post. That is looked at before each slice: of an operation that fails, the slice under way
-// may still be written.
+// may still be written, to pages that the owner has left by then (see Arena::withdraw).
 #pragma once
 
 #include <span>

@@ -48,7 +48,7 @@ class SecondLook {
 
 class Remote {
   public:
-    // `pid`: as this process sees it; 0 for none.
+    // `pid`: of the process or any of its threads, as this process sees it; 0 for none.
     explicit Remote(pid_t pid) : pid_(pid) {}
 
     // Whether all n bytes at the other's `address` could be read.

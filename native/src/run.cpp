@@ -45,7 +45,10 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     sender_ = -1;
     error_ = nullptr;
     asleep_ = false;
-    if (workshop_.arena) workshop_.arena->tell_call(request_.call);
+    if (workshop_.arena) {
+        workshop_.arena->tell_call(request_.call);
+        if (workshop_.arena->header().accuser.load(std::memory_order_relaxed) != 0) learn_of_disagreement();
+    }
     find_memory_shared(earlier);
     turns_.clear();
     active_.clear();
@@ -178,9 +181,7 @@ void Run::release(std::uint32_t step) {
 
 void Run::end() {
     if (unfinished_ > 0) {
-        for (const int peer : operation().program().peers) {
-            if (ShmLink* const shm = shared_memory(peer)) shm->abandon(shows_memory_);
-        }
+        abandon();
     } else if (results_.timed) {
         tell_time_taken();
     }
@@ -312,14 +313,6 @@ std::uint64_t Run::limit(const Task& task) const {
         most = std::min(most, static_cast<std::uint64_t>(reach));
     }
     return most == task.length ? most : most - most % operation().unit();
-}
-
-void Run::look_for_other_calls() {
-    std::vector<Awaited> peers;
-    awaited(peers);
-    for (const Awaited& awaited : peers) {
-        if (const ShmLink* const shm = shared_memory(awaited.peer)) shm->compare(request_.call);
-    }
 }
 
 void Run::awaited(std::vector<Awaited>& result) {

@@ -49,7 +49,8 @@ struct Receipt {
 // What is to be run. The clock is read only once something has to be waited for.
 struct Request {
     const Operation* operation = nullptr;
-    Call call;  // the operation's, with sequence and epoch
+    Call call;                      // the operation's, with sequence and epoch
+    std::uint32_t fingerprint = 0;  // of the call, and of those before it
     std::byte* in = nullptr;
     std::byte* out = nullptr;
     std::span<Link* const> links;                        // by rank; null where the operation needs none
@@ -145,11 +146,18 @@ class Run {
     }
     // `run` is over, as are all before it, and about to be forgotten.
     void forget(const Run* run);
+    // The group is broken, and this run may not be complete. Peers that read our memory must not take it for
+    // what was sent;
+    void abandon();
+    // and after that has been said for all runs, peers that may be writing to the caller's memory in our
+    // arena reach it no more. False where the kernel does not let us see to that.
+    bool reclaim();
     // Give back what is not worth keeping.
     void end();
     // This rank goes to sleep, or has woken: those who do what it waits for have to know.
     void set_asleep(bool asleep);
-    // Throws if one of those that are awaited is in another operation than this one.
+    // Throws if one of those that are awaited is in another operation than this one, or a peer has told of
+    // such.
     void look_for_other_calls();
 
     const Request& request() const { return request_; }
@@ -180,6 +188,9 @@ class Run {
 
     Way choose_way() const;
     void set_contexts();
+    // Throws if a peer has told this rank of ranks that called different things; or this operation fails so.
+    void throw_disagreement() const;
+    void learn_of_disagreement();
 
     // --- operations on a board, see Flat
     bool may_be_flat() const;

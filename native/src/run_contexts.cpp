@@ -58,7 +58,7 @@ std::uint64_t placed_up_to_of(const Program& program, bool crowded) {
 
 void Run::set_contexts() {
     const Program& program = operation().program();
-    context_ = Context(request_.call);
+    context_ = Context(request_.call, request_.fingerprint);
     const bool only_sends = program.sources.empty();
     // Two who send to each other both write before they read.
     if (workshop_.arena && (workshop_.crowded || only_sends))

@@ -41,6 +41,7 @@ bool Run::meet_message(const Task& task) {
         sender_ = peer;
         message_length_ = next->length;
         request_.call = next->call;
+        request_.fingerprint = request_.call.fingerprint();
         set_contexts();
         if (request_.receipt != nullptr) *request_.receipt = {peer, next->length / operation().unit()};
         from->expect(context_, next->length);

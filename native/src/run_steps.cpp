@@ -314,6 +314,11 @@ void Run::reduce_together(const Task& task, State& state) {
 }
 
 bool Run::work_together(const Task& task) {
+    for (const Operation::Source& source : task.sources) {
+        if (ShmLink* const shm = source.peer < 0 ? nullptr : shared_memory(source.peer)) {
+            shm->ensure_there(request_.call);
+        }
+    }
     if (together_->work(operation().kernel(stores(task)), task.final ? scale_ : 1.0)) {
         // Others may have gone to sleep for what we have done, or for the next piece's turn.
         wake(operation().program().peers);

@@ -1,5 +1,7 @@
 #include "shm_link.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -10,7 +12,7 @@
 namespace collectives {
 
 ShmLink::ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs,
-                 bool same_process, pid_t pid)
+                 bool same_process, pid_t pid, WriteGrant* grant)
     : Link(std::move(peer)),
       rank_(rank),
       same_process_(same_process),
@@ -19,16 +21,19 @@ ShmLink::ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_pt
       out_(own_->outlet(this->peer().rank)),
       in_(theirs_->outlet(rank)),
       places_(*own_, rank, *theirs_, this->peer().rank),
-      remote_(pid) {
+      remote_(pid),
+      grant_(grant) {
     const Reads how = own_->header().reads;
-    if (same_process || how == Reads::never) return;
-    Header& header = theirs_->header();
+    if (same_process || how == Reads::never || !is_peer(remote_)) return;
+    out_.reads_memory.store(how, std::memory_order_release);
+}
+
+bool ShmLink::is_peer(Remote& process) const {
+    const Header& header = theirs_->header();
     std::array<std::uint64_t, 2> cookie{};
     constexpr std::size_t at = offsetof(Header, cookie);
-    const bool read =
-        remote_.read(reinterpret_cast<std::byte*>(cookie.data()), header.address + at, sizeof(cookie));
-    if (!read || cookie != header.cookie) return;
-    out_.reads_memory.store(how, std::memory_order_release);
+    return process.read(reinterpret_cast<std::byte*>(cookie.data()), header.address + at, sizeof(cookie)) &&
+           cookie == header.cookie;
 }
 
 void ShmLink::wake_peers(std::span<ShmLink* const> links) {
@@ -53,12 +58,18 @@ void ShmLink::wake_peer() {
 
 void ShmLink::abandon(bool shown) {
     end_joint();
-    if (shown || !direct_.empty()) out_.abandoned.store(1, std::memory_order_seq_cst);
+    if (!shown && direct_.empty()) return;
+    out_.abandoned.store(1, std::memory_order_seq_cst);
+    if (!same_process_) return;
+    // One of the two sees the other's store. A pass waits for nobody, so it ends soon.
+    const std::atomic<std::uint64_t>& passes = theirs_->header().passes;
+    const std::uint64_t seen = passes.load(std::memory_order_seq_cst);
+    while (seen % 2 != 0 && passes.load(std::memory_order_acquire) == seen) ::sched_yield();
 }
 
 void ShmLink::ensure_valid(const Call& call) {
     // Whoever fails says so before its memory can be in other use.
-    if (in_.abandoned.load(std::memory_order_acquire) != 0) throw_lost(call, "it gave the operation up");
+    if (in_.abandoned.load(std::memory_order_seq_cst) != 0) throw_lost(call, "it gave the operation up");
 }
 
 void ShmLink::throw_other_length() const {
@@ -86,7 +97,33 @@ void ShmLink::compare(const Call& mine) const {
     }
 }
 
-void ShmLink::throw_other_call(const Call& mine) const { throw_desync(mine, their_call(mine)); }
+void ShmLink::throw_other_call(const Call& mine) const {
+    compare(mine);  // it may have been an earlier one
+    const Call theirs = their_call(mine);
+    throw_desync(mine, theirs, theirs == mine ? ", after other operations than this rank" : "");
+}
+
+void ShmLink::tell_disagreement(const Call& mine, const Call& theirs) const {
+    own_->tell_disagreement({{rank_, peer().rank}, {mine, theirs}});
+}
+
+void ShmLink::throw_disagreement(const Call&) const {
+    const std::optional<Disagreement> found = theirs_->disagreement();
+    if (!found) return;
+    own_->tell_disagreement(*found);
+    const auto& [ranks, calls] = *found;
+    for (const std::size_t mine : {0U, 1U}) {
+        if (ranks[mine] == rank_ && ranks[1 - mine] == peer().rank)
+            throw_desync(calls[mine], calls[1 - mine]);
+    }
+    const auto side = [&](std::size_t i) {
+        return (ranks[i] == rank_ ? "this rank" : name_ranks({ranks[i]})) + " is in " + calls[i].describe();
+    };
+    throw Error(ErrorKind::desync,
+                "ranks called different operations: " + side(0) + "; " + side(1) + ", as " + peer().name() +
+                    " has found",
+                {std::min(ranks[0], ranks[1]), std::max(ranks[0], ranks[1])});
+}
 
 const char* ShmLink::lost() {
     if (lost_.load(std::memory_order_acquire)) return "its process ended or closed the communicator";
@@ -99,7 +136,13 @@ std::optional<int> ShmLink::blamed() const {
     return first < 0 || first == rank_ ? std::nullopt : std::optional(first);
 }
 
-// The header says the rest, to all peers at once.
-void ShmLink::shut_down(std::optional<int>) { wake_peer(); }
+// The header says the rest, to all peers at once. But who waits for nobody looks at its own only.
+void ShmLink::shut_down(std::optional<int>) {
+    if (own_->disagreement()) {
+        theirs_->header().accuser.store(static_cast<std::uint32_t>(rank_) + 1, std::memory_order_release);
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
+    wake_peer();
+}
 
 }  // namespace collectives

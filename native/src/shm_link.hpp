@@ -15,15 +15,16 @@
 #include "places.hpp"
 #include "remote.hpp"
 #include "staging.hpp"
+#include "write_grant.hpp"
 
 namespace collectives {
 
 class ShmLink final : public Link {
   public:
     // `same_process`: the peer is a thread, so any of our memory can be read where it lies. `pid`: its
-    // process.
+    // process. `grant`: by which the peer may write to ours; null: it may not.
     ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs, bool same_process,
-            pid_t pid = 0);
+            pid_t pid = 0, WriteGrant* grant = nullptr);
 
     void begin(const Context& context, std::uint64_t length) override;
     std::size_t write(const std::byte* data, std::size_t n) override { return write(data, n, Second{}); }
@@ -55,15 +56,27 @@ class ShmLink final : public Link {
     const std::shared_ptr<Arena>& arena_of_peer() const { return theirs_; }
     // Throws if this rank and the peer have begun different collectives under one number, up to this one's.
     void compare(const Call& mine) const;
+    // Whether the peer has begun the collective of that number, or a later one.
+    bool has_begun(std::uint64_t sequence) const {
+        const std::optional<Call> last = theirs_->last_collective();
+        return last && last->sequence >= sequence;
+    }
+    // Throws if the peer knows of ranks that called different things.
+    void throw_disagreement(const Call& during) const override;
     [[noreturn]] void throw_other_call(const Call& mine) const;
     // What the peer sends lies in other pieces than all ranks agreed upon.
     [[noreturn]] void throw_other_pieces() const;
 
     // The operation failed: what the peer has not yet read where it lies, it must not take for the message.
-    // `shown`: it may read something that no message has told it of.
+    // `shown`: it may read something that no message has told it of. A peer in this process has ended its
+    // reading when this returns: the memory may be gone then.
     void abandon(bool shown);
     // Throws if the peer has, and what was read may be anything.
     void ensure_valid(const Call& call);
+    // Throws if the peer is a thread that has: what is to be read may not be there. Within a pass.
+    void ensure_there(const Call& call) {
+        if (same_process_) ensure_valid(call);
+    }
 
     // --- messages that go straight to their place
     // Say where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`, once the
@@ -71,6 +84,9 @@ class ShmLink final : public Link {
     // or something else is posted.
     bool post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces);
     void withdraw();
+    // The same where the peer may be writing there, and goes on: nobody gets what it writes. False where the
+    // kernel does not let us see to that.
+    bool reclaim();
     // Where the peer wants that message; nullptr if it has not said so, or if something else than what was
     // `read` is sent from there.
     std::byte* posted(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const;
@@ -112,6 +128,7 @@ class ShmLink final : public Link {
     };
 
     [[noreturn]] void throw_other_length() const;
+    void tell_disagreement(const Call& mine, const Call& theirs) const override;
     // What the peer is in instead of `mine`, to say so.
     Call their_call(const Call& mine) const;
     bool next_slice();
@@ -129,6 +146,10 @@ class ShmLink final : public Link {
     bool pull_jointly(std::byte* data);
     // Write what the peer would have to read otherwise.
     void help();
+    // Whether the process with that id is the peer's.
+    bool is_peer(Remote& process) const;
+    // Whether the peer's memory can be written to by that id, see WriteGrant.
+    bool may_write_by(pid_t grant);
     // The peer writes nothing of ours any more.
     void end_joint();
     Line& next_line();
@@ -165,12 +186,14 @@ class ShmLink final : public Link {
     bool refused_ = false;  // the peer could not read some memory of ours, so it is not asked again
     Reads peer_reads_ = Reads::never;  // as of the message's beginning: who asks how it goes may rely on it
     std::optional<bool> huge_;         // whether the message lies in huge pages, once that is asked
-    bool helps_ = true;                // the peer's memory could be written to so far
-    std::uint64_t restaged_ = 0;       // up to here the message is staged by the link itself
-    std::uint64_t line_ = 0;           // lines written on this link so far
-    std::uint64_t acknowledged_ = 0;   // as last seen
-    bool changes_places_ = false;      // the message fits `places_`, some of which were ours when it began
-    bool waited_ = false;              // a turn, for one of them
+    bool helps_ = true;                // the peer's memory could be written to so far,
+    pid_t writes_by_ = 0;              // by this id
+    Remote written_to_{0};
+    std::uint64_t restaged_ = 0;      // up to here the message is staged by the link itself
+    std::uint64_t line_ = 0;          // lines written on this link so far
+    std::uint64_t acknowledged_ = 0;  // as last seen
+    bool changes_places_ = false;     // the message fits `places_`, some of which were ours when it began
+    bool waited_ = false;             // a turn, for one of them
     StagingCopy stage_;
     std::uint64_t passed_ = 0;  // bytes of staging memory used, and passed over, so far
     std::array<std::uint64_t, lines_per_link> passed_by_{};  // as of each line
@@ -186,6 +209,7 @@ class ShmLink final : public Link {
     std::span<std::byte> slice_;
     Staged staged_ = Staged::unsaid;  // how it came there
     Remote remote_;
+    WriteGrant* grant_;
     SecondLook second_look_;
     std::uint64_t address_ = 0;      // in the peer's process: what comes after `slice_`,
     std::uint64_t remote_left_ = 0;  // so many bytes

@@ -49,6 +49,12 @@ void ShmLink::withdraw() {
     out_.post.tag.store(0, std::memory_order_release);
 }
 
+bool ShmLink::reclaim() {
+    std::byte* const place = wanted_;
+    withdraw();
+    return place == nullptr || own_->withdraw(place, out_.post.length);
+}
+
 bool ShmLink::next_slice() {
     if (!slice_.empty() || remote_left_ > 0) return true;
     if (opened_ && taken_ == expected_length_) return false;
@@ -98,6 +104,7 @@ bool ShmLink::next_slice() {
 std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
     std::size_t done = 0;
     while (done < n && next_slice()) {
+        ensure_there(expected_->call);
         std::size_t part = 0;
         if (slice_.empty()) {
             part = std::min<std::size_t>(n - done, remote_left_);
@@ -134,6 +141,7 @@ std::span<const std::byte> ShmLink::peek(std::size_t) {
             next_slice();
         }
     }
+    if (!slice_.empty()) ensure_there(expected_->call);
     return slice_;
 }
 

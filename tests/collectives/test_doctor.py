@@ -123,6 +123,20 @@ def test_limited_address_space() -> None:
     assert report["sections"]["transports"]["shm"] == "works"
 
 
+def test_limited_files() -> None:
+    _, report = run(before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+    assert "comm.empty()" in problem(report, "limits", "hint")
+    assert "(ulimit -f)" in report["sections"]["transports"]["shm"]
+    assert "(ulimit -f)" in problem(report, "transports", "hint")
+    assert report["ok"]
+    _, report = run(
+        before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)), COLLECTIVES_TRANSPORT="shm"
+    )
+    assert "(ulimit -f)" in problem(report, "transports")
+    _, report = run(before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30)))
+    assert report["sections"]["transports"]["shm"] == "works"
+
+
 def test_an_instruction_set_that_is_not_there() -> None:
     _, report = run(COLLECTIVES_ISA="mmx")
     assert "COLLECTIVES_ISA=mmx" in problem(report, "processor")

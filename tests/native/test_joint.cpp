@@ -53,7 +53,7 @@ TEST_CASE("two copy every byte once, whoever is faster") {
                     [&](const JointCopy::Part& part) { copy.tell_written(part); });
             });
             JointCopy copy(shared, number, n);
-            copy.open(0);
+            copy.open(0, 0);
             const std::size_t own = copy_all(from, to, [&] { return copy.take_front(); }, nothing);
             while (!copy.is_complete()) std::this_thread::yield();
             CHECK(to == from);
@@ -71,11 +71,12 @@ TEST_CASE("who can't write gives back what it took, and the other one does it") 
     JointCopy sender(shared, 7, n);
     JointCopy receiver(shared, 7, n);
     CHECK(sender.take_back().n == 0);  // not open yet
-    receiver.open(42);
+    receiver.open(42, 3);
     const JointCopy::Part first = sender.take_back();
     REQUIRE(first.n > 0);
     CHECK(first.from + first.n == n);
     CHECK(sender.place() == 42);
+    CHECK(sender.grant() == 3);
     std::memcpy(to.data() + first.from, from.data() + first.from, first.n);
     sender.tell_written(first);
     const JointCopy::Part second = sender.take_back();
@@ -96,7 +97,7 @@ TEST_CASE("after it is closed nobody takes anything, and what was taken is waite
     JointCopy::Shared shared{};
     JointCopy sender(shared, 8, n);
     JointCopy receiver(shared, 8, n);
-    receiver.open(1);
+    receiver.open(1, 0);
     const JointCopy::Part part = sender.take_back();
     REQUIRE(part.n > 0);
     const std::uint64_t theirs = receiver.close();
@@ -106,9 +107,19 @@ TEST_CASE("after it is closed nobody takes anything, and what was taken is waite
     CHECK(receiver.take_front().n == 0);
     sender.tell_written(part);
     CHECK(receiver.is_written(theirs));
+    // Who could not write says so as well.
+    JointCopy closed(shared, 10, n);
+    closed.open(1, 0);
+    JointCopy refused(shared, 10, n);
+    const JointCopy::Part missing = refused.take_back();
+    const std::uint64_t taken = closed.close();
+    CHECK_FALSE(closed.is_written(taken));
+    refused.give_back(missing);
+    CHECK(closed.is_written(taken));
+    CHECK(closed.take_front().n == 0);
     // The next copy counts from the beginning.
-    JointCopy next(shared, 9, n);
-    next.open(1);
+    JointCopy next(shared, 11, n);
+    next.open(1, 0);
     CHECK_FALSE(next.is_complete());
     while (next.take_front().n > 0) {
     }
