@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor
 
 from collectives import default
 from collectives.arrays import Array, check_rank
@@ -22,7 +23,8 @@ from collectives.tensorflow.bridge import Spec, call, for_sessions
 from collectives.tensorflow.exchange import entry
 from collectives.tensorflow.inputs import tensor_of
 
-encoding.register("tensorflow.Tensor", encoding.Codec(type(tf.constant(0)), lambda x: x.numpy(), tf.constant))
+# The type by its name: making a tensor to ask for it would fix TensorFlow's threads before users can set them.
+encoding.register("tensorflow.Tensor", encoding.Codec(EagerTensor, lambda x: x.numpy(), tf.constant))
 
 
 @tf.autograph.experimental.do_not_convert
