@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+# Seconds that a loaded machine may take for what takes none; the deadlines that tests tell it from are longer.
+AT_ONCE: Final = 10.0
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:

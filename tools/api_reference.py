@@ -4,7 +4,7 @@
     python -m tools.api_reference --check     # say whether it is up to date, by the exit code
 
 Invariant: sources are read, not imported, so the page is the same whichever frameworks are installed. What is public is
-what a package's `__init__.py` imports under its own name, and of a class whatever has no leading underscore.
+what a package's `__init__.py` imports under its own name; of a class, and its bases, what has no leading underscore.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def exported(module: str) -> Iterator[tuple[str, str, str]]:
             yield node.name, module, node.name
 
 
-def definition(module: str, name: str) -> Definition | None:
-    """Where that name is defined, through imports; None for what is no class or function, or not ours."""
+def definition(module: str, name: str) -> tuple[str, Definition] | None:
+    """The module in which that name is defined, through imports, and how; None for no class or function of ours."""
     folder = ROOT.joinpath(*module.split("."))
     if not folder.exists() and not folder.with_suffix(".py").exists():
         return None
     tree, _ = source(module)
     for node in tree.body:
         if isinstance(node, DEFINITIONS) and node.name == name:
-            return node
+            return module, node
         for public, where, original, _ in imported(module, node):
             if public == name:
                 return definition(where, original)
@@ -86,19 +86,31 @@ def page() -> str:
         parts.append(f"## {package}\n\n{_text(tree)}\n")
         for name, module, original in sorted(exported(package), key=lambda item: item[0].lower()):
             if (found := definition(module, original)) is not None:
-                parts += _entry(found, name, "###")
+                parts += _entry(*found, name, "###")
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _entry(node: Definition, name: str, level: str, within: str = "") -> Iterator[str]:
+def members(module: str, node: ast.ClassDef) -> dict[str, tuple[str, Definition]]:
+    """Public methods and properties, by name: its own, then those of its bases that are ours, error classes aside."""
+    found: dict[str, tuple[str, Definition]] = {}
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):
+            found.setdefault(member.name, (module, member))
+    for base in node.bases:
+        inherited = definition(module, base.id) if isinstance(base, ast.Name) else None
+        if inherited is not None and isinstance(inherited[1], ast.ClassDef):
+            found = {**members(inherited[0], inherited[1]), **found}
+    return found
+
+
+def _entry(module: str, node: Definition, name: str, level: str, within: str = "") -> Iterator[str]:
     yield f"{level} {within}{name}\n"
     yield f"```python\n{_signature(node, name)}\n```\n"
     if text := _text(node):
         yield f"{text}\n"
     if isinstance(node, ast.ClassDef):
-        for member in node.body:
-            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):
-                yield from _entry(member, member.name, "####", f"{name}.")
+        for where, member in members(module, node).values():
+            yield from _entry(where, member, member.name, "####", f"{name}.")
 
 
 def _signature(node: Definition, name: str) -> str:

@@ -1,6 +1,6 @@
 """Writes the rows of the built-in table for groups that nobody has measured: what the simulator finds fastest.
 
-    python -m tools.model_defaults            # a quarter of an hour; writes collectives/schedule/modelled.py
+    python -m tools.model_defaults            # some minutes; writes collectives/schedule/modelled.py
 
 Invariant: the same algorithms and costs give the same file. A row's algorithm is within `TOLERANCE` of the fastest in
 every group and at every size that was simulated for it; of all such tables this is one with few rows.
@@ -26,14 +26,14 @@ from collectives.schedule.topology import Topology
 
 FILE: Final = Path(__file__).parents[1] / "collectives" / "schedule" / "modelled.py"
 TOLERANCE: Final = 1.3
-SIZES: Final = tuple(8 << n for n in range(28))
+SIZES: Final = tuple(8 << 2 * n for n in range(14))
 ROW: Final = 1.0  # what a row costs: as much as a log of a time's ratio, in all groups and sizes together
 DOUBT: Final = 0.15  # log, of large arrays: what others than those that have measured well there have to gain
 _FAR: Final = 8.0  # times the fastest at every size: an algorithm that is not tried in the next larger group
-_FLAT: Final = (*range(2, 34), 48, 63, 64, 65, 96, 128, 256)
-_HOSTS: Final = (2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 24, 32)
-_PER_HOST: Final = (2, 3, 4, 6, 8, 12, 16)
-_SHARING: Final = (17, 20, 24, 28, 31, 32, 33, 48, 63, 64)
+_FLAT: Final = (*range(2, 18), 21, 24, 31, 32, 33, 48, 63, 64, 65, 128, 256)
+_HOSTS: Final = (2, 3, 4, 5, 8, 13, 16, 32)
+_PER_HOST: Final = (2, 3, 4, 8, 16)
+_SHARING: Final = (17, 20, 24, 32, 33, 48, 64)
 
 Times: TypeAlias = "dict[int, dict[str, float]]"  # by size and algorithm: seconds
 
@@ -60,7 +60,7 @@ class Kind:
     row: Callable[[Row, tuple[int, int], tuple[int, int]], Row]
     trusted: frozenset[str]
     from_size: int = 256 << 10
-    aware: frozenset[str] = frozenset()
+    aware: frozenset[tuple[str, str]] = frozenset()
 
 
 def _hosts_row(row: Row, per_host: tuple[int, int], hosts: tuple[int, int]) -> Row:
@@ -89,13 +89,18 @@ def _flat_group(_: int, ranks: int) -> Group:
 
 # Between hosts: neighbours only, so no receiver has several senders at once. Inside one: the engine adds in one place.
 _RINGS: Final = frozenset(
-    {"ring", "hierarchical_ring", "hierarchical_chain", "pairwise", "scatter_allgather", "linear"}
+    {"ring", "hierarchical_ring", "hierarchical_chain", "pairwise", "chain", "scatter_allgather", "linear"}
 )
 # For functions of the caller's; as fast as another one at best.
 _FOR_FUNCTIONS: Final = {("reduce", "binomial_in_order"), ("reduce_scatter", "pairwise")}
 _SHARED: Final = frozenset({"two_shot", "direct", "linear", "binomial"})
 
-_AWARE: Final = frozenset(a.name for collective in COLLECTIVES for a in registry.algorithms(collective) if a.hosts)
+_AWARE: Final = frozenset(
+    (name, known.name)
+    for name in ("allreduce", "reduce", "reduce_scatter", "allgather", "broadcast")  # chains of scans do so anyway
+    for known in registry.algorithms(name)
+    if known.hosts
+)
 
 KINDS: Final = (
     Kind(
@@ -178,11 +183,11 @@ def ladder(cells: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[float, S
     return total, steps
 
 
-def losses(kind: Kind, seconds: Times) -> dict[int, dict[str, float]]:
+def losses(kind: Kind, collective: str, seconds: Times) -> dict[int, dict[str, float]]:
     """By size and algorithm that is near the fastest: log of how near, more where another kind has measured better."""
     found: dict[int, dict[str, float]] = {}
     for nbytes, everything in seconds.items():
-        aware = {name: value for name, value in everything.items() if name in kind.aware}
+        aware = {name: value for name, value in everything.items() if (collective, name) in kind.aware}
         here = aware if aware and nbytes >= kind.from_size else everything
         fastest = min(here.values())
         found[nbytes] = {
@@ -208,7 +213,7 @@ def brackets(count: int, cost: Callable[[int, int], float]) -> tuple[float, list
 def rows(collective: str, kind: Kind, found: Mapping[tuple[int, int], Times]) -> Iterator[Row]:
     """The rows for one collective in such groups."""
 
-    cells = {where: losses(kind, seconds) for where, seconds in found.items()}
+    cells = {where: losses(kind, collective, seconds) for where, seconds in found.items()}
 
     @cache
     def steps(outer: Bracket, inner: Bracket) -> tuple[float, Steps]:

@@ -93,8 +93,10 @@ def test_polls_are_never_busy(tmp_path: Path) -> None:
     looks = json.loads(output)
     late = [(a, b) for a, b in itertools.pairwise(looks) if a > 0.1]
     assert len(looks) > 10
-    close = [b - a for a, b in late if b - a < 0.0099]
-    assert len(close) <= 3, close  # one last look at each of the three deadlines
+    # Counted, not timed one by one: a machine that is loaded looks later than it wants to, and so never more often. One
+    # last look at each of the three deadlines, and one that a late look has brought near the next.
+    spent = late[-1][1] - late[0][0] if late else 0.0
+    assert len(late) <= spent / 0.0099 + 6, late
 
 
 @pytest.mark.parametrize("prepare", ["file", "dangling", "missing-proc"])

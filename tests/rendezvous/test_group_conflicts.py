@@ -16,8 +16,9 @@ from tests.rendezvous.backends import Backend
 from tests.rendezvous.groups import Rank, check_formed, job, meet
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import Outcome, background
+from tests.waiting import AT_ONCE
 
-SOON = 2.0
+SOON = AT_ONCE
 
 
 def check_all_fail(outcomes: Sequence[Outcome[Membership]], error: type[CollectiveError], pattern: str) -> None:

@@ -16,7 +16,7 @@ from rendezvous.redis import RedisStore
 from rendezvous.store import open_store
 from tests.redis_server import RedisServer, start_redis
 from tests.rendezvous.threads import background, together
-from tests.waiting import eventually
+from tests.waiting import AT_ONCE, eventually
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def test_refused_connections_name_host_port_and_cause_within_the_deadline() -> N
         start = time.monotonic()
         with pytest.raises(StoreError, match=rf"redis://127\.0\.0\.1:{port}/0 failed after .* s: .*refused"):
             RedisStore("127.0.0.1", port, timeout=0.5)
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < AT_ONCE
         # a long deadline is not used up for a server that is not there
         start = time.monotonic()
         with pytest.raises(StoreError, match="refused"):
             open_store(f"redis://127.0.0.1:{port}", timeout=300)
-        assert 4 < time.monotonic() - start < 10
+        assert 4 < time.monotonic() - start < 5 + AT_ONCE
 
 
 def test_unresolvable_hosts_are_store_errors() -> None:
@@ -53,7 +53,7 @@ def test_silent_servers_are_store_errors_within_the_deadline() -> None:
         start = time.monotonic()
         with pytest.raises(StoreError, match=str(port)):
             RedisStore("127.0.0.1", port, timeout=0.5)
-        assert time.monotonic() - start < 4
+        assert time.monotonic() - start < AT_ONCE
 
 
 def test_a_server_that_comes_late_is_met(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_wrong_passwords_are_refused_at_once(redis_password: RedisServer) -> Non
         start = time.monotonic()
         with pytest.raises(StoreError, match=str(redis_password.port)) as caught:
             open_store(f"redis://{user}127.0.0.1:{redis_password.port}", timeout=30)
-        assert time.monotonic() - start < 4
+        assert time.monotonic() - start < AT_ONCE
         assert "wrong@" not in str(caught.value)
 
 
@@ -111,7 +111,7 @@ def test_certificates_are_checked(redis_tls: RedisServer, redis_plain: RedisServ
         start = time.monotonic()
         with pytest.raises(StoreError, match=cause):
             open_store(url, timeout=20)
-        assert time.monotonic() - start < 4
+        assert time.monotonic() - start < AT_ONCE
     for url in (f"redis://127.0.0.1:{port}", f"rediss://127.0.0.1:{redis_plain.port}?ca={folder}/ca.pem"):
         with pytest.raises(StoreError, match=url.partition("?")[0]):  # one side waits for the other to speak
             open_store(url, timeout=1)
@@ -181,7 +181,7 @@ def test_a_killed_server_is_a_store_error_within_5_seconds(own_server: RedisServ
         store.add("a", 1, 0.1)
     waiting.join(20)
     assert isinstance(outcome.error, StoreError)
-    assert time.monotonic() - start < 12
+    assert time.monotonic() - start < 5 + AT_ONCE
     store.close()
 
 
@@ -192,10 +192,10 @@ def test_a_server_that_hangs_is_a_store_error_within_5_seconds(own_server: Redis
     start = time.monotonic()
     with pytest.raises(StoreError):
         store.get("a", 0.5)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < AT_ONCE
     with pytest.raises(StoreError):
         store.wait(["b"], 60)
-    assert time.monotonic() - start < 12
+    assert time.monotonic() - start < 5 + AT_ONCE
     own_server.process.send_signal(signal.SIGCONT)
     assert store.get("a") == b"1"
     store.close()
