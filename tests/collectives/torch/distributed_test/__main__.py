@@ -1,6 +1,6 @@
 """Torch's own DistributedTest on this backend, in one command.
 
-    python -m tests.collectives.torch.distributed_test [-n 2 3 4] [--no-gpu] [NAME ...]
+    python -m tests.collectives.torch.distributed_test [-n 2 3 4] [--no-gpu] [--only NAME ...]
 
 For each number of ranks: all its tests, which then may fail only where `expected.py` says why; and its tests for GPUs,
 on the CPU, which may fail only where Gloo fails, too. A failure counts when it comes twice. Exits with 1 where there is
@@ -24,9 +24,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}", description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, nargs="+", default=[2, 3, 4], metavar="RANKS")
     parser.add_argument("--no-gpu", action="store_true", help="leave out tests for GPUs")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="these tests only")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these tests")
     given = parser.parse_args(arguments)
-    bad = sum(_size(size, given.names, gpu=not given.no_gpu) for size in given.n)
+    bad = sum(_size(size, given.only, gpu=not given.no_gpu) for size in given.n)
     print(f"{bad} failures that are not expected" if bad else "no failure that is not expected")
     return 1 if bad else 0
 
