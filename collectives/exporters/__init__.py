@@ -36,12 +36,14 @@ _BY_LIBRARY: dict[str, Exporter] = {
 
 def read(x: Any, name: str, moved: bool) -> Array:
     """The elements of `x`."""
-    return x if type(x) is np.ndarray else _exporter(type(x)).read(x, name, moved)
+    kind: Any = type(x)
+    return x if kind is np.ndarray else _exporter(kind).read(x, name, moved)
 
 
 def reach(x: Any, name: str, moved: bool) -> Reached:
     """The memory of `x`, which will be overwritten."""
-    return Reached(x) if type(x) is np.ndarray else _exporter(type(x)).reach(x, name, moved)
+    kind: Any = type(x)
+    return Reached(x) if kind is np.ndarray else _exporter(kind).reach(x, name, moved)
 
 
 @lru_cache(maxsize=256)
