@@ -88,8 +88,7 @@ def test_shared_tensors_of_torch() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x = torch.zeros(8).share_memory_()
     assert arrays.in_place(arrays.reading(x), arrays.writing(x).host)
-    manager, handle, size, *_ = x.untyped_storage()._share_filename_cpu_()
-    again = torch.UntypedStorage._new_shared_filename_cpu(manager, handle, size)
+    again = torch.UntypedStorage._new_shared_fd_cpu(*x.untyped_storage()._share_fd_cpu_())
     y = torch.empty(0).set_(again)
     x[0] = 3
     assert y[0] == 3
