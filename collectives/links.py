@@ -7,6 +7,7 @@ from a peer and is checked before it is used.
 from __future__ import annotations
 
 import hashlib
+import socket
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from native._engine import Group
 from native.errors import ConfigMismatch, TransportUnavailable
-from transports import neighbours, registry, shm
+from transports import abstract, neighbours, registry, shm
 from transports.cache import cache_share
 from transports.host import HostIdentity, fill_cores, home_core, oversubscribed, ranks_per_core
 from transports.transport import Listener, Place, Scope
@@ -76,15 +77,18 @@ class Doors:
         unknown interface. `alone`: nobody will come. `place`: the host of this rank, as an earlier group settled it."""
         self.reasons: dict[str, str] = {}  # why a transport is not offered
         self._listeners: dict[str, Listener] = {}
+        self._proof: socket.socket | None = None
         try:
             for scheme in () if alone else policy.schemes:
                 self._open(scheme, policy)
         except BaseException:
             self.close()
             raise
-        identity = HostIdentity.here()
         if place is not None:
-            identity = replace(identity, boot=place.boot, netns=place.netns)
+            identity = replace(HostIdentity.here(place.proof), boot=place.boot, netns=place.netns)
+        else:
+            proof, self._proof = ("", None) if alone else abstract.bound()
+            identity = HostIdentity.here(proof)
         self.member = Member(
             identity, {scheme: tuple(door.addresses) for scheme, door in self._listeners.items()}
         )  # where others are told that it is, and then where the group has settled that it is
@@ -112,7 +116,17 @@ class Doors:
             if scheme not in wanted:
                 listener.close()
 
+    def settled(self, member: Member) -> None:
+        """All ranks know where this one is: its proof is not needed any more."""
+        self.member = member
+        self._close_proof()
+
+    def _close_proof(self) -> None:
+        if self._proof is not None:
+            self._proof.close()
+
     def close(self) -> None:
+        self._close_proof()
         for listener in self._listeners.values():
             listener.close()
 
@@ -229,6 +243,7 @@ def settle(
     """
     identities = [member.identity for member in members]
     if not neighbours.doubtful(identities):
+        doors.settled(members[rank])
         return members
     answers = exchanged(neighbours.seen(rank, identities))
     if not all(isinstance(answer, int) for answer in answers):
@@ -238,7 +253,7 @@ def settle(
     except ValueError as error:
         raise ConfigMismatch(f"a rank published something that makes no sense: {error}") from error
     found = [replace(member, identity=place) for member, place in zip(members, places, strict=True)]
-    doors.member = found[rank]
+    doors.settled(found[rank])
     return found
 
 

@@ -21,6 +21,18 @@ def name() -> str:
     return PREFIX + secrets.token_hex(16)
 
 
+def bound() -> tuple[str, socket.socket | None]:
+    """A new name and the socket that has it, the caller's; empty and None where there are no abstract sockets."""
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    chosen = name()
+    try:
+        own.bind("\0" + chosen)
+    except OSError:
+        own.close()
+        return "", None
+    return chosen, own
+
+
 def check(text: str) -> None:
     """Raise ValueError for what cannot be the name of a rank's socket: it came from a peer."""
     if len(text) != _LENGTH or not text.startswith(PREFIX) or not text.isascii() or not text.isprintable():

@@ -14,9 +14,8 @@ import os
 import platform
 import secrets
 import socket
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ _LONGEST_NAME = 255
 class HostIdentity:
     """`boot` and `netns` say which machine and network namespace; `cookie` names this process for its lifetime.
 
-    `boot` is empty where the kernel hides it. `proof` is the name of an abstract socket that this process has bound,
-    which can be seen in its network namespace alone; empty where it could not.
+    `boot` is empty where the kernel hides it. `proof` is the name of an abstract socket that this rank has bound
+    while ranks meet, which can be seen in its network namespace alone; empty where it could not.
     `cpus` is the affinity mask (bit i: core i), `quota` the cgroup's limit in cores, 0.0 where there is none.
     """
 
@@ -41,10 +40,10 @@ class HostIdentity:
     cookie: str
     cpus: int
     quota: float
-    proof: str = ""
+    proof: str = field(default="", compare=False)
 
     @staticmethod
-    def here() -> HostIdentity:
+    def here(proof: str = "") -> HostIdentity:
         """Of the calling process, now: the affinity is that of the calling thread."""
         return HostIdentity(
             host=socket.gethostname()[:_LONGEST_NAME],
@@ -54,7 +53,7 @@ class HostIdentity:
             cookie=_process.cookie,
             cpus=sum(1 << core for core in os.sched_getaffinity(0)),
             quota=cpu_quota(),
-            proof=_process.proof(),
+            proof=proof,
         )
 
     def same_machine(self, other: HostIdentity) -> bool:
@@ -107,24 +106,10 @@ class _Process:
     """What is drawn once per process, and anew in a forked child."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._proof, self._descriptor = "", -1
-        self.cookie = secrets.token_hex(16)
-
-    def proof(self) -> str:
-        """The name of an abstract socket, bound at the first call and for as long as the process lives."""
-        with self._lock:
-            if self._descriptor < 0:
-                name = abstract.name()
-                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
-                    bound.bind("\0" + name)
-                    self._proof, self._descriptor = name, bound.detach()
-            return self._proof
+        self.renew()
 
     def renew(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)  # the parent has it, too
-        self.__init__()  # type: ignore[misc]
+        self.cookie = secrets.token_hex(16)
 
 
 _process = _Process()

@@ -19,11 +19,12 @@ from collectives.links import Doors, Member, Policy, context, decode, link, sche
 from native.errors import ConfigMismatch, TransportUnavailable
 from tests.collectives.groups import nothing_left, outcomes
 from tests.rendezvous.threads import together
+from transports import abstract
 from transports.host import HostIdentity
 from transports.transport import Scope
 
 AUTO = Policy("auto", Scope(network=True), b"s" * 32)
-HERE = HostIdentity.here()
+HERE = HostIdentity.here(abstract.name())
 
 
 def member(addresses: Mapping[str, tuple[str, ...]], **identity: Any) -> Member:

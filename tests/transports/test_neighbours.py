@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import pytest
 
@@ -12,7 +11,8 @@ from transports.host import HostIdentity
 from transports.registry import transport
 from transports.transport import Place, Scope
 
-HERE = HostIdentity.here()
+NAME, SOCKET = abstract.bound()
+HERE = HostIdentity.here(NAME)
 
 
 def like(**changes: object) -> HostIdentity:
@@ -41,6 +41,13 @@ def test_when_records_leave_a_doubt(other: HostIdentity, doubt: bool) -> None:
 def test_two_of_a_hidden_boot_id_are_doubtful() -> None:
     assert neighbours.doubtful([like(boot="")] * 2)
     assert not like(boot="").same_machine(like(boot="", cookie="another process"))
+
+
+def test_a_proof_goes_with_its_socket() -> None:
+    name, bound = abstract.bound()
+    assert bound is not None and abstract.is_bound(name)
+    bound.close()
+    assert not abstract.is_bound(name)
 
 
 def test_a_proof_is_seen_in_its_namespace_alone() -> None:
@@ -99,19 +106,3 @@ def test_loopback_is_the_last_resort_where_nothing_tells_hosts_apart() -> None:
     assert routes.found == ["127.0.0.1 7"]
     proven = [Place(rank, like(boot=boot, netns=rank), ("127.0.0.1 7",)) for rank, boot in enumerate(("a", "b"))]
     assert "COLLECTIVES_SECRET_FILE" in str(tcp.reaches(*proven))
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_has_a_proof_of_its_own() -> None:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        mine = HostIdentity.here().proof
-        os.write(writing, f"{mine} {int(abstract.is_bound(mine))} {int(abstract.is_bound(HERE.proof))}".encode())
-        os._exit(0)
-    os.close(writing)
-    with open(reading) as pipe:
-        proof, bound, ours = pipe.read().split()
-    assert os.waitpid(child, 0)[1] == 0
-    assert (bound, ours) == ("1", "1") and proof != HERE.proof
-    assert not abstract.is_bound(proof)  # it went with the child

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from native.errors import OpTimeout, TransportUnavailable
-from transports import registry
+from transports import abstract, registry
 from transports.host import HostIdentity
 from transports.inproc import InprocTransport
 from transports.transport import Listener, Place, Scope
 
 LOCAL, NETWORK = Scope(network=False), Scope(network=True)
-HERE = HostIdentity.here()
+HERE = HostIdentity.here(abstract.name())
 ELSEWHERE = dataclasses.replace(HERE, host="elsewhere", boot="another", netns=1, cookie="another")
 
 
