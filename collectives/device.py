@@ -33,7 +33,7 @@ def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], n
             raise ValueError(f"{name} is not contiguous: results are written to C-contiguous arrays only")
         return tuple(x.shape), torch.dtype_of(x, name, moved)
     interface = x.__cuda_array_interface__
-    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+    shape, dtype = tuple(interface["shape"]), np.dtype(x.dtype)  # the interface has no name for bfloat16
     if interface["data"][1]:
         raise ValueError(f"{name} is read-only")
     strides, expected = interface.get("strides"), dtype.itemsize
@@ -83,5 +83,5 @@ def fill(x: Any, host: npt.NDArray[Any], name: str) -> None:
 def _library(x: object, name: str) -> str:
     library = type(x).__module__.partition(".")[0]
     if library not in ("cupy", "torch", "numba"):
-        raise TypeError(f"{name} is a device array of {library!r}: pass its copy in host memory as a NumPy array")
+        raise TypeError(f"{name} is a device array of {library!r}: give numpy.asarray({name}), its copy in host memory")
     return library

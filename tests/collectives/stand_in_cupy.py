@@ -15,6 +15,7 @@ class StandInCupy:
 
     def __init__(self, host: npt.NDArray[Any], writable: bool = True, strides: tuple[int, ...] | None = None) -> None:
         self.memory = np.array(host)
+        self.dtype = host.dtype
         self.device = self
         self.__cuda_array_interface__ = {
             "shape": host.shape,
