@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "cpu.hpp"
 #include "room.hpp"
@@ -107,9 +106,10 @@ std::uint32_t Group::fingerprint(const Operation& operation, const Call& call) {
     if (call.is_message()) return call.fingerprint();
     // Two ranks that only send, in one call, do not see each other's: but in the next one that they do not
     // make alone. All messages of one collective have the same.
-    if (operation.part() != Operation::Part::other)
-        before_ = std::exchange(history_, call.fingerprint(history_));
-    return call.fingerprint(before_);
+    if (operation.part() == Operation::Part::other) return call.fingerprint(before_);
+    before_ = history_;
+    history_ = call.fingerprint(before_);
+    return history_;
 }
 
 Request Group::request(const Operation& operation, std::byte* in, std::byte* out, double timeout) {
