@@ -202,10 +202,10 @@ def test_too_long_a_message_is_refused_before_anything_is_overwritten(
         assert (out == -7).all() and status.source is None and status.count is None
         return None
 
-    # The sender of a long one learns that the receiver has given up.
+    # The sender of a long one learns that the receiver has given up, that of a short one when it closes, if at all.
     found = outcomes(2, body, transport=transport)
     found[1].value  # noqa: B018  # raises what the receiver raised
-    assert found[0].error is None or isinstance(found[0].error, PeerLost | DesyncError)
+    assert found[0].error is None or isinstance(found[0].error, PeerLost | DesyncError | RuntimeWarning)
 
 
 @transports
