@@ -78,7 +78,7 @@ BAD_CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("color", lambda c: c.split("red"), TypeError, "color must be an int"),
     ("key", lambda c: c.split(1, 0.5), TypeError, "key must be an int"),
     ("empty shape", lambda c: c.empty((2, -1)), ValueError, "negative extent"),
-    ("empty dtype", lambda c: c.empty(2, "float8"), TypeError, "'float8' is not supported; there are float16"),
+    ("empty dtype", lambda c: c.empty(2, "float8"), TypeError, r"'float8' is not supported.*; there are float16"),
     ("explain what", lambda c: c.explain("allreduction", 8), ValueError, "allreduce"),
     ("explain size", lambda c: c.explain("allreduce", -8), ValueError, "nbytes"),
 ]
