@@ -6,6 +6,7 @@ What a stand-in for CuPy can show is in test_arrays.py.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +59,9 @@ class Torch:
 
 class Numba:
     def __init__(self) -> None:
-        self.module = importlib.import_module("numba.cuda")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, about what it does when imported
+            self.module = importlib.import_module("numba.cuda")
         if not self.module.is_available():
             raise ImportError("Numba finds no GPU")
         self.kind = type(self.module.device_array(1))
@@ -113,6 +116,7 @@ def test_results_go_where_the_caller_says(gpu: Any) -> None:
     ranks(2, body)
 
 
+@pytest.mark.filterwarnings("ignore:.*Grid size")  # of Numba, which copies a small array by a kernel
 def test_arrays_that_are_not_contiguous_are_read_and_not_written(gpu: Any) -> None:
     def body(comm: collectives.Communicator) -> None:
         x = gpu.put(FLOATS).T
