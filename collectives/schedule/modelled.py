@@ -31,7 +31,7 @@ allreduce       any  any  any   hierarchical_ring       hosts=16- per-host=4-  :
 reduce          any  any  1K    direct                  hosts=2-12 per-host=2-3  : simulated 7.04 us among 4x2 at 32, binomial 9.23
 reduce          any  any  any   hierarchical_binomial   hosts=2-12 per-host=2-3  : simulated 289 us among 4x2 at 512K, binomial 289
 reduce          any  any  any   hierarchical_binomial   hosts=13- per-host=2-3  : simulated 93.9 us among 16x2 at 32K, binomial 93.9
-reduce          any  any  64K   binomial                hosts=2- per-host=4-  : simulated 13.8 us among 5x8 at 512, binomial_in_order 13.8
+reduce          any  any  64K   binomial                hosts=2- per-host=4-  : simulated 13.8 us among 5x8 at 512, hierarchical_binomial 15.1
 reduce          any  any  any   hierarchical_binomial   hosts=2- per-host=4-  : simulated 10787 us among 5x8 at 8M, binomial 6532
 reduce_scatter  any  any  64K   pairwise                hosts=2-7 per-host=2-3  : simulated 6.36 us among 3x2 at 512, direct 7.77
 reduce_scatter  any  any  any   hierarchical_ring       hosts=2-7 per-host=2-3  : simulated 1297 us among 3x2 at 8M, direct 1019
@@ -143,7 +143,7 @@ SHARED: Final = """
 allreduce       self,inproc,shm  17-    4K   recursive_doubling  crowded=no  : simulated 4.68 us among 32 at 128, circulant 8.07
 allreduce       self,inproc,shm  17-    64K  circulant           crowded=no  : simulated 13.3 us among 32 at 8K, halving_doubling_short 13.2
 allreduce       self,inproc,shm  17-    any  two_shot            crowded=no  : simulated 5229 us among 32 at 8M, circulant 5229
-reduce          self,inproc,shm  17-    any  binomial            crowded=no  : simulated 89.2 us among 32 at 32K, binomial_in_order 89.2
+reduce          self,inproc,shm  17-    any  binomial            crowded=no  : simulated 89.2 us among 32 at 32K, direct 148
 reduce_scatter  self,inproc,shm  17-    4M   circulant           crowded=no  : simulated 5.26 us among 32 at 2K, pairwise 14
 reduce_scatter  self,inproc,shm  17-    any  direct              crowded=no  : simulated 10924 us among 32 at 32M, ring 10433
 allgather       self,inproc,shm  17-    16K  circulant           crowded=no  : simulated 4.55 us among 32 at 128, direct 13.4
@@ -177,8 +177,8 @@ allreduce       any  48-     4M    circulant  : simulated 77.4 us among 64 at 12
 allreduce       any  48-     64M   tree  : simulated 1576 us among 64 at 8M, halving_doubling 1633
 allreduce       any  48-     any   ring  : simulated 21143 us among 64 at 128M, two_shot 21143
 reduce          any  1-30    4K    direct  : simulated 8.54 us among 10 at 128, binomial 13
-reduce          any  1-30    any   binomial  : simulated 1142 us among 10 at 2M, binomial_in_order 1142
-reduce          any  31-     any   binomial  : simulated 123 us among 63 at 32K, binomial_in_order 123
+reduce          any  1-30    any   binomial  : simulated 1142 us among 10 at 2M, direct 2462
+reduce          any  31-     any   binomial  : simulated 123 us among 63 at 32K, direct 451
 reduce_scatter  any  1-11    1M    pairwise  : simulated 6.54 us among 6 at 2K, circulant 8.42
 reduce_scatter  any  1-11    any   ring  : simulated 3514 us among 6 at 32M, circulant 3512
 reduce_scatter  any  12-47   64K   circulant  : simulated 14.8 us among 17 at 512, pairwise 17.1
