@@ -81,14 +81,14 @@ class Doors:
         try:
             for scheme in () if alone else policy.schemes:
                 self._open(scheme, policy)
+            if place is not None:
+                identity = replace(HostIdentity.here(place.proof), boot=place.boot, netns=place.netns)
+            else:
+                proof, self._proof = ("", None) if alone else abstract.bound()
+                identity = HostIdentity.here(proof)
         except BaseException:
             self.close()
             raise
-        if place is not None:
-            identity = replace(HostIdentity.here(place.proof), boot=place.boot, netns=place.netns)
-        else:
-            proof, self._proof = ("", None) if alone else abstract.bound()
-            identity = HostIdentity.here(proof)
         self.member = Member(
             identity, {scheme: tuple(door.addresses) for scheme, door in self._listeners.items()}
         )  # where others are told that it is, and then where the group has settled that it is

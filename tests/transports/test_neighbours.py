@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 
 import pytest
@@ -12,6 +13,8 @@ from transports.registry import transport
 from transports.transport import Place, Scope
 
 NAME, SOCKET = abstract.bound()
+if SOCKET is not None:
+    atexit.register(SOCKET.close)
 HERE = HostIdentity.here(NAME)
 
 
