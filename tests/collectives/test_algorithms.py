@@ -324,7 +324,9 @@ def test_claims_that_cannot_be_are_refused() -> None:
 
 
 def test_what_is_unknown_lists_what_is_known() -> None:
-    with pytest.raises(ValueError, match=r"no algorithm 'rong' for reduce_scatter .did you mean 'ring'.*; there are: .*ring"):
+    with pytest.raises(
+        ValueError, match=r"no algorithm 'rong' for reduce_scatter .did you mean 'ring'.*; there are: .*ring"
+    ):
         get("reduce_scatter", "rong")
     with pytest.raises(ValueError, match="no collective 'allsum'"):
         get("allsum", "ring")

@@ -125,4 +125,6 @@ def test_a_rank_alone_keeps_what_it_has() -> None:
     for a in HIERARCHICAL:
         (only,) = group(a, apart(1))
         assert not any(isinstance(step, Send) for step in only.steps)
-        assert a.collective in ("broadcast", "exscan") or {chunk.buffer for step in only.steps for chunk in (step.src,)} == {IN}  # type: ignore[union-attr]
+        assert a.collective in ("broadcast", "exscan") or {
+            chunk.buffer for step in only.steps for chunk in (step.src,)
+        } == {IN}  # type: ignore[union-attr]
