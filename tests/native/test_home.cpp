@@ -111,15 +111,20 @@ TEST_CASE("who has looked in vain goes home, whether others share it or not") {
     for (const bool shares : {false, true}) {
         std::thread([&] {
             constexpr int looks = 3;
-            Backoff backoff(looks, cores[1], shares);
             cpu_set_t all;
             REQUIRE(::sched_getaffinity(0, sizeof(all), &all) == 0);
-            bind_to(cores[0]);
-            for (int i = 0; i < looks; ++i) CHECK(backoff.idle(false) == Backoff::Next::look);
-            REQUIRE(::sched_setaffinity(0, sizeof(all), &all) == 0);
-            CHECK(::sched_getcpu() == cores[0]);
-            backoff.idle(false);
-            CHECK(::sched_getcpu() == cores[1]);
+            // Beside other programs the kernel may move it in the moment before it is asked.
+            bool went_home = false;
+            for (int attempt = 0; attempt < 100 && !went_home; ++attempt) {
+                Backoff backoff(looks, cores[1], shares);
+                bind_to(cores[0]);
+                for (int i = 0; i < looks; ++i) CHECK(backoff.idle(false) == Backoff::Next::look);
+                REQUIRE(::sched_setaffinity(0, sizeof(all), &all) == 0);
+                if (::sched_getcpu() != cores[0]) continue;
+                backoff.idle(false);
+                went_home = ::sched_getcpu() == cores[1];
+            }
+            CHECK(went_home);
         }).join();
     }
 }
