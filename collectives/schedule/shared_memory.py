@@ -1,6 +1,6 @@
 """What ranks of one host do in memory that all of them share, instead of exchanging the messages of a schedule.
 
-Invariant: it is done where the engine does it, see native/src/run_flat.cpp, run_by_core.cpp and run_pool.cpp.
+Invariant: it is done where the engine does it, see native/src/schedule/run_flat.cpp, run_by_core.cpp and run_pool.cpp.
 R. L. Graham, G. Shipman: MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives, EuroPVM/MPI
 2008.
 """

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "group.hpp"
+#include "core/group.hpp"
 
 namespace collectives::testing {
 

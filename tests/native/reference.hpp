@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "types.hpp"
+#include "base/types.hpp"
 
 namespace reference {
 

@@ -2,8 +2,8 @@
 // does that.
 #include <cstddef>
 
+#include "bind/xla_ffi.hpp"
 #include "xla/ffi/api/c_api.h"
-#include "xla_ffi.hpp"
 
 namespace ours = collectives::xla;
 

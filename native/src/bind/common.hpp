@@ -1,0 +1,58 @@
+// What the binding's files share: errors as Python raises them, and arrays' memory.
+#pragma once
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+
+#include <nanobind/nanobind.h>
+#include <numpy/ndarraytypes.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/error.hpp"
+#include "core/group.hpp"
+#include "schedule/program.hpp"
+
+namespace collectives {
+
+nanobind::object to_python(const Error& error);
+// Set the Python error for an exception that is ours or the standard library's.
+void set_python_error();
+
+// Asked by a waiting thread: did a signal handler raise?
+extern const Interrupted interrupted;
+
+// numpy.ndarray
+PyTypeObject* array_type();
+
+inline std::size_t elements_of(const PyArrayObject* array) {
+    std::size_t n = 1;
+    for (int i = 0; i < PyArray_NDIM(array); ++i) n *= static_cast<std::size_t>(PyArray_DIM(array, i));
+    return n;
+}
+
+// The memory of a contiguous NumPy array of `bytes / unit` elements, or null for None; `name` is what errors
+// call it.
+std::byte* memory(nanobind::handle array, std::uint64_t bytes, std::size_t unit, const char* name);
+// That of an operation's input and output.
+std::byte* input(const Operation& operation, nanobind::handle array);
+std::byte* output(const Operation& operation, nanobind::handle array);
+
+struct PyOperation {
+    std::shared_ptr<const Operation> operation;
+};
+
+// The group of a native Group object, for calls that outlive this one.
+std::shared_ptr<Group> group_of(nanobind::handle group);
+
+// Adds Program and Operation.
+void add_programs(nanobind::module_& module);
+// Adds Ticket and Group.
+void add_groups(nanobind::module_& module);
+// Adds Latch and Repeater.
+void add_repeaters(nanobind::module_& module);
+// Adds Plan.
+void add_plans(nanobind::module_& module);
+
+}  // namespace collectives

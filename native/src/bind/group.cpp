@@ -1,0 +1,229 @@
+// Groups, and tickets for what they have under way.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "bind/common.hpp"
+#include "shm/room.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace collectives {
+
+namespace {
+
+struct Ticket {
+    std::shared_ptr<Group> group;
+    std::shared_ptr<Job> job;
+
+    bool done() const { return group->done(*job); }
+    // Of a message that was received, once it is done.
+    std::pair<int, std::uint64_t> receipt() const { return {job->receipt.source, job->receipt.count}; }
+
+    void wait(std::optional<double> timeout) const {
+        const nb::gil_scoped_release nogil;
+        if (!group->wait(*job, timeout.value_or(std::numeric_limits<double>::infinity()), interrupted)) {
+            throw Error(ErrorKind::op_timeout, "the operation is still running");
+        }
+    }
+};
+
+class PyGroup {
+  public:
+    PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
+            std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets, std::size_t cache,
+            int mates, bool heap) {
+        Group::Options options;
+        if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
+        if (context.size() != options.identity.group.size())
+            throw nb::value_error("context must have 16 bytes");
+        std::copy_n(reinterpret_cast<const std::byte*>(context.c_str()), context.size(),
+                    options.identity.group.begin());
+        options.identity.rank = rank;
+        options.identity.size = size;
+        options.identity.epoch = epoch;
+        options.identity.secret.assign(secret.c_str(), secret.size());
+        options.segment = segment;
+        options.cache = cache;
+        options.heap = heap;
+        if (mates < 1) throw nb::value_error("a rank is one of those on its core");
+        options.mates = mates;
+        options.oversubscribed = oversubscribed;
+        if (home < -1 || home >= CPU_SETSIZE) throw nb::value_error("no such core");
+        options.home = home;
+        options.crowded = crowded;
+        if (sockets < 1 || sockets > most_lanes) throw nb::value_error("no such number of sockets");
+        options.identity.lanes = sockets;
+        group_ = std::make_shared<Group>(std::move(options));
+    }
+    PyGroup(const PyGroup&) = delete;
+    PyGroup& operator=(const PyGroup&) = delete;
+    ~PyGroup() { close(); }
+
+    void listen(const std::string& scheme, int fd) {
+        group_->links().listen(to_scheme(scheme), UniqueFd(fd));
+    }
+    std::string listen_inproc() { return group_->links().listen_inproc(); }
+
+    void route(int peer, const std::string& scheme, std::vector<std::string> addresses, std::string host) {
+        group_->links().route(peer, to_scheme(scheme), std::move(addresses), std::move(host));
+    }
+
+    void connect(const std::vector<int>& peers, double timeout) {
+        const nb::gil_scoped_release nogil;
+        group_->connect(peers, timeout, interrupted);
+    }
+
+    std::pair<int, std::uint64_t> run(const PyOperation& operation, nb::handle in, nb::handle out,
+                                      double timeout) {
+        std::byte* from = input(*operation.operation, in);
+        std::byte* to = output(*operation.operation, out);
+        Receipt receipt;
+        {
+            const nb::gil_scoped_release nogil;
+            group_->run(operation.operation, from, to, timeout, interrupted, nullptr, &receipt);
+        }
+        return {receipt.source, receipt.count};
+    }
+
+    std::pair<int, std::uint64_t> exchange(const PyOperation& send, nb::handle in, const PyOperation& recv,
+                                           nb::handle out, double timeout) {
+        std::byte* from = input(*send.operation, in);
+        std::byte* to = output(*recv.operation, out);
+        Receipt receipt;
+        const std::array<Item, 2> items{Item{send.operation, from, nullptr, nullptr},
+                                        Item{recv.operation, nullptr, to, &receipt}};
+        {
+            const nb::gil_scoped_release nogil;
+            group_->run_all(items, timeout, interrupted);
+        }
+        return {receipt.source, receipt.count};
+    }
+
+    Ticket start(const PyOperation& operation, nb::object in, nb::object out, double timeout) {
+        std::erase_if(kept_, [&](const Kept& kept) { return group_->done(*kept.job); });
+        std::byte* from = input(*operation.operation, in);
+        std::byte* to = output(*operation.operation, out);
+        Ticket ticket{group_, group_->start(operation.operation, from, to, timeout)};
+        kept_.push_back({ticket.job, std::move(in), std::move(out)});
+        return ticket;
+    }
+
+    nb::object empty(std::size_t bytes) {
+        const std::shared_ptr<Arena> arena = group_->links().arena();
+        std::byte* data = arena ? arena->allocate(bytes) : nullptr;
+        if (data == nullptr) return nb::none();
+        struct Owner {
+            std::shared_ptr<Arena> arena;
+            std::byte* data;
+            std::size_t bytes;
+        };
+        auto owner = std::make_unique<Owner>(Owner{arena, data, bytes});
+        const nb::capsule capsule(owner.get(), [](void* pointer) noexcept {
+            const std::unique_ptr<Owner> held(static_cast<Owner*>(pointer));
+            held->arena->release(held->data, held->bytes);
+        });
+        owner.release();  // the capsule's now
+        return nb::cast(nb::ndarray<nb::numpy, std::uint8_t>(data, {bytes}, capsule));
+    }
+
+    std::optional<std::string> link_kind(int peer) {
+        const char* scheme = group_->links().scheme(peer);
+        return scheme == nullptr ? std::nullopt : std::optional<std::string>(scheme);
+    }
+
+    std::uint64_t bytes_sent() { return group_->links().bytes_sent(); }
+
+    void confirm(double grace) {
+        if (inherited() || !group_) return;
+        const nb::gil_scoped_release nogil;
+        group_->confirm(grace);
+    }
+
+    nb::object broken() {
+        const std::optional<Error> error = group_->broken();
+        return error ? to_python(*error) : nb::none();
+    }
+
+    const std::shared_ptr<Group>& shared() const { return group_; }
+
+    // A forked child has none of our threads and must not touch what the parent uses: it lets everything be.
+    bool inherited() const { return ::getpid() != owner_; }
+
+    void close() {
+        if (inherited()) {
+            std::make_unique<std::shared_ptr<Group>>(std::move(group_)).release();
+            return;
+        }
+        {
+            const nb::gil_scoped_release nogil;
+            group_->close();
+        }
+        kept_.clear();
+    }
+
+  private:
+    struct Kept {
+        std::shared_ptr<Job> job;
+        nb::object in;
+        nb::object out;
+    };
+
+    static Scheme to_scheme(const std::string& name) {
+        if (name == "shm") return Scheme::shm;
+        if (name == "tcp") return Scheme::tcp;
+        if (name == "inproc") return Scheme::inproc;
+        throw nb::value_error(("no links of scheme " + name).c_str());
+    }
+
+    pid_t owner_ = ::getpid();
+    std::shared_ptr<Group> group_;
+    std::vector<Kept> kept_;  // arrays that operations still use
+};
+
+}  // namespace
+
+std::shared_ptr<Group> group_of(nb::handle group) { return nb::cast<const PyGroup&>(group).shared(); }
+
+void add_groups(nb::module_& module) {
+    module.def(
+        "why_no_room", [](int size, std::size_t segment) { return why_no_room(geometry_for(size, segment)); },
+        "ranks"_a, "segment"_a = 0);
+
+    nb::class_<Ticket>(module, "Ticket")
+        .def("done", &Ticket::done)
+        .def_prop_ro("receipt", &Ticket::receipt)
+        .def("wait", &Ticket::wait, "timeout"_a.none());
+
+    nb::class_<PyGroup>(module, "Group")
+        .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
+                      bool, int, std::size_t, int, bool>(),
+             "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
+             "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1, "cache"_a = 0,
+             "mates"_a = 1, "heap"_a = true)
+        .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
+        .def("listen_inproc", &PyGroup::listen_inproc)
+        .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)
+        .def("connect", &PyGroup::connect, "peers"_a, "timeout"_a)
+        .def("run", &PyGroup::run, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
+        .def("exchange", &PyGroup::exchange, "send"_a, "inp"_a.none(), "recv"_a, "out"_a.none(), "timeout"_a)
+        .def("start", &PyGroup::start, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
+        .def("empty", &PyGroup::empty, "nbytes"_a)
+        .def("link_kind", &PyGroup::link_kind, "peer"_a)
+        .def("bytes_sent", &PyGroup::bytes_sent)
+        .def("confirm", &PyGroup::confirm, "grace"_a)
+        .def_prop_ro("broken", &PyGroup::broken)
+        .def("close", &PyGroup::close);
+}
+
+}  // namespace collectives

@@ -1,0 +1,375 @@
+#include "core/group.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/cpu.hpp"
+#include "shm/room.hpp"
+
+namespace collectives {
+
+namespace {
+
+constexpr std::size_t default_slot = 128 << 10;
+constexpr std::size_t default_staging = 256 << 10;
+constexpr std::size_t default_slice = 128 << 10;
+// As much as is staged at a time: a message's source that is copied as well is still in the caches then.
+constexpr std::size_t copied_with_cores = default_staging;
+constexpr int spins_with_cores = 2000;
+// Where cores are shared: about as long as those on another core need, each of them once.
+constexpr int spins_with_mates = 400;
+
+std::size_t multiple_of(std::size_t n, std::size_t unit) { return std::max(unit, round_up(n, unit)); }
+
+Geometry make_geometry(const Group::Options& options) {
+    Geometry geometry = geometry_for(options.identity.size, options.segment);
+    if (options.heap) geometry.heap_bytes = heap_reserve(geometry);
+    return geometry;
+}
+
+Executor::Settings make_settings(const Group::Options& options) {
+    constexpr std::size_t largest_unit = 16;
+    Executor::Settings settings;
+    settings.slice = options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice;
+    settings.copied = options.segment > 0 || options.crowded ? settings.slice : copied_with_cores;
+    settings.caches = {second_cache() / static_cast<std::size_t>(options.mates), options.cache};
+    settings.spins = !options.oversubscribed ? spins_with_cores : options.home >= 0 ? spins_with_mates : 0;
+    settings.crowded = options.crowded;
+    settings.home = options.home;
+    settings.shares_home = options.oversubscribed && options.home >= 0;
+    return settings;
+}
+
+}  // namespace
+
+Geometry geometry_for(int size, std::size_t segment) {
+    Geometry geometry;
+    geometry.size = static_cast<std::uint32_t>(size);
+    geometry.slot_bytes = segment > 0 ? multiple_of(segment, cache_line) : default_slot;
+    geometry.staging_bytes = segment > 0 ? geometry.slot_bytes : default_staging;
+    return geometry;
+}
+
+Group::Group(Options options)
+    : identity_(options.identity),
+      executor_(make_settings(options), sleeper_, closing_),
+      sent_(static_cast<std::size_t>(identity_.size), 0),
+      received_(static_cast<std::size_t>(identity_.size), 0),
+      links_(identity_, make_geometry(options), make_settings(options).slice, executor_, sleeper_, closing_) {
+}
+
+void Group::throw_if_unusable() {
+    if (closed_ || closing_) throw Error(ErrorKind::aborted, "this communicator is closed");
+    if (is_broken_.load(std::memory_order_acquire)) throw *broken_;
+}
+
+void Group::break_with(const Error& cause) {
+    if (broken_) return;
+    if (cause.kind() == ErrorKind::interrupted) {
+        broken_.emplace(ErrorKind::aborted,
+                        std::string("this communicator can't be used any more: ") + cause.what());
+    } else {
+        broken_.emplace(cause);
+    }
+    is_broken_.store(true, std::memory_order_release);
+    const bool lost = cause.kind() == ErrorKind::peer_lost && cause.ranks().size() == 1;
+    links_.shut_down(lost ? std::optional(cause.ranks().front()) : std::nullopt);
+}
+
+void Group::connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted) {
+    const std::lock_guard lock(running_);
+    throw_if_unusable();
+    try {
+        links_.open(peers, timeout, interrupted);
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::invalid) break_with(error);
+        throw;
+    }
+}
+
+Call Group::next_call(const Operation& operation) {
+    Call call = operation.call();
+    call.epoch = identity_.epoch;
+    if (!call.is_message()) {
+        call.sequence = operation.part() == Operation::Part::other ? sequence_ - 1 : sequence_++;
+        return call;
+    }
+    // Point to point: both ends count their messages, as those of the first rank that may send where several
+    // do.
+    const auto& step = operation.program().steps.at(0);
+    const auto peer = static_cast<std::size_t>(step.peers.at(0));
+    call.sequence = step.kind == StepKind::send ? sent_[peer]++ : received_[peer]++;
+    return call;
+}
+
+std::uint32_t Group::fingerprint(const Operation& operation, const Call& call) {
+    if (call.is_message()) return call.fingerprint();
+    // Two ranks that only send, in one call, do not see each other's: but in the next one that they do not
+    // make alone. All messages of one collective have the same.
+    if (operation.part() == Operation::Part::other) return call.fingerprint(before_);
+    before_ = history_;
+    history_ = call.fingerprint(before_);
+    return history_;
+}
+
+Request Group::request(const Operation& operation, std::byte* in, std::byte* out, double timeout) {
+    Request request;
+    request.operation = &operation;
+    request.call = next_call(operation);
+    request.fingerprint = fingerprint(operation, request.call);
+    request.in = in;
+    request.out = out;
+    request.links = links_.by_rank();
+    request.timeout = timeout;
+    return request;
+}
+
+void Group::open_links(const Operation& operation, double timeout, const Interrupted& interrupted) {
+    if (!operation.is_open()) return links_.open(operation.program().peers, timeout, interrupted);
+    links_.seek_any(operation.program().peers);
+}
+
+void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
+                       Held* held) {
+    throw_if_unusable();
+    const Operation* open = nullptr;  // one whose links may come while it waits
+    try {
+        for (const Item& item : items) {
+            const std::vector<int>& peers = item.operation->program().peers;
+            if (held != nullptr && !links_.are_there(peers)) held->let_go();
+            open_links(*item.operation, timeout, interrupted);
+            if (item.operation->is_open()) open = item.operation.get();
+        }
+        for (const Item& item : items) {
+            Request wanted = request(*item.operation, item.in, item.out, timeout);
+            wanted.interrupted = &interrupted;
+            wanted.held = held;
+            wanted.receipt = item.receipt;
+            executor_.add(wanted);
+        }
+        for (std::size_t i = 0; i < items.size(); ++i) {
+            while (!executor_.work()) {
+                if (open == nullptr) continue;
+                links_.seek_any(open->program().peers);
+                executor_.tell_of_links();
+            }
+            executor_.retire();
+        }
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::invalid) throw give_up(error);
+        executor_.clear();
+        throw;
+    } catch (const std::exception& error) {
+        // Peers may be in the middle of it.
+        give_up(Error(ErrorKind::aborted, std::string("an operation failed: ") + error.what()));
+        throw;
+    }
+}
+
+Error Group::give_up(const Error& cause) {
+    // Peers learn why before they can see that this rank has given up.
+    break_with(cause);
+    held_.clear();
+    if (executor_.give_up()) return cause;
+    return {cause.kind(),
+            std::string(cause.what()) +
+                "; ranks of this host may still write to arrays from Communicator.empty, since the kernel "
+                "refuses private copies of them (ulimit -d, vm.overcommit_memory): do not use these any more",
+            cause.ranks()};
+}
+
+void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,
+                double timeout, const Interrupted& interrupted, Held* held, Receipt* receipt) {
+    const Item item{operation, in, out, receipt};
+    run_all({&item, 1}, timeout, interrupted, held);
+}
+
+void Group::run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted, Held* held) {
+    if (!busy_.load(std::memory_order_acquire)) {
+        std::unique_lock lock(running_, std::try_to_lock);
+        if (!lock.owns_lock()) {
+            if (held != nullptr) held->let_go();
+            lock.lock();
+        }
+        run_locked(items, timeout, interrupted, held);
+        return;
+    }
+    if (held != nullptr) held->let_go();
+    std::vector<std::shared_ptr<Job>> jobs;
+    for (const Item& item : items) jobs.push_back(start(item.operation, item.in, item.out, timeout));
+    for (std::size_t i = 0; i < items.size(); ++i) {
+        wait(*jobs[i], std::numeric_limits<double>::infinity(), interrupted);
+        if (items[i].receipt != nullptr) *items[i].receipt = jobs[i]->receipt;
+    }
+}
+
+std::shared_ptr<Job> Group::start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
+                                  double timeout) {
+    auto job = std::make_shared<Job>();
+    job->operation = std::move(operation);
+    job->in = in;
+    job->out = out;
+    job->timeout = timeout;
+    const std::lock_guard lock(queue_);
+    if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
+    jobs_.push_back(job);
+    if (!progress_.joinable()) progress_ = std::thread([this] { serve(); });
+    if (busy_.exchange(true)) {
+        executor_.call_attention();
+    } else {
+        queued_.notify_one();
+    }
+    return job;
+}
+
+void Group::serve() {
+    std::unique_lock lock(queue_);
+    while (true) {
+        queued_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+        if (jobs_.empty()) return;
+        lock.unlock();
+        {
+            const std::lock_guard running(running_);
+            drive();
+        }
+        lock.lock();
+        busy_.store(!jobs_.empty(), std::memory_order_release);
+    }
+}
+
+void Group::drive() {
+    Jobs under_way;
+    while (true) {
+        take_jobs(under_way);
+        if (under_way.empty()) return;
+        try {
+            free_held();
+            if (!executor_.work()) continue;
+            retire();
+            finish(under_way, std::nullopt);
+        } catch (const Error& error) {
+            fail(under_way, error);
+        } catch (const std::exception& error) {
+            fail(under_way, Error(ErrorKind::aborted, error.what()));
+        }
+    }
+}
+
+void Group::fail(Jobs& under_way, const Error& error) {
+    if (error.kind() == ErrorKind::invalid) {
+        retire();
+        finish(under_way, error);
+        return;
+    }
+    finish(under_way, give_up(error));
+    while (!under_way.empty()) finish(under_way, broken());
+}
+
+void Group::take_jobs(Jobs& under_way) {
+    while (under_way.size() < most_at_a_time) {
+        {
+            const std::lock_guard lock(queue_);
+            if (jobs_.empty()) return;
+            under_way.push_back(jobs_.front());
+            jobs_.pop_front();
+        }
+        try {
+            // While others are under way the group can be used, and what ends them ends this one.
+            if (under_way.size() == 1) throw_if_unusable();
+            Job& job = *under_way.back();
+            Request wanted = request(*job.operation, job.in, job.out, job.timeout);
+            wanted.receipt = &job.receipt;
+            Run& run = executor_.add(wanted);
+            run.hold(true);
+            held_.push_back(&run);
+        } catch (const Error& error) {
+            finish(under_way, error);
+        }
+    }
+}
+
+void Group::free_held() {
+    std::erase_if(held_, [&](Run* run) {
+        const Operation& operation = *run->request().operation;
+        const std::vector<int>& peers = operation.program().peers;
+        try {
+            if (operation.is_open()) {
+                const bool all = links_.seek_any(peers);
+                run->hold(false);  // it goes on while others are missing
+                return all;
+            }
+            if (!links_.seek(peers)) return false;
+            run->hold(false);
+        } catch (...) {
+            run->fail(std::current_exception());
+        }
+        return true;
+    });
+}
+
+void Group::retire() {
+    std::erase(held_, &executor_.oldest());
+    executor_.retire();
+}
+
+void Group::finish(Jobs& under_way, std::optional<Error> error) {
+    const std::lock_guard lock(queue_);
+    under_way.front()->error = std::move(error);
+    under_way.front()->done = true;
+    under_way.pop_front();
+    finished_.notify_all();
+}
+
+bool Group::done(const Job& job) {
+    const std::lock_guard lock(queue_);
+    return job.done;
+}
+
+bool Group::wait(const Job& job, double timeout, const Interrupted& interrupted) {
+    const Deadline deadline(timeout);
+    std::unique_lock lock(queue_);
+    while (!job.done) {
+        if (deadline.passed()) return false;
+        finished_.wait_for(lock, deadline.left(look_for_signals));
+        if (!job.done && interrupted) {
+            lock.unlock();
+            const bool stop = interrupted();
+            lock.lock();
+            if (stop) throw Error(ErrorKind::interrupted, "waiting was interrupted; the operation goes on");
+        }
+    }
+    if (job.error) throw *job.error;
+    return true;
+}
+
+void Group::confirm(double grace) {
+    const std::unique_lock lock(running_, std::try_to_lock);
+    if (!lock.owns_lock() || closed_ || closing_ || is_broken_ || executor_.under_way() > 0) return;
+    try {
+        links_.compare_calls(grace);
+    } catch (const Error& error) {
+        throw give_up(error);
+    }
+}
+
+std::optional<Error> Group::broken() {
+    return is_broken_.load(std::memory_order_acquire) ? broken_ : std::nullopt;
+}
+
+void Group::close() {
+    if (closing_.exchange(true)) return;
+    sleeper_.ring();
+    {
+        const std::lock_guard lock(queue_);
+        stop_ = true;
+        queued_.notify_all();
+    }
+    if (progress_.joinable()) progress_.join();
+    const std::lock_guard lock(running_);
+    closed_ = true;
+    links_.close();
+    executor_.close();
+    sleeper_.close();
+}
+
+}  // namespace collectives

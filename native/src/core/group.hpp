@@ -1,0 +1,146 @@
+// The native side of one communicator: its operations, in their order, and its progress thread.
+//
+// Invariant: one thread at a time drives operations: the caller's while nothing is under way, else the
+// progress thread. They are complete in the order in which they were started. The first error of an operation
+// breaks the group: links are shut down so that peers notice, and every later operation throws that first
+// cause. No member here touches Python.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "core/links.hpp"
+#include "schedule/executor.hpp"
+#include "schedule/program.hpp"
+
+namespace collectives {
+
+// One operation for the progress thread.
+struct Job {
+    std::shared_ptr<const Operation> operation;
+    std::byte* in = nullptr;
+    std::byte* out = nullptr;
+    double timeout = 0;
+    Receipt receipt;    // of a message that was received
+    bool done = false;  // under the group's queue mutex
+    std::optional<Error> error;
+};
+
+// An operation with its memory.
+struct Item {
+    const std::shared_ptr<const Operation>& operation;
+    std::byte* in = nullptr;
+    std::byte* out = nullptr;
+    Receipt* receipt = nullptr;
+};
+
+// Of the arena of a rank in a group of that size, but for the heap. `segment` as in Group::Options.
+Geometry geometry_for(int size, std::size_t segment);
+
+class Group {
+  public:
+    struct Options {
+        Identity identity;
+        std::size_t segment = 0;  // bytes per slice; 0: the default
+        bool heap = true;         // whether the arena has one; not where a peer's address space is limited
+        std::size_t cache = 0;    // bytes of the last cache that this rank has; 0: unknown
+        int mates = 1;            // ranks on this rank's core, at most, itself among them
+        bool oversubscribed = false;
+        bool crowded = false;  // some ranks do, on some host; the same on all ranks
+        int home = -1;         // the core for this rank's threads where ranks leave none to others; -1: any
+    };
+
+    explicit Group(Options options);
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+    ~Group() { close(); }
+
+    // Listening, routes, and what there is of links.
+    Links& links() { return links_; }
+
+    void connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
+    void run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out, double timeout,
+             const Interrupted& interrupted, Held* held = nullptr, Receipt* receipt = nullptr);
+    // Several at once, which are complete when all are.
+    void run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted,
+                 Held* held = nullptr);
+    std::shared_ptr<Job> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
+                               double timeout);
+    bool done(const Job& job);
+    // False if it is not done after `timeout`. Throws the operation's error.
+    bool wait(const Job& job, double timeout, const Interrupted& interrupted);
+
+    // Throws, and breaks the group, if a rank that shares memory with this one has begun another collective
+    // under the number of one of this rank's: operations that wait for nobody do not find that. Waits up to
+    // `grace` seconds until all such ranks have begun as many. Does nothing while another thread is inside.
+    void confirm(double grace);
+
+    std::optional<Error> broken();
+    void close();
+
+  private:
+    void run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted, Held* held);
+    // Wait for the links that it needs.
+    void open_links(const Operation& operation, double timeout, const Interrupted& interrupted);
+    Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
+    Call next_call(const Operation& operation);
+    // Of that call, which is the next one, and of those before it.
+    std::uint32_t fingerprint(const Operation& operation, const Call& call);
+    void break_with(const Error& cause);
+    // All that is under way failed for that cause; what to throw.
+    Error give_up(const Error& cause);
+    void throw_if_unusable();
+
+    // --- the progress thread
+    using Jobs = std::deque<std::shared_ptr<Job>>;
+    void serve();
+    // Run jobs until there are none left.
+    void drive();
+    void take_jobs(Jobs& under_way);
+    // Let those go on whose links are there now.
+    void free_held();
+    // The oldest is over.
+    void retire();
+    // The oldest job failed; unless the fault was in the call itself, all others do.
+    void fail(Jobs& under_way, const Error& error);
+    // The oldest job is done.
+    void finish(Jobs& under_way, std::optional<Error> error);
+
+    Identity identity_;
+    std::atomic<bool> closing_{false};
+    Sleeper sleeper_;
+
+    // The one who runs an operation holds this.
+    std::mutex running_;
+    Executor executor_;
+    std::vector<Run*> held_;                      // under way, without all their links
+    std::uint64_t sequence_ = 0;                  // collectives so far
+    std::uint32_t history_ = 0;                   // the last one's fingerprint,
+    std::uint32_t before_ = 0;                    // and that of the one before
+    std::vector<std::uint64_t> sent_, received_;  // point-to-point messages, by peer
+    bool closed_ = false;
+    std::optional<Error> broken_;  // the first cause, for good; others may read it once the flag is set
+    std::atomic<bool> is_broken_{false};
+
+    std::mutex queue_;
+    std::condition_variable queued_;
+    std::condition_variable finished_;
+    Jobs jobs_;                      // not yet taken up
+    std::atomic<bool> busy_{false};  // there are some, or the progress thread has some in hand
+    bool stop_ = false;
+    std::thread progress_;
+
+    Links links_;  // last: the control thread calls the two above
+};
+
+}  // namespace collectives

@@ -1,0 +1,117 @@
+// The links of one communicator: where each peer can be reached, and what has come of it.
+//
+// Invariant: a peer is called when an operation first needs it, by one side only, so that two calls never
+// cross. One thread at a time opens links, the one that runs operations; which there are any thread may ask.
+// What the control thread finds out lies here until that one looks.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "core/control.hpp"
+#include "schedule/executor.hpp"
+#include "shm/link.hpp"
+
+namespace collectives {
+
+using Interrupted = std::function<bool()>;
+
+class Links {
+  public:
+    // `slice`: see TcpLink. `closing` ends every wait. The executor learns of all that comes; the sleeper is
+    // rung when a peer is gone.
+    Links(Identity identity, Geometry geometry, std::size_t slice, Executor& executor, Sleeper& sleeper,
+          const std::atomic<bool>& closing);
+    Links(const Links&) = delete;
+    Links& operator=(const Links&) = delete;
+
+    void listen(Scheme scheme, UniqueFd socket);
+    std::string listen_inproc();
+    void route(int peer, Scheme scheme, std::vector<std::string> addresses, std::string host);
+
+    // --- for the one who runs operations
+    // Call the peers that are not linked yet and make links of the connections that are there; whether all
+    // are.
+    bool seek(const std::vector<int>& peers);
+    // The same where any one of them will do: throws only if none can be reached.
+    bool seek_any(const std::vector<int>& peers);
+    bool are_there(const std::vector<int>& peers) const {
+        return owned_.size() == links_.size() || have_come(peers);
+    }
+    // Wait until all are there. `interrupted` is asked now and then.
+    void open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
+    std::span<Link* const> by_rank() const { return links_; }
+    // Throws if a rank that shares memory with this one has begun another collective under the same number.
+    // Waits up to `grace` seconds for those that have not begun as many.
+    void compare_calls(double grace) const;
+    // Let peers know that nothing more will come.
+    // `lost`: the rank whose loss is the reason, which peers are told.
+    void shut_down(std::optional<int> lost = std::nullopt);
+    // Let go of everything. Arrays from the heap keep the arena as long as they need it.
+    void close();
+
+    // --- from any thread
+    // Memory that peers on this host can read, or nullptr.
+    std::shared_ptr<Arena> arena() const;
+    const char* scheme(int peer) const;
+    std::uint64_t bytes_sent() const;
+
+  private:
+    struct Route {
+        Scheme scheme = Scheme::tcp;
+        std::vector<std::string> addresses;
+        std::string host;
+    };
+
+    Control& control();
+    void share(std::shared_ptr<Arena> arena);
+    bool have_come(const std::vector<int>& peers) const;
+    void dial(int peer);
+    // Make links of the connections that are there.
+    void take_up_news();
+    void take_up(Connected connected);
+    void add(int peer, std::unique_ptr<Link> link);
+    // The link over TCP once all its connections are there.
+    void add_connection(Connected connected);
+    Peer describe(int peer) const;
+
+    Identity identity_;
+    Geometry geometry_;
+    std::size_t slice_;
+    Executor& executor_;
+    Sleeper& sleeper_;
+    const std::atomic<bool>& closing_;
+    std::string port_;  // our inproc address
+    std::map<int, Route> routes_;
+    std::vector<bool> dialled_;
+    std::map<int, std::vector<UniqueFd>> connections_;  // of links over TCP that are not whole yet
+
+    WriteGrant grant_;  // to our memory, for peers in other processes
+
+    mutable std::mutex linking_;  // for the three below: only who runs operations changes them
+    std::shared_ptr<Arena> arena_;
+    std::vector<Link*> links_;                  // by rank
+    std::vector<std::unique_ptr<Link>> owned_;  // the one to this rank itself comes first
+
+    // What the control thread has found out.
+    std::mutex news_;
+    std::condition_variable news_came_;
+    bool unread_ = false;
+    std::vector<Connected> arrived_;
+    std::map<int, Error> failed_;
+    std::map<int, ShmLink*> watched_;
+    std::vector<bool> gone_;  // whose connection was lost before we had made a link of it
+
+    std::unique_ptr<Control> control_;  // last: its thread calls back
+};
+
+}  // namespace collectives

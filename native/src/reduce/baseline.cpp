@@ -1,0 +1,8 @@
+#include "reduce/isa.hpp"
+#include "reduce/table.hpp"
+
+namespace collectives {
+
+const Kernels kernels_baseline = {find_kernel, find_spread_kernel};
+
+}  // namespace collectives

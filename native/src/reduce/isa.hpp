@@ -1,0 +1,21 @@
+// The kernels of each instruction set, before one is chosen.
+//
+// Invariant: those beyond the baseline exist on x86-64 only and run only where `has(isa)`.
+#pragma once
+
+#include "reduce/reduce.hpp"
+
+namespace collectives {
+
+struct Kernels {
+    ReduceFn (*reduce)(DType dtype, Op op, Stores stores);
+    SpreadFn (*spread)(DType dtype, Op op);
+};
+
+extern const Kernels kernels_baseline;
+#if defined(__x86_64__)
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+#endif
+
+}  // namespace collectives

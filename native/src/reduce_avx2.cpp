@@ -1,8 +1,0 @@
-#include "reduce_isa.hpp"
-#include "reduce_table.hpp"
-
-namespace collectives {
-
-const Kernels kernels_avx2 = {find_kernel, find_spread_kernel};
-
-}  // namespace collectives

@@ -1,0 +1,123 @@
+// The executor: drives the operations of one rank, over any mix of links, on the thread that calls it.
+//
+// Invariant: operations are complete in the order in which they were added. When none of them can move, the
+// executor spins, yields and sleeps, and every wait ends at the oldest one's deadline, at a signal, or when a
+// peer that the oldest one waits for is gone. An error of another one is thrown when it has become the
+// oldest.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/wait.hpp"
+#include "core/sleeper.hpp"
+#include "schedule/run.hpp"
+
+namespace collectives {
+
+class Executor {
+  public:
+    struct Settings {
+        std::size_t slice = 0;  // see Workshop, as the next
+        std::size_t copied = 0;
+        Caches caches;             // each rank's share
+        int spins = 0;             // looks before the first yield, where nobody waited for needs the core
+        bool crowded = false;      // ranks outnumber cores; the same on all ranks
+        int home = -1;             // the core to be on; -1 for any
+        bool shares_home = false;  // others are at home there, too
+    };
+
+    Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing);
+
+    // Sends to several peers that share memory with us are staged in `arena`.
+    void share(std::shared_ptr<Arena> arena);
+
+    // All ranks of the group share memory, as `processes` or, some of them, as threads.
+    void work_together(bool processes) {
+        workshop_.together = true;
+        workshop_.pooling = processes;
+    }
+
+    // Some ranks are threads of this process, and read its memory where it lies.
+    void use_threads() { threads_ = true; }
+
+    // One of the links leaves the machine.
+    void use_network() { backoff_.expect_network(); }
+
+    // Take up an operation, to be complete after those under way. The run is there until it is retired.
+    Run& add(const Request& request);
+    // Work until the oldest operation is complete: true; or until somebody calls for attention: false. Throws
+    // if the oldest operation has to end.
+    bool work();
+    // Forget the oldest operation, which is complete or can't be run.
+    void retire();
+    const Run& oldest() const { return *runs_.front(); }
+    std::size_t under_way() const { return runs_.size(); }
+    // Forget all that is under way: it failed.
+    void clear();
+    // The same where the group is broken; false where peers may still write to memory of the arena that is
+    // the caller's, see Run::reclaim.
+    bool give_up();
+
+    // Links have come that some of those under way can use.
+    void tell_of_links() {
+        for (const auto& run : runs_) run->hold(run->held());
+    }
+
+    // From any thread: make `work` return soon, also from its sleep.
+    void call_attention();
+
+    // Let go of the arena; nothing can be run any more.
+    void close();
+
+  private:
+    bool pass();
+    void wait();
+    // Whether a rank that is waited for needs the core that this one is on.
+    bool keeps_from_running();
+    // Let others have what the caller holds, unless what is waited for may come at once.
+    void let_go_unless_soon();
+    // The last yield took long: if others than ranks of this group had the core, when it was needed, act on
+    // it.
+    void look_into_lost_slice();
+    // Whether `predicate` holds for the arena of a rank that is waited for.
+    template <typename Predicate>
+    bool any_awaited(Predicate predicate);
+    // Whether ranks that wait want to know where this one is.
+    bool tells_where() const { return settings_.shares_home && workshop_.arena; }
+    void sleep();
+    void disarm();
+    // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.
+    void check();
+    [[noreturn]] void throw_timeout(std::vector<int> peers) const;
+    // Peers without whose doing the oldest operation does not move, ascending.
+    std::vector<int> waiting_for();
+
+    Settings settings_;
+    Sleeper& sleeper_;
+    const std::atomic<bool>& closing_;
+    std::atomic<bool> attention_{false};
+    Workshop workshop_;
+    Backoff backoff_;
+    bool armed_ = false;
+    bool threads_ = false;
+    // Whether those that are waited for need our core; unknown again whenever something has changed.
+    std::optional<bool> needed_;
+    unsigned looks_ = 0;
+
+    std::vector<std::unique_ptr<Run>> runs_;  // under way, oldest first
+    std::vector<std::unique_ptr<Run>> idle_;  // kept: links refer to the last operation's context
+
+    bool timed_ = false;  // the oldest one's clock runs, and the three below are set
+    Clock::time_point began_{};
+    Deadline deadline_;
+    Clock::time_point asked_{};
+
+    // Kept to save allocations.
+    std::vector<Run::Awaited> awaited_;
+    std::vector<pollfd> polled_;
+};
+
+}  // namespace collectives

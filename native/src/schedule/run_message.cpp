@@ -1,0 +1,70 @@
+// Receiving a message from one rank: who sends it, if several may, and how long it is says the message.
+#include <algorithm>
+
+#include "schedule/run.hpp"
+
+namespace collectives {
+
+namespace {
+
+// Fetched together with what says that a message comes.
+constexpr std::uint64_t most_eager = 4 << 10;
+
+std::string text_of(std::uint64_t bytes, std::uint64_t room) {
+    return ", with " + std::to_string(bytes) + " bytes for an array of " + std::to_string(room);
+}
+
+}  // namespace
+
+bool Run::meet_message(const Task& task) {
+    const auto eager = static_cast<std::size_t>(std::min(task.length, most_eager));
+    const int own = operation().program().rank;
+    const Link* elsewhere = nullptr;  // one whose peer is inside a collective
+    std::optional<Announcement> there;
+    bool all_elsewhere = true;
+    for (const int peer : task.peers) {
+        Link* const from = request_.links[static_cast<std::size_t>(peer)];
+        std::optional<Announcement> next = from == nullptr ? std::nullopt : from->announced(context_, eager);
+        if (!next || !next->point_to_point) {
+            // It is ahead, or wrong: what it sends to us here can only come after that.
+            all_elsewhere = all_elsewhere && (next || peer == own);
+            if (next) {
+                elsewhere = from;
+                there = next;
+            }
+            continue;
+        }
+        if (next->call.dtype != request_.call.dtype) from->throw_unwanted(request_.call, *next, "");
+        if (next->length > task.length) {
+            from->throw_unwanted(request_.call, *next, text_of(next->length, task.length));
+        }
+        sender_ = peer;
+        message_length_ = next->length;
+        request_.call = next->call;
+        request_.fingerprint = request_.call.fingerprint();
+        set_contexts();
+        if (request_.receipt != nullptr) *request_.receipt = {peer, next->length / operation().unit()};
+        from->expect(context_, next->length);
+        return true;
+    }
+    // In the background this rank may still send to itself.
+    const bool to_itself = task.peers.size() > 1 && request_.interrupted == nullptr;
+    if (elsewhere != nullptr && all_elsewhere && !to_itself) {
+        elsewhere->throw_unwanted(request_.call, *there, "");
+    }
+    return false;
+}
+
+bool Run::recv_message(const Task& task, State& state) {
+    state.started = true;
+    const bool met = sender_ < 0;
+    if (met && !meet_message(task)) return false;
+    Link& from = link(sender_);
+    const std::size_t n = from.read(at(task.dst) + state.done,
+                                    static_cast<std::size_t>(message_length_ - state.done), stores(task));
+    state.done += n;
+    state.complete = state.done == message_length_ && from.received();
+    return met || n > 0 || state.complete;
+}
+
+}  // namespace collectives

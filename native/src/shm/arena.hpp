@@ -1,0 +1,306 @@
+// One rank's shared memory: a control area that its peers write acknowledgements into, staging space that
+// they read from, and a heap for arrays they may read directly.
+//
+// Invariant: the memory belongs to a memfd (or, between threads of one process, to an anonymous mapping), so
+// it has no name and ends with the last process that maps it. The file is as large as the machine's memory,
+// but only pages that were touched exist. Everything at fixed places is described here and nowhere else.
+//
+// Layout of a rank's arena in a group of `size` ranks:
+//
+//     Header                     one page: identity, doorbell, current operation
+//     Outlet[size]               per receiving peer: lines, acknowledgements, staging, places
+//     cast slots                 staging that several peers read at once
+//     Board                      rank 0's only: who has taken what of the reductions that are done together
+//     results                    slices of these reductions that this rank has done
+//     PoolBoard                  who has added to the accumulators and got what they held
+//     accumulators               what all ranks add to, see Pool; of two ranks only
+//     copies                     of what they held, for ranks of one core; of two ranks only
+//     FlatBoard                  what ranks say in small operations, see Flat
+//     places                     what they say there that does not fit into a line, and what two cores do
+//     heap                       arrays from Communicator.empty(); pages that are withdrawn from peers, see
+//                                `withdraw`, are no longer in the file
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/cpu.hpp"
+#include "base/unique_fd.hpp"
+#include "base/wait.hpp"
+#include "link/frame.hpp"
+#include "shm/joint.hpp"
+#include "shm/presence.hpp"
+#include "shm/remote.hpp"
+#include "shm/staging.hpp"
+
+namespace collectives {
+
+inline constexpr std::size_t page_size = 4096;
+constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
+
+// What a sender tells a receiver about one slice of a message.
+//
+// A message of up to `inline_bytes` travels in the line itself. `tag` carries the number of the line on its
+// link in the upper half and a fingerprint of the operation in the lower; it is stored last.
+struct alignas(cache_line) Line {
+    static constexpr std::size_t inline_bytes = 56;
+
+    std::atomic<std::uint64_t> tag;
+    union {
+        std::array<std::byte, inline_bytes> data;
+        struct {
+            std::uint64_t offset;  // within the sender's arena, or an address of this process
+            std::uint64_t length;
+            Staged staged;
+            std::uint32_t place;  // 1 + that of the link's places in which it lies; 0: none
+        } slice;
+    };
+};
+static_assert(sizeof(Line) == cache_line);
+
+inline constexpr std::size_t lines_per_link = 64;
+inline constexpr std::size_t slots_per_link = 16;
+inline constexpr std::size_t places_per_link = 4;  // on each side, see ShmLink
+inline constexpr std::size_t cast_slots = 3;
+inline constexpr std::size_t most_slices = 64;
+inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
+inline constexpr std::size_t accumulators = 4;
+// Of ranks with cores of their own, in the same memory: the longest piece, and how many of these.
+inline constexpr std::size_t short_accumulator = 32 << 10;
+inline constexpr std::size_t most_accumulators = 16;
+
+// Where a message from a peer is wanted, see Relay.
+struct alignas(cache_line) Post {
+    std::atomic<std::uint64_t> tag;  // which message; 0: none. Stored last, and first withdrawn
+    std::uint64_t offset;            // within the receiver's arena
+    std::uint64_t length;
+    std::uint64_t replaces;  // of the messages to the peer, the one that is sent from there, see Program
+};
+
+// One rank's side of its link to a peer.
+struct Outlet {
+    std::array<Line, lines_per_link> lines;
+    alignas(cache_line) std::atomic<std::uint64_t> acknowledged;  // lines the peer has finished with
+    // The last line that told of memory which the peer could not read, and how much of the message it had.
+    std::atomic<std::uint64_t> refused;
+    std::atomic<std::uint64_t> refused_from;
+    // A line that is read out of this side's process; opened by the peer, who reads it.
+    alignas(cache_line) JointCopy::Shared joint;
+    Post post;
+    std::atomic<Reads> reads_memory;  // how this side reads the peer's process
+    std::atomic<std::uint32_t>
+        abandoned;  // this side failed; memory that it has announced may be in other use
+    alignas(page_size) std::byte staging[];  // slots_per_link * staging_bytes, and as much for each place
+};
+
+// The words of a Call. `version` is odd while they change.
+struct ToldCall {
+    std::atomic<std::uint32_t> version;
+    std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> words;
+};
+inline constexpr std::size_t calls_told = 32;
+
+// Two ranks that called different things under one number, as found by one that may be neither.
+struct Disagreement {
+    std::array<std::int32_t, 2> ranks;
+    std::array<Call, 2> calls;
+};
+
+struct Header {
+    std::uint64_t magic;
+    std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
+    std::uint64_t address;                // of this header in its owner's process
+    Reads reads;                          // how the owner reads other processes, where it may
+    alignas(cache_line) std::atomic<std::uint32_t> doorbell;
+    std::atomic<std::uint32_t> sleeping;  // Sleep
+    std::atomic<std::uint32_t> closed;    // the owner has left in good order,
+    std::atomic<std::uint32_t> lost;      // and if for the loss of a rank, that rank + 1; stored before
+    Presence presence;
+    // What it costs the owner to read what others have staged.
+    alignas(cache_line) ReadCosts read_costs;
+    // What the owner is running; read only to find and explain a mismatch. The last collectives by their
+    // sequence, and, at the end, the last message to or from one rank.
+    alignas(cache_line) std::atomic<std::uint32_t> latest;
+    // 1 + the rank that has told the owner of a disagreement, which lies in that rank's header. Whoever finds
+    // one writes here, since the owner may have returned from its call and waits for nobody. In the line that
+    // the owner writes at each call, so that looking costs nothing.
+    std::atomic<std::uint32_t> accuser;
+    alignas(cache_line) std::array<ToldCall, calls_told + 1> calls;
+    // What the owner has found out, or was told, before it gave up; the flag is stored last.
+    alignas(cache_line) std::atomic<std::uint32_t> disagrees;
+    Disagreement disagreement;
+    // Odd while the owner may read memory that peers have announced; only between threads of one process.
+    alignas(cache_line) std::atomic<std::uint64_t> passes;
+};
+
+static_assert(sizeof(Header) <= page_size);
+
+// See Together.
+struct Board {
+    std::array<std::array<std::atomic<std::uint64_t>, most_slices>, pieces_kept> slices;
+    std::atomic<std::uint32_t> got[];  // by rank: the last piece of which it has the whole result
+};
+
+// See Pool.
+struct PoolBoard {
+    struct alignas(cache_line) Word {
+        std::atomic<std::uint64_t> last;
+    };
+    std::array<Word, most_accumulators> words;
+    std::uint32_t kept;                // as many short ones stay in its owner's caches
+    std::atomic<std::uint64_t> got[];  // by rank: the last piece that it has copied out
+};
+
+// See Flat. Neighbours' lines lie two cache lines apart, since cores fetch them in pairs.
+struct alignas(2 * cache_line) FlatLine {
+    static constexpr std::size_t inline_bytes = 112;
+
+    std::atomic<std::uint64_t> tag;    // number and fingerprint of the operation; stored last
+    std::atomic<std::uint64_t> taken;  // in which its owner has taken what lay elsewhere, or may be followed
+    std::array<std::byte, inline_bytes> data;
+};
+static_assert(sizeof(FlatLine) == 2 * cache_line);
+
+inline constexpr std::size_t flat_slots = 8;
+inline constexpr std::uint64_t on_board = 4 << 10;  // bytes beside each line
+inline constexpr std::size_t large_slots = 2;       // for what is longer: as many may be there at once
+
+// What each operation has on a board: a line for each rank, and for each core that ranks share, of which
+// there are no more, one for the sum of what they say and one whose tag counts who has come.
+inline constexpr std::size_t flat_lines_per_rank = 3;
+
+struct FlatBoard {
+    std::atomic<std::uint32_t> sleepers;  // ranks that sleep until something is said
+    std::array<FlatLine, 2> given;        // of two cores, in turn: what one of them says to the other
+    FlatLine lines[];                     // [flat_slots][flat_lines_per_rank][size]
+};
+
+enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };
+
+struct Geometry {
+    std::uint32_t size = 0;      // ranks in the group
+    std::size_t slot_bytes = 0;  // a piece: of what ranks work on together, or stage where they share cores
+    std::size_t staging_bytes = 0;  // a cast slot or an accumulator; the longest piece
+    std::size_t heap_bytes = 0;
+
+    std::size_t link_staging() const { return slots_per_link * staging_bytes; }
+    std::size_t places_offset() const { return round_up(link_staging(), page_size); }
+    std::size_t outlet_stride() const;
+    std::size_t cast_offset() const { return page_size + size * outlet_stride(); }
+    std::size_t board_offset() const;
+    std::size_t results_offset() const;
+    std::size_t pool_offset() const;
+    std::size_t accumulators_offset() const;
+    std::size_t flat_offset() const;
+    std::size_t flat_data_offset() const;
+    std::size_t flat_large_offset() const;
+    // An even number of places that are used in turn, of which few enough ranks write more than their caches
+    // hold, until they write to the same one again.
+    std::size_t large_places() const;
+    std::size_t flat_given_offset() const;
+    // The most that one core gives another one there.
+    std::size_t given_bytes() const;
+    std::size_t heap_offset() const;
+    std::size_t total() const { return heap_offset() + heap_bytes; }
+};
+
+class Arena {
+  public:
+    // A new arena in a memfd, to be shared by passing `fd()`.
+    static std::shared_ptr<Arena> create_shared(const Geometry& geometry);
+    // A new arena for threads of this process.
+    static std::shared_ptr<Arena> create_private(const Geometry& geometry);
+    // A peer's arena, with the peer's eventfd. Error(transport_unavailable) if the file is not the one meant.
+    static std::shared_ptr<Arena> map(int fd, const Geometry& geometry,
+                                      const std::array<std::uint64_t, 2>& cookie, UniqueFd wake);
+
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+    ~Arena();
+
+    Header& header() const { return *reinterpret_cast<Header*>(base_); }
+    Outlet& outlet(int peer);
+    // Room for `link_staging` bytes.
+    std::byte* staging(int peer) { return outlet(peer).staging; }
+    // Room for `staging_bytes`.
+    std::byte* place(int peer, std::size_t index) {
+        return staging(peer) + geometry_.places_offset() + index * geometry_.staging_bytes;
+    }
+    std::byte* cast_slot(std::size_t index);
+    Board& board() { return *reinterpret_cast<Board*>(base_ + geometry_.board_offset()); }
+    std::byte* results(std::size_t index) {
+        return base_ + geometry_.results_offset() + index * geometry_.slot_bytes;
+    }
+    PoolBoard& pool_board() { return *reinterpret_cast<PoolBoard*>(base_ + geometry_.pool_offset()); }
+    // Room for `accumulators` times `staging_bytes` each.
+    std::byte* pool_memory() { return base_ + geometry_.accumulators_offset(); }
+    std::byte* pool_copies() { return pool_memory() + accumulators * geometry_.staging_bytes; }
+    FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
+    // Room for `on_board` bytes beside each line.
+    std::byte* flat_data() { return base_ + geometry_.flat_data_offset(); }
+    // Room for `given_bytes` of each of two cores.
+    std::byte* flat_given() { return base_ + geometry_.flat_given_offset(); }
+    // Room for `slot_bytes` of each rank, [large_places][size].
+    std::byte* flat_large() { return base_ + geometry_.flat_large_offset(); }
+    // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.
+    std::byte* at(std::uint64_t offset) {
+        return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(base_) + offset);
+    }
+    int fd() const { return fd_.get(); }
+    // The owner's eventfd: what peers write to where the owner sleeps on sockets as well.
+    int wake_fd() const { return wake_.get(); }
+    const Geometry& geometry() const { return geometry_; }
+
+    // What the owner has begun.
+    void tell_call(const Call& call);
+    // Where the owner is and what it does.
+    Presence& presence() { return header().presence; }
+    const Presence& presence() const { return header().presence; }
+    // What it has begun last, and as its collective of that number, if it has and remembers. Another rank may
+    // see it change.
+    Call current_call() const;
+    std::optional<Call> collective_call(std::uint64_t sequence) const;
+    // The one of the highest number.
+    std::optional<Call> last_collective() const;
+
+    // The first one that its owner has found out, if it has.
+    void tell_disagreement(const Disagreement& found);
+    std::optional<Disagreement> disagreement() const;
+
+    // Whether [data, data + n) lies in the heap, and where.
+    bool in_heap(const std::byte* data, std::size_t n) const;
+    std::uint64_t offset_of(const std::byte* data) const {
+        return reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(base_);
+    }
+
+    // Memory from the heap, 64-byte aligned, zeroed where the kernel has not given it out before; nullptr
+    // when there is none left. Thread-safe.
+    std::byte* allocate(std::size_t n);
+    // Give it back, to the kernel as far as it covers whole pages.
+    void release(std::byte* data, std::size_t n);
+    // Peers that still write to the n bytes of the heap at `data` reach nobody: their pages are this
+    // process's alone from now on. Contents and address stay. False where the kernel refuses. Thread-safe.
+    bool withdraw(std::byte* data, std::size_t n);
+
+  private:
+    Arena(std::byte* base, const Geometry& geometry, UniqueFd fd, UniqueFd wake);
+    void punch(std::size_t offset, std::size_t n);
+    bool is_withdrawn(std::size_t offset, std::size_t n) const;
+    std::optional<Call> told_call(std::size_t index) const;
+
+    std::byte* base_;
+    Geometry geometry_;
+    UniqueFd fd_;
+    UniqueFd wake_;
+    std::mutex mutex_;
+    std::map<std::size_t, std::size_t> free_;       // offset -> bytes, neighbours merged
+    std::map<std::size_t, std::size_t> withdrawn_;  // begin -> end, page by page; none overlap
+};
+
+}  // namespace collectives

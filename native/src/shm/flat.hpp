@@ -1,0 +1,154 @@
+// Small operations in which every rank says something once, or one rank does: all of it lies on one board, in
+// one rank's arena, where those read it whom it concerns.
+//
+// A rank that has little time on a core, and finds its caches cold, touches a page or two instead of several
+// of each peer.
+//
+// Reading what another core has written takes it out of that core's caches. So two ranks change places each
+// time, for what does not fit into a line: each writes where it has read. Several ranks all hold what they
+// have read, and writing there takes it from each: they use more places in turn than their caches hold.
+//
+// Ranks that share cores and all add up what all say may do so core by core: the last one to come on a core
+// adds up what its ranks say, and all ranks read these sums. What another core has written they read once a
+// core, then, not once for each rank there. Of two cores each gives the other one its sum in a place of its
+// own, and these change hands, too.
+//
+// Invariant: operations on a board have numbers, the same on every rank, and are done in their order. What is
+// said in one stays until all have done it: whoever has a line in an operation has done all before it, so the
+// one `flat_slots` later (`large_slots` where it is large) may overwrite it once all ranks have a line in the
+// one after it. A rank that says nothing stores its line when it has taken what it wants. Nothing that is
+// said on one board lies in memory of another, whose operations may be ahead.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "shm/arena.hpp"
+#include "shm/staging.hpp"
+
+namespace collectives {
+
+class Flat {
+  public:
+    Flat(std::size_t rank, std::size_t size) : rank_(rank), size_(size) {}
+    // Where it is, once its owner's memory is there; and the memory of one of those who read what is said.
+    void open(std::shared_ptr<Arena> arena, std::shared_ptr<Arena> reader);
+    bool is_open() const { return arena_ != nullptr; }
+
+    // The next operation's number. From 1 on.
+    std::uint64_t next() { return ++count_; }
+
+    // Whether this rank may say n bytes in that operation; if not, `late` holds those that must go on first.
+    bool may_say(std::uint64_t number, std::size_t n, std::vector<int>* late = nullptr);
+    void say(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
+    // The same where it may lie in the heap of its owner's arena: at `offset` if that is not 0.
+    void say_where(std::uint64_t number, std::uint32_t fingerprint, std::uint64_t offset,
+                   const std::byte* data, std::size_t n);
+    // Whether that rank has; its line's fingerprint then.
+    bool has_said(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const {
+        return has_said(number, line(number, rank), fingerprint);
+    }
+    static bool has_said(std::uint64_t number, const FlatLine& line, std::uint32_t& fingerprint) {
+        const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
+        fingerprint = static_cast<std::uint32_t>(tag);
+        return tag >> 32 == (number & 0xffffffff);
+    }
+    // All ranks' lines in that operation.
+    const FlatLine* lines(std::uint64_t number) const { return &line(number, 0); }
+    // What it has said, n bytes.
+    const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const {
+        return place(number, rank, n);
+    }
+    // How these came to the board.
+    Staged staged(std::uint64_t number, std::size_t rank, std::size_t n) const;
+    // Where what it has said so lies, or 0.
+    std::uint64_t where(std::uint64_t number, std::size_t rank) const;
+    // This rank has taken what lies there, or is through with it before all others; and whether another one
+    // has.
+    void take(std::uint64_t number);
+    bool has_taken(std::uint64_t number, std::size_t rank) const;
+    // All ranks have.
+    void all_said(std::uint64_t number) { done_by_all_ = number - 1; }
+
+    // --- core by core
+    // Once, before what follows, with the memory of each rank, which says what core it shares. Where one of
+    // them does not know, the two halves of the ranks count as such.
+    void share_cores(std::span<const std::shared_ptr<Arena>> arenas);
+    std::size_t cores() const { return cores_; }
+    std::size_t core_of(std::size_t rank) const { return core_of_[rank]; }
+    // The ranks of this one's core, itself too, ascending.
+    std::span<const std::size_t> mates() const { return mates_; }
+
+    enum class Arrival : std::uint8_t {
+        early,      // what this rank says is there for the last of its mates
+        last,       // it is to add up what they have said, and say that
+        unexpected  // some of them are in another operation
+    };
+    Arrival arrive(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
+    // Where the last one adds up n bytes; then it says that.
+    std::byte* place_of_sum(std::uint64_t number, std::size_t n) const {
+        return place_of_sum(number, core_of_[rank_], rank_, n);
+    }
+    void say_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n);
+    // Whether that core's is there; its fingerprint then.
+    bool has_sum(std::uint64_t number, std::size_t core, std::uint32_t& fingerprint) const {
+        return has_said(number, line_of_sum(number, core), fingerprint);
+    }
+    // Once it is there, who has added it up, and the sum, n bytes.
+    std::size_t adder(std::uint64_t number, std::size_t core) const {
+        return static_cast<std::size_t>(line_of_sum(number, core).taken.load(std::memory_order_relaxed));
+    }
+    const std::byte* sum(std::uint64_t number, std::size_t core, std::size_t n) const {
+        return is_given(core) ? given(core, n) : place_of_sum(number, core, adder(number, core), n);
+    }
+
+    std::atomic<std::uint32_t>& sleepers() const { return board_->sleepers; }
+
+  private:
+    bool has_reached(std::uint64_t number, std::size_t rank) const;
+    FlatLine& line(std::uint64_t number, std::size_t rank, std::size_t kind = 0) const {
+        return board_->lines[(number % flat_slots * flat_lines_per_rank + kind) * size_ + rank];
+    }
+    FlatLine& sum_line(std::uint64_t number, std::size_t core) const { return line(number, core, 1); }
+    FlatLine& arrivals(std::uint64_t number, std::size_t core) const { return line(number, core, 2); }
+    std::byte* place_of_sum(std::uint64_t number, std::size_t core, std::size_t adder, std::size_t n) const {
+        return n <= FlatLine::inline_bytes ? sum_line(number, core).data.data()
+                                           : place_beside(number, adder, n);
+    }
+    // Whether this rank reads that core's sum where it is given.
+    bool is_given(std::size_t core) const { return cores_ == 2 && core != core_of_[rank_]; }
+    std::size_t index_of_given(std::size_t core) const { return (core + turn_) % 2; }
+    FlatLine& given_line(std::size_t core) const { return board_->given[index_of_given(core)]; }
+    std::byte* given(std::size_t core, std::size_t n) const {
+        return n <= FlatLine::inline_bytes
+                   ? given_line(core).data.data()
+                   : arena_->flat_given() + index_of_given(core) * arena_->geometry().given_bytes();
+    }
+    const FlatLine& line_of_sum(std::uint64_t number, std::size_t core) const {
+        return is_given(core) ? given_line(core) : sum_line(number, core);
+    }
+    void put(std::uint64_t number, const std::byte* data, std::size_t n);
+    void tell_staged(std::uint64_t number, Staged staged);
+    // Where n bytes are said: in the line, beside it, or where there is room for more.
+    std::byte* place(std::uint64_t number, std::size_t rank, std::size_t n) const {
+        return n <= FlatLine::inline_bytes ? line(number, rank).data.data() : place_beside(number, rank, n);
+    }
+    std::byte* place_beside(std::uint64_t number, std::size_t rank, std::size_t n) const;
+
+    std::size_t rank_;
+    std::size_t size_;
+    std::shared_ptr<Arena> arena_;
+    std::shared_ptr<Arena> reader_;
+    FlatBoard* board_ = nullptr;
+    StagingCopy stage_;  // of what is large
+    std::uint64_t count_ = 0;
+    std::uint64_t done_by_all_ = 0;  // as far as is known
+    std::uint64_t turn_ = 0;         // of operations core by core, so many
+    std::size_t cores_ = 0;
+    std::vector<std::size_t> core_of_;  // by rank
+    std::vector<std::size_t> mates_;
+};
+
+}  // namespace collectives

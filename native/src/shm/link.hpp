@@ -1,0 +1,224 @@
+// Links between ranks that share memory: processes of one host, or threads of one process.
+//
+// Invariant: each rank writes its own outlets' lines and slots and reads its peers'; all that it changes in
+// a peer's arena is the count of lines it has finished with, the peer's doorbell, and places that have become
+// its own. A line's tag is stored last and read first. Offsets from another process are checked against its
+// arena before use.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "link/link.hpp"
+#include "shm/arena.hpp"
+#include "shm/places.hpp"
+#include "shm/remote.hpp"
+#include "shm/staging.hpp"
+#include "shm/write_grant.hpp"
+
+namespace collectives {
+
+class ShmLink final : public Link {
+  public:
+    // `same_process`: the peer is a thread, so any of our memory can be read where it lies. `pid`: its
+    // process. `grant`: by which the peer may write to ours; null: it may not.
+    ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs, bool same_process,
+            pid_t pid = 0, WriteGrant* grant = nullptr);
+
+    void begin(const Context& context, std::uint64_t length) override;
+    std::size_t write(const std::byte* data, std::size_t n) override { return write(data, n, Second{}); }
+    // What it stages it copies to a second place as well.
+    std::size_t write(const std::byte* data, std::size_t n, Second second);
+    std::uint64_t released() override;
+    bool finished() override;
+
+    std::optional<Announcement> announced(const Context& context, std::size_t eager) override;
+    void expect(const Context& context, std::uint64_t length) override;
+    std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
+    std::span<const std::byte> peek(std::size_t unit) override;
+    void consume(std::size_t n) override;
+    bool ready(std::size_t unit) override;
+    bool received() override;
+
+    ShmLink* shared_memory() override { return this; }
+    void prefetch() const override { __builtin_prefetch(&in_.lines[line_in_ % lines_per_link]); }
+
+    const char* lost() override;
+    void shut_down(std::optional<int> lost) override;
+    const char* scheme() const override { return same_process_ ? "inproc" : "shm"; }
+
+    // Called by the control thread when the peer's socket breaks.
+    void mark_lost() { lost_.store(true, std::memory_order_release); }
+    // Wake those peers of `links` that sleep for what has been stored before.
+    static void wake_peers(std::span<ShmLink* const> links);
+
+    const std::shared_ptr<Arena>& arena_of_peer() const { return theirs_; }
+    // Throws if this rank and the peer have begun different collectives under one number, up to this one's.
+    void compare(const Call& mine) const;
+    // Whether the peer has begun the collective of that number, or a later one.
+    bool has_begun(std::uint64_t sequence) const {
+        const std::optional<Call> last = theirs_->last_collective();
+        return last && last->sequence >= sequence;
+    }
+    // Throws if the peer knows of ranks that called different things.
+    void throw_disagreement(const Call& during) const override;
+    [[noreturn]] void throw_other_call(const Call& mine) const;
+    // What the peer sends lies in other pieces than all ranks agreed upon.
+    [[noreturn]] void throw_other_pieces() const;
+
+    // The operation failed: what the peer has not yet read where it lies, it must not take for the message.
+    // `shown`: it may read something that no message has told it of. A peer in this process has ended its
+    // reading when this returns: the memory may be gone then.
+    void abandon(bool shown);
+    // Throws if the peer has, and what was read may be anything.
+    void ensure_valid(const Call& call);
+    // Throws if the peer is a thread that has: what is to be read may not be there. Within a pass.
+    void ensure_there(const Call& call) {
+        if (same_process_) ensure_valid(call);
+    }
+
+    // --- messages that go straight to their place
+    // Say where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`, once the
+    // peer has read what is sent from there, see Program::Reception. False where the peer cannot write there,
+    // or something else is posted.
+    bool post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces);
+    void withdraw();
+    // The same where the peer may be writing there, and goes on: nobody gets what it writes. False where the
+    // kernel does not let us see to that.
+    bool reclaim();
+    // Where the peer wants that message; nullptr if it has not said so, or if something else than what was
+    // `read` is sent from there.
+    std::byte* posted(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const;
+    // The next n bytes of the message lie where the peer wants them. How many of them are announced; wakes
+    // nobody.
+    std::size_t announce_posted(std::size_t n);
+
+    // --- for casts, to several peers at once
+    // As `write`, except that a sleeping peer is not woken: call `wake_peers`. So the peers' cache lines are
+    // fetched all at once.
+    std::size_t put(const std::byte* data, std::size_t n, Second second = {});
+    // Whether a message like this one goes by staging slots at all.
+    bool stages(const std::byte* data, std::size_t n);
+    // Whether it goes by places that change hands.
+    bool changes_places() const { return changes_places_; }
+    bool has_line();
+    bool has_finished(std::uint64_t line);
+    // Announce n bytes at `offset` of our arena as the next bytes of the message; the line's number. They
+    // count as released unless they are noted in `direct_`. Wakes nobody.
+    std::uint64_t announce(std::uint64_t offset, std::size_t n, Staged staged = Staged::unsaid,
+                           std::uint32_t place = 0);
+    std::uint64_t written() const { return written_; }
+
+  private:
+    // Below this, copying is cheaper than waiting until the peer has read the original.
+    static constexpr std::size_t direct_from_shm = 2 << 10;
+    // The offset that stands for: where it was wanted.
+    static constexpr std::uint64_t where_posted = ~std::uint64_t{0};
+    // With this bit an offset is an address in the sender's process.
+    static constexpr std::uint64_t is_address = std::uint64_t{1} << 63;
+
+    std::optional<int> blamed() const override;
+    // Between what was stored and the look at whether the peer sleeps there has to be a full fence.
+    void wake_peer();
+
+    struct Outstanding {
+        std::uint64_t line;
+        std::uint64_t end;  // bytes of the message that are free once the line is finished
+    };
+
+    [[noreturn]] void throw_other_length() const;
+    void tell_disagreement(const Call& mine, const Call& theirs) const override;
+    // What the peer is in instead of `mine`, to say so.
+    Call their_call(const Call& mine) const;
+    bool next_slice();
+    void finish_line();
+    // Turn to the next one; `quiet`: the peer need not know at once.
+    void pass_line(bool quiet);
+    // Whether the peer reads the message, n more bytes of which are at `data`, out of our process.
+    bool is_pulled(const std::byte* data, std::size_t n);
+    // The peer could not: go on from there by staging.
+    void stage_refused();
+    // Read the next n bytes out of the peer's process; false if that cannot be, which it is then told.
+    bool pull(std::byte* data, std::size_t n);
+    void refuse();
+    // Read the line to `data` together with the peer; false if that cannot be, or the peer has yet to write.
+    bool pull_jointly(std::byte* data);
+    // Write what the peer would have to read otherwise.
+    void help();
+    // Whether the process with that id is the peer's.
+    bool is_peer(Remote& process) const;
+    // Whether the peer's memory can be written to by that id, see WriteGrant.
+    bool may_write_by(pid_t grant);
+    // The peer writes nothing of ours any more.
+    void end_joint();
+    Line& next_line();
+    // Messages from one rank to another begin with a line that says what follows, since receivers need not
+    // know. False as long as there is no line for it.
+    bool head();
+    void take_head();
+    // Whether this message lies in `places_` as long as some are ours.
+    bool fits_places() const;
+    // The longest piece of it.
+    std::size_t longest_piece() const;
+    // Where to stage the next n bytes of the message; nullptr as long as the peer reads there.
+    std::byte* staging_for(std::size_t n);
+    void publish(Line& line);
+    std::uint64_t acknowledged();
+
+    int rank_;
+    bool same_process_;
+    std::shared_ptr<Arena> own_;
+    std::shared_ptr<Arena> theirs_;
+    Outlet& out_;  // ours to them
+    Outlet& in_;   // theirs to us
+    Places places_;
+    std::atomic<bool> lost_{false};
+
+    // sending
+    const Context* sending_ = nullptr;
+    std::uint64_t length_ = 0;
+    std::uint64_t written_ = 0;
+    std::uint64_t released_ = 0;
+    bool started_ = false;             // at least one line of the message is out
+    bool headed_ = false;              // it needs no head, or that is out
+    const std::byte* data_ = nullptr;  // the message's first byte, if it is read where it lies
+    bool refused_ = false;  // the peer could not read some memory of ours, so it is not asked again
+    Reads peer_reads_ = Reads::never;  // as of the message's beginning: who asks how it goes may rely on it
+    std::optional<bool> huge_;         // whether the message lies in huge pages, once that is asked
+    bool helps_ = true;                // the peer's memory could be written to so far,
+    pid_t writes_by_ = 0;              // by this id
+    Remote written_to_{0};
+    std::uint64_t restaged_ = 0;      // up to here the message is staged by the link itself
+    std::uint64_t line_ = 0;          // lines written on this link so far
+    std::uint64_t acknowledged_ = 0;  // as last seen
+    bool changes_places_ = false;     // the message fits `places_`, some of which were ours when it began
+    bool waited_ = false;             // a turn, for one of them
+    StagingCopy stage_;
+    std::uint64_t passed_ = 0;  // bytes of staging memory used, and passed over, so far
+    std::array<std::uint64_t, lines_per_link> passed_by_{};  // as of each line
+    std::deque<Outstanding> direct_;
+
+    // receiving
+    const Context* expected_ = nullptr;
+    std::uint64_t expected_length_ = 0;
+    std::uint64_t taken_ = 0;
+    bool opened_ = false;        // a line of the message has been seen
+    std::uint64_t line_in_ = 1;  // the line to read next
+    std::uint64_t told_ = 0;     // lines we have acknowledged
+    std::span<std::byte> slice_;
+    Staged staged_ = Staged::unsaid;  // how it came there
+    Remote remote_;
+    WriteGrant* grant_;
+    SecondLook second_look_;
+    std::uint64_t address_ = 0;      // in the peer's process: what comes after `slice_`,
+    std::uint64_t remote_left_ = 0;  // so many bytes
+    bool refusing_ = false;          // of this message nothing is read there any more
+    bool joint_ = false;             // the line is being read together with the peer
+    std::unique_ptr<std::byte[]> pulled_slice_;
+    bool in_line_ = false;         // the slice lies in a line we have not finished
+    std::uint32_t given_ = 0;      // 1 + the place in which it lies; 0: none
+    std::byte* wanted_ = nullptr;  // where the posted message is to lie
+};
+
+}  // namespace collectives

@@ -1,0 +1,50 @@
+#include "shm/private_pages.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace collectives {
+
+namespace {
+
+constexpr std::size_t page = 4096;
+// So much is copied before the pages that it was copied from are given back.
+constexpr std::size_t copied_at_once = 8 << 20;
+constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, since Linux 5.14
+
+// Have the kernel copy each page, which a store does. This one changes nothing, and loses no other thread's.
+void copy_pages(std::byte* begin, std::size_t n) {
+    if (::madvise(begin, n, populate_write) == 0) return;
+    for (std::size_t at = 0; at < n; at += page) {
+        const std::atomic_ref<unsigned char> byte(reinterpret_cast<unsigned char&>(begin[at]));
+        unsigned char found = byte.load(std::memory_order_relaxed);
+        while (!byte.compare_exchange_weak(found, found, std::memory_order_relaxed)) {
+        }
+    }
+}
+
+}  // namespace
+
+bool make_private(std::byte* begin, std::size_t n, int fd, std::uint64_t offset) {
+    constexpr int access = PROT_READ | PROT_WRITE;
+    // What may be refused comes first, at another address: a refusal by MAP_FIXED can leave a hole.
+    void* const fresh =
+        ::mmap(nullptr, n, access, MAP_PRIVATE | MAP_NORESERVE, fd, static_cast<off_t>(offset));
+    if (fresh == MAP_FAILED) return false;
+    if (::mremap(fresh, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, begin) == MAP_FAILED) {
+        ::munmap(fresh, n);
+        return false;
+    }
+    for (std::size_t at = 0; at < n; at += copied_at_once) {
+        const std::size_t part = std::min(copied_at_once, n - at);
+        copy_pages(begin + at, part);
+        ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset + at),
+                    static_cast<off_t>(part));
+    }
+    return true;
+}
+
+}  // namespace collectives

@@ -1,0 +1,178 @@
+// A link's way in: lines in their order, and the bytes that they tell of.
+#include <algorithm>
+#include <utility>
+
+#include "base/copy.hpp"
+#include "shm/link.hpp"
+
+namespace collectives {
+
+namespace {
+
+// Lines without a slot are acknowledged in batches: nobody waits for them.
+constexpr std::uint64_t quiet_lines = lines_per_link / 2;
+// From this size on the peer may help.
+constexpr std::size_t joint_from = 64 << 10;
+// So much at a time of what is read out of another process to be looked at: several peers' stays in the
+// caches.
+constexpr std::size_t pulled_slice = 64 << 10;
+
+}  // namespace
+
+void ShmLink::expect(const Context& context, std::uint64_t length) {
+    expected_ = &context;
+    expected_length_ = length;
+    taken_ = 0;
+    opened_ = false;
+    refusing_ = false;
+    if (context.call.is_message()) take_head();
+    if (length >= context.pulled.from && out_.reads_memory.load(std::memory_order_relaxed) == Reads::slowly &&
+        second_look_.is_due(length) && second_look_.finds_quick()) {
+        out_.reads_memory.store(Reads::quickly, std::memory_order_release);
+    }
+}
+
+bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces) {
+    if (same_process_ || wanted_ != nullptr || length < direct_from_shm || !own_->in_heap(place, length)) {
+        return false;
+    }
+    wanted_ = place;
+    out_.post.offset = own_->offset_of(place);
+    out_.post.length = length;
+    out_.post.replaces = replaces;
+    out_.post.tag.store(tag, std::memory_order_release);
+    return true;
+}
+
+void ShmLink::withdraw() {
+    wanted_ = nullptr;
+    out_.post.tag.store(0, std::memory_order_release);
+}
+
+bool ShmLink::reclaim() {
+    std::byte* const place = wanted_;
+    withdraw();
+    return place == nullptr || own_->withdraw(place, out_.post.length);
+}
+
+bool ShmLink::next_slice() {
+    if (!slice_.empty() || remote_left_ > 0) return true;
+    if (opened_ && taken_ == expected_length_) return false;
+    Line& line = in_.lines[line_in_ % lines_per_link];
+    const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
+    if (tag >> 32 != (line_in_ & 0xffffffff)) return false;
+    if (static_cast<std::uint32_t>(tag) != expected_->fingerprint) throw_other_call(expected_->call);
+    opened_ = true;
+    in_line_ = true;
+    if (expected_length_ <= Line::inline_bytes) {
+        slice_ = {line.data.data(), static_cast<std::size_t>(expected_length_)};
+        if (slice_.empty()) finish_line();
+        return !slice_.empty();
+    }
+    const std::uint64_t offset = line.slice.offset;
+    const std::uint64_t n = line.slice.length;
+    staged_ = line.slice.staged;
+    given_ = line.slice.place;
+    if (given_ > 0) {
+        const bool sound = !same_process_ && places_.may_come(given_ - 1) && n > 0 &&
+                           n <= std::min(own_->geometry().staging_bytes, expected_length_ - taken_);
+        if (!sound) throw_other_length();
+        slice_ = {places_.at(given_ - 1), static_cast<std::size_t>(n)};
+        return true;
+    }
+    if (offset == where_posted && wanted_ != nullptr && n > 0 && n <= expected_length_ - taken_) {
+        slice_ = {wanted_ + taken_, static_cast<std::size_t>(n)};
+        return true;
+    }
+    if (!same_process_ && offset != where_posted && (offset & is_address) != 0 && n > 0 &&
+        n <= expected_length_ - taken_) {
+        if (refusing_) {
+            finish_line();
+            return next_slice();
+        }
+        address_ = offset & ~is_address;
+        remote_left_ = n;
+        return true;
+    }
+    const std::size_t total = theirs_->geometry().total();
+    const bool inside = same_process_ || (n <= total && offset <= total - n);
+    if (!inside || n == 0 || n > expected_length_ - taken_) throw_other_length();
+    slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
+    return true;
+}
+
+std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
+    std::size_t done = 0;
+    while (done < n && next_slice()) {
+        ensure_there(expected_->call);
+        std::size_t part = 0;
+        if (slice_.empty()) {
+            part = std::min<std::size_t>(n - done, remote_left_);
+            if (expected_length_ >= expected_->helped_from && part == remote_left_ && part >= joint_from) {
+                if (!pull_jointly(data + done)) {
+                    if (joint_) return done;
+                    continue;
+                }
+            } else if (!pull(data + done, part)) {
+                continue;
+            }
+            taken_ += part;
+            if (remote_left_ == 0) finish_line();
+        } else {
+            part = std::min(n - done, slice_.size());
+            const std::uint64_t whole = in_.lines[line_in_ % lines_per_link].slice.length;
+            own_->header().read_costs.time(staged_, whole, part, [&] {
+                read_staged(staged_, stores, data + done, slice_.data(), part);
+            });
+            consume(part);
+        }
+        done += part;
+    }
+    return done;
+}
+
+std::span<const std::byte> ShmLink::peek(std::size_t) {
+    if (next_slice() && slice_.empty()) {
+        if (!pulled_slice_) pulled_slice_ = std::make_unique_for_overwrite<std::byte[]>(pulled_slice);
+        const std::size_t n = std::min<std::size_t>(pulled_slice, remote_left_);
+        if (pull(pulled_slice_.get(), n)) {
+            slice_ = {pulled_slice_.get(), n};
+        } else {
+            next_slice();
+        }
+    }
+    if (!slice_.empty()) ensure_there(expected_->call);
+    return slice_;
+}
+
+bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == expected_length_); }
+
+void ShmLink::consume(std::size_t n) {
+    slice_ = slice_.subspan(n);
+    taken_ += n;
+    if (slice_.empty() && remote_left_ == 0 && in_line_) finish_line();
+}
+
+void ShmLink::finish_line() {
+    in_line_ = false;
+    const bool quiet = expected_length_ <= Line::inline_bytes;
+    if (!quiet) ensure_valid(expected_->call);
+    if (given_ > 0) places_.take(given_ - 1);
+    given_ = 0;
+    pass_line(quiet);
+}
+
+void ShmLink::pass_line(bool quiet) {
+    const std::uint64_t finished = line_in_++;
+    if (quiet && finished - told_ < quiet_lines) return;
+    told_ = finished;
+    in_.acknowledged.store(finished, std::memory_order_seq_cst);
+    wake_peer();
+}
+
+bool ShmLink::received() {
+    if (!opened_) next_slice();
+    return opened_ && taken_ == expected_length_;
+}
+
+}  // namespace collectives

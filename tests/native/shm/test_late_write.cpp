@@ -1,0 +1,165 @@
+// A peer that goes on with what a failed operation left it in the middle of: it reaches no memory of the
+// caller's.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <optional>
+
+#include "groups.hpp"
+#include "shm/link.hpp"
+
+using namespace collectives;
+using namespace collectives::testing;
+
+namespace {
+
+constexpr std::size_t n = 300'000;  // floats
+constexpr std::size_t bytes = n * sizeof(float);
+
+// Links for what follows: a whole operation.
+void link_up(World& world) {
+    const int size = static_cast<int>(world.ranks.size());
+    world.each([&](int rank, Group& group) {
+        std::vector<float> x = values(rank, 100);
+        std::vector<float> y(100);
+        group.run(sum_of_floats(two_shot(rank, size), 100), raw(x), raw(y), 30.0, {});
+    });
+}
+
+ShmLink& shm(World& world, int rank, int peer) {
+    Link* const link =
+        world.ranks[static_cast<std::size_t>(rank)]->links().by_rank()[static_cast<std::size_t>(peer)];
+    REQUIRE(link != nullptr);
+    REQUIRE(link->shared_memory() != nullptr);
+    return *link->shared_memory();
+}
+
+}  // namespace
+
+TEST_CASE("a result that comes after the deadline reaches nobody") {
+    for (const bool in_background : {false, true}) {
+        for (const int size : {2, 3}) {
+            World world(size, Scheme::shm);
+            link_up(world);
+            Group& group = *world.ranks[0];
+            Arena& arena = *group.links().arena();
+            std::byte* const memory = arena.allocate(2 * bytes);
+            float* const x = reinterpret_cast<float*>(memory);
+            float* const y = x + n;
+            std::ranges::copy(values(0, n), x);
+            std::fill_n(y, n, 1.0F);
+            std::byte* const seen = shm(world, 1, 0).arena_of_peer()->at(arena.offset_of(memory + bytes));
+            auto* const seen_by_peer = reinterpret_cast<float*>(seen);
+            seen_by_peer[5] = 2.0F;
+            CHECK(y[5] == 2.0F);
+            // The others do not come: where their results are wanted has been said when it gives up.
+            const auto operation = sum_of_floats(two_shot(0, size), n);
+            std::optional<Error> error;
+            try {
+                if (in_background) {
+                    const auto job = group.start(operation, memory, memory + bytes, 0.1);
+                    group.wait(*job, 30.0, {});
+                } else {
+                    group.run(operation, memory, memory + bytes, 0.1, {});
+                }
+            } catch (const Error& thrown) {
+                error = thrown;
+            }
+            REQUIRE(error.has_value());
+            CHECK(error->kind() == ErrorKind::op_timeout);
+            CHECK(y[5] == 2.0F);
+            std::fill_n(y, n, 7.0F);
+            // Each peer's block, from its first byte to its last.
+            const std::size_t own = n / static_cast<std::size_t>(size);
+            std::fill(seen_by_peer + own, seen_by_peer + n, 9.0F);
+            CHECK(std::all_of(y + own, y + n, [](float value) { return value == 7.0F; }));
+            arena.release(memory, 2 * bytes);
+        }
+    }
+}
+
+TEST_CASE("who was to write half of a message to ordinary memory cannot do so after the deadline") {
+    constexpr std::size_t length = std::size_t{32} << 20;
+    Geometry geometry;
+    geometry.size = 2;
+    geometry.slot_bytes = 64 << 10;
+    geometry.staging_bytes = 128 << 10;
+    const std::array<std::shared_ptr<Arena>, 2> arenas{Arena::create_shared(geometry),
+                                                       Arena::create_shared(geometry)};
+    WriteGrant grant;
+    const auto link = [&](int rank) {
+        const Arena& peer = *arenas[static_cast<std::size_t>(1 - rank)];
+        return std::make_unique<ShmLink>(Peer{1 - rank, "here"}, rank, arenas[static_cast<std::size_t>(rank)],
+                                         Arena::map(peer.fd(), geometry, peer.header().cookie, UniqueFd()),
+                                         false, ::getpid(), &grant);
+    };
+    const auto sender = link(0);
+    const auto receiver = link(1);
+    if (arenas[1]->header().reads == Reads::never) {
+        MESSAGE("skipped: the kernel reads no other process's memory here");
+        return;
+    }
+    Context context;
+    context.pulled.from = context.helped_from = 1;
+    const std::vector<std::byte> message(length, std::byte{1});
+    std::vector<std::byte> got(length);
+    sender->begin(context, length);
+    receiver->expect(context, length);
+    JointCopy::Part part;
+    std::int32_t by = 0;
+    std::uint64_t place = 0;
+    // Piece by piece, until it takes a part of one as soon as the receiver has begun. There it is stopped.
+    constexpr std::size_t piece = std::size_t{1} << 20;
+    for (std::uint64_t line = 1; part.n == 0; ++line) {
+        REQUIRE(line * piece <= length);
+        const std::size_t at = (line - 1) * piece;
+        REQUIRE(sender->write(message.data() + at, piece) == piece);
+        std::atomic<bool> runs{false}, stop{false};
+        std::thread helper([&] {
+            JointCopy copy(arenas[0]->outlet(1).joint, line, piece);
+            runs = true;
+            while (part.n == 0 && !stop) part = copy.take_back();
+            place = copy.place();
+            by = copy.grant();
+        });
+        while (!runs) std::this_thread::yield();
+        const std::size_t read = receiver->read(got.data() + at, piece, Stores::cached);
+        stop = true;
+        helper.join();
+        CHECK(read == (part.n == 0 ? piece : 0));
+    }
+    REQUIRE(by != 0);
+    REQUIRE(Remote(by).write(message.data(), place + part.from, 1));  // as long as it may
+    const auto began = std::chrono::steady_clock::now();
+    receiver->abandon(false);
+    CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
+    std::ranges::fill(got, std::byte{7});
+    CHECK_FALSE(Remote(by).write(message.data(), place + part.from, part.n));
+    CHECK(std::ranges::all_of(got, [](std::byte b) { return b == std::byte{7}; }));
+}
+
+TEST_CASE("memory that a thread was to be sent may be gone after the deadline") {
+    World world(2, Scheme::inproc);
+    link_up(world);
+    void* const memory =
+        ::mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    auto* const data = static_cast<std::byte*>(memory);
+    const auto kind_of = [&](int rank, std::byte* in, std::byte* out, double timeout) {
+        try {
+            world.ranks[static_cast<std::size_t>(rank)]->run(sum_of_floats(one_shot(rank, 2), n), in, out,
+                                                             timeout, {});
+        } catch (const Error& error) {
+            return std::optional(error.kind());
+        }
+        return std::optional<ErrorKind>();
+    };
+    CHECK(kind_of(0, data, data + bytes, 0.1) == ErrorKind::op_timeout);
+    ::munmap(memory, 2 * bytes);
+    std::vector<float> x = values(1, n);
+    std::vector<float> y(n);
+    CHECK(kind_of(1, raw(x), raw(y), 30.0) == ErrorKind::peer_lost);
+}
