@@ -18,25 +18,25 @@ from typing import Any, Final
 import click
 
 import collectives
-from bench import sizes
-from bench.exits import FAILED, guarded
-from bench.hosts import memory as machine_memory
-from bench.plan import load
-from bench.report import Progress, Screen
-from bench.start import processes
-from bench.subcommands.options import names, positive, screen, writable
 from collectives import tables
+from collectives.bench import sizes
+from collectives.bench.exits import FAILED, guarded
+from collectives.bench.hosts import memory as machine_memory
+from collectives.bench.plan import load
+from collectives.bench.report import Progress, Screen
+from collectives.bench.start import processes
+from collectives.bench.subcommands.options import names, positive, screen, writable
 from collectives.calibration import FULL, Outcome, calibrate, noise
 from collectives.commands.child import StartError
 from collectives.commands.options import Names
+from collectives.native.errors import CollectiveError
+from collectives.rendezvous.bootstrap import bootstrap
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.table import Table
 from collectives.schedule.table import text as table_text
 from collectives.tables import Machine
-from native.errors import CollectiveError
-from rendezvous.bootstrap import bootstrap
-from transports import registry
-from transports.host import HostIdentity
+from collectives.transports import registry
+from collectives.transports.host import HostIdentity
 
 RANKS = 2
 _NAME: Final = "collectives calibrate"
@@ -137,7 +137,7 @@ def command(
         sys.exit(FAILED)
     told = {"order": asdict(order), "screen": asdict(screen()), "cwd": os.getcwd()}
     try:
-        sys.exit(processes("bench.calibrate", told, size))
+        sys.exit(processes("collectives.bench.calibrate", told, size))
     except (StartError, OSError) as error:
         raise click.ClickException(str(error)) from error
 

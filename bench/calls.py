@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench import sequence
-from bench.cases import IN_PLACE, Case
-from bench.data import Data
-from bench.traces import buckets
-from bench.values import Array, touched
 from collectives import Communicator
 from collectives.arrays import dtype_of
+from collectives.bench import sequence
+from collectives.bench.cases import IN_PLACE, Case
+from collectives.bench.data import Data
+from collectives.bench.traces import buckets
+from collectives.bench.values import Array, touched
 
 _WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "allgather", "alltoall")
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 import collectives
-from bench.order import Order
-from bench.start import answer, answering
+from collectives.bench.order import Order
+from collectives.bench.start import answer, answering
 from collectives.calibration.calls import Arrays
 from collectives.calibration.run import candidates
 from collectives.calibration.timing import Stopwatch
@@ -72,7 +72,7 @@ def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
     Raises StartError, OSError; RuntimeError where a rank failed.
     """
     each = asdict(replace(order, budget=order.budget / launches))
-    told = [[Heat(**heat) for heat in answer("bench.choice", each, ranks)] for _ in range(launches)]
+    told = [[Heat(**heat) for heat in answer("collectives.bench.choice", each, ranks)] for _ in range(launches)]
     return [together(heats) for heats in zip(*told, strict=True)]
 
 

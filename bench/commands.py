@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from bench.subcommands import measure
+from collectives.bench.subcommands import measure
 
 OTHERS: Final = {
     "standing": "This machine's figures beside the best MPI's and Gloo's, and the bars.",
@@ -33,7 +33,7 @@ class _Bench(click.Command):
     ) -> click.Context:
         if args and args[0] in OTHERS:
             name = args[0]
-            other: click.Command = importlib.import_module(f"bench.subcommands.{name}").command
+            other: click.Command = importlib.import_module(f"collectives.bench.subcommands.{name}").command
             return other.make_context(f"{info_name} {name}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.document import FORMAT, VERSION
-from bench.loop import Samples
-from bench.ping import CORE_FACTOR, FACTOR
+from collectives.bench.document import FORMAT, VERSION
+from collectives.bench.loop import Samples
+from collectives.bench.ping import CORE_FACTOR, FACTOR
 
 SLOWER, FASTER, SAME, MODE = "SLOWER", "faster", "same", "mode"
 _RESAMPLES: Final = 2000

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import redis
 
-from rendezvous import memory
+from collectives.rendezvous import memory
 
 T = TypeVar("T")
 

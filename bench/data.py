@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bench import values
-from bench.cases import Case
-from bench.values import Array, Values
+from collectives.bench import values
+from collectives.bench.cases import Case
+from collectives.bench.values import Array, Values
 
 Part = tuple[int, int, Array, int]  # from element, to element, table, phase
 

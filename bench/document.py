@@ -30,9 +30,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench.hosts import Group
-from bench.measure import Measurement, Row
-from bench.plan import Plan
+from collectives.bench.hosts import Group
+from collectives.bench.measure import Measurement, Row
+from collectives.bench.plan import Plan
 
 FORMAT: Final = "pycollectives bench"
 VERSION: Final = 1

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from native.errors import CollectiveError
+from collectives.native.errors import CollectiveError
 
 REFUTED: Final = 1  # a result was wrong, something has grown, or, with --strict, a bar was missed
 FAILED: Final = 3

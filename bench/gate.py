@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from bench.channel import Channel, Desk, connect
 from collectives import Communicator
+from collectives.bench.channel import Channel, Desk, connect
 
 JOIN: Final = 30.0  # seconds for connecting
 WAIT: Final = 3600.0  # seconds that a rank sleeps at most; the end of rank 0 wakes it at once

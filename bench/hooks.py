@@ -11,15 +11,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from bench.cases import Case
-from bench.gate import Gate
-from bench.measure import Measurement, Note, Row, measure
-from bench.networks import NETWORKS, parameters
-from bench.peers.side import Side
-from bench.ping import Ping
-from bench.plan import PeerPlan, Plan
-from bench.traces import TRACES, gradients
 from collectives import Communicator
+from collectives.bench.cases import Case
+from collectives.bench.gate import Gate
+from collectives.bench.measure import Measurement, Note, Row, measure
+from collectives.bench.networks import NETWORKS, parameters
+from collectives.bench.peers.side import Side
+from collectives.bench.ping import Ping
+from collectives.bench.plan import PeerPlan, Plan
+from collectives.bench.traces import TRACES, gradients
 
 _ITEMSIZE: Final = 4
 _LISTS: Final = {"fused": 10}  # of a list's size, that ranks of both systems hold; gRPC's copies are among them
@@ -28,7 +28,7 @@ _USUALLY: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """`ours`, `theirs`: names in `bench.peers.HOOKS`; `what` theirs is for users. `bar`: how many times as fast.
+    """`ours`, `theirs`: names in `peers.HOOKS`; `what` theirs is for users. `bar`: how many times as fast.
 
     `ways` of calling, which are theirs alone unless ours has them, too.
     """

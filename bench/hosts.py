@@ -17,10 +17,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from bench.calls import transports_of
 from collectives import Communicator, __version__
-from native import _engine
-from transports.host import HostIdentity, oversubscribed, processor, ranges, usable_cores
+from collectives.bench.calls import transports_of
+from collectives.native import _engine
+from collectives.transports.host import HostIdentity, oversubscribed, processor, ranges, usable_cores
 
 
 @dataclass(frozen=True, slots=True)

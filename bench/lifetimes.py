@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 import collectives
-from bench.crowd import Crowd, Place, job
-from bench.hosts import own_memory
+from collectives.bench.crowd import Crowd, Place, job
+from collectives.bench.hosts import own_memory
 
 FIRST: Final = 100  # rounds that do not count
 GROWTH: Final = 4 << 20  # bytes that resident memory may grow by, whatever the number of rounds

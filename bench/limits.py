@@ -23,16 +23,16 @@ from typing import Final
 
 import numpy as np
 
-from bench.cases import Case
-from bench.loop import Pace, Samples, elapsed, sample
-from bench.measure import AGAIN, Contestant, Unsupported
-from bench.ping import FLAGS, Ping
-from bench.shared import array, shared
-from bench.sockets import Ring
-from bench.values import touched
 from collectives import Communicator
 from collectives.arrays import dtype_of
-from native import _engine
+from collectives.bench.cases import Case
+from collectives.bench.loop import Pace, Samples, elapsed, sample
+from collectives.bench.measure import AGAIN, Contestant, Unsupported
+from collectives.bench.ping import FLAGS, Ping
+from collectives.bench.shared import array, shared
+from collectives.bench.sockets import Ring
+from collectives.bench.values import touched
+from collectives.native import _engine
 
 OF_MEMORY: Final = ("flag", "copy", "push")
 OF_SOCKETS: Final = ("oneway", "duplex")

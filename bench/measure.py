@@ -14,12 +14,12 @@ from typing import Protocol
 
 import numpy as np
 
-from bench.calls import Arrays, Bound, algorithm_of, bind
-from bench.cases import OUT_OF_PLACE, Case
-from bench.loop import Pace, Samples, Times, elapsed, ratio, sample
-from bench.ping import Ping, Reading, alike
-from bench.plan import Plan, places
 from collectives import Communicator
+from collectives.bench.calls import Arrays, Bound, algorithm_of, bind
+from collectives.bench.cases import OUT_OF_PLACE, Case
+from collectives.bench.loop import Pace, Samples, Times, elapsed, ratio, sample
+from collectives.bench.ping import Ping, Reading, alike
+from collectives.bench.plan import Plan, places
 
 AGAIN = 2  # untimed calls at the beginning of a turn: another contestant has just filled the caches
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import collectives
-from bench.crowd import Crowd, Place, job
-from rendezvous import Membership, Store, form, open_store, release
+from collectives.bench.crowd import Crowd, Place, job
+from collectives.rendezvous import Membership, Store, form, open_store, release
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from bench import sizes
-from bench.document import FORMAT, VERSION, write
-from bench.exits import FAILED, REFUTED
-from bench.plan import Plan
-from bench.report import Screen
-from bench.start import processes
+from collectives.bench import sizes
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED, REFUTED
+from collectives.bench.plan import Plan
+from collectives.bench.report import Screen
+from collectives.bench.start import processes
 
 MIB: Final = 1 << 20
 SIZE: Final = 1 << 30  # of the array, unless another is asked for
@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing to measure: `name` is that of a function in `bench.probes`."""
+    """One thing to measure: `name` is that of a function in `collectives.bench.probes`."""
 
     name: str
     what: str
@@ -136,7 +136,7 @@ def measure(probe: Probe) -> Figure | None:
         result = Path(folder, "result.json")
         told = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}
         environment = {"COLLECTIVES_CALIBRATE": "off", **probe.environment}  # measuring takes memory, once
-        if processes("bench.probes", told, probe.ranks, environment=environment) or not result.exists():
+        if processes("collectives.bench.probes", told, probe.ranks, environment=environment) or not result.exists():
             return None
         found = json.loads(result.read_text())
     return Figure(probe.what, max(found["ranks"]), probe.bar, probe.how, tuple(found["ranks"]), found["wrong"])

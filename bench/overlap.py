@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
-from bench.namespaces import hosts, run_ranks
+from collectives.bench.namespaces import hosts, run_ranks
 
 RANKS: Final = 2
 WAYS: Final = ("none", "fused", "bucketed")
@@ -98,7 +98,7 @@ def measure(setting: Setting, rate: float) -> Overlap:
     """`rate`: bytes a second. Raises RuntimeError where a rank failed, subprocess.SubprocessError, OSError."""
     longest = setting.steps * (len(WAYS) * _COMPUTING + 4 * setting.nbytes / rate)
     with hosts(RANKS, rates=[setting.rate]) as made:
-        arguments = ("-m", "bench.overlap_rank", json.dumps(asdict(setting)))
+        arguments = ("-m", "collectives.bench.overlap_rank", json.dumps(asdict(setting)))
         try:
             ended = run_ranks(made, *arguments, secret=secrets.token_bytes(32), timeout=_STARTING + longest)
         except subprocess.TimeoutExpired as error:

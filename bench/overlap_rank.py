@@ -1,4 +1,4 @@
-"""One rank's part of `bench.overlap`: steps of training in TensorFlow, timed, with what the hook recorded of them.
+"""One rank's part of `overlap`: steps of training in TensorFlow, timed, with what the hook recorded of them.
 
 Invariant: a time ends when every exchanged gradient is there. The ways of exchanging are compared in full, against a
 sum made without the hook.
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import collectives
-from bench.overlap import WAYS, Bucket, Setting, Step
+from collectives.bench.overlap import WAYS, Bucket, Setting, Step
 from collectives.tensorflow import GradientExchange
 
 _UNBOUNDED: Final = 1 << 50

@@ -21,9 +21,9 @@ from typing import Final
 
 import numpy as np
 
-from bench.loop import sample
-from bench.shared import shared
 from collectives import Communicator
+from collectives.bench.loop import sample
+from collectives.bench.shared import shared
 
 FACTOR: Final = 1.5  # between pings of one mode
 CORE_FACTOR: Final = 1.25  # between times of the same work in one mode

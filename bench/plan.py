@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from bench.cases import KINDS, OUT_OF_PLACE, Case, Kind, count_for
-from bench.traces import gradients
 from collectives.algorithms import registry
 from collectives.arrays import NAMES, dtype_of
-from native import _engine
-from native.spelling import hint
+from collectives.bench.cases import KINDS, OUT_OF_PLACE, Case, Kind, count_for
+from collectives.bench.traces import gradients
+from collectives.native import _engine
+from collectives.native.spelling import hint
 
 ALIASES: Final = {"half": "float16", "float": "float32", "double": "float64", "bf16": "bfloat16"}
 DTYPES: Final = tuple(NAMES.values())

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bench import sizes
+from collectives.bench import sizes
 from collectives.plotting import require
 
 if TYPE_CHECKING:

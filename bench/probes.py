@@ -18,11 +18,11 @@ from typing import Any, Final
 import numpy as np
 
 import collectives
-from bench.cases import Case
-from bench.data import Data
-from bench.exits import FAILED
-from bench.hosts import own_memory
 from collectives.algorithms import registry
+from collectives.bench.cases import Case
+from collectives.bench.data import Data
+from collectives.bench.exits import FAILED
+from collectives.bench.hosts import own_memory
 from collectives.schedule.form import Recv, Reduce, Send
 
 
@@ -138,7 +138,7 @@ _PROBES: Final[dict[str, Callable[..., Found]]] = {
 
 
 def main() -> None:
-    """A process that `bench.memory` started."""
+    """A process that `collectives.bench.memory` started."""
     told: dict[str, Any] = json.loads(sys.argv[1])
     try:
         found = _PROBES[told["probe"]](**told["options"])

@@ -17,19 +17,19 @@ from datetime import datetime, timezone
 from functools import partial
 
 import collectives
-from bench import exits
-from bench.cases import Case
-from bench.document import document, write
-from bench.exits import REFUTED
-from bench.gate import Gate
-from bench.hosts import Group, agree, cores, gather
-from bench.limits import floors
-from bench.measure import Contestant, Memory, Ours, Row, measure
-from bench.peers.side import Side
-from bench.ping import Ping
-from bench.plan import Plan, cases, load
-from bench.plot import plot
-from bench.report import Progress, Screen, Table
+from collectives.bench import exits
+from collectives.bench.cases import Case
+from collectives.bench.document import document, write
+from collectives.bench.exits import REFUTED
+from collectives.bench.gate import Gate
+from collectives.bench.hosts import Group, agree, cores, gather
+from collectives.bench.limits import floors
+from collectives.bench.measure import Contestant, Memory, Ours, Row, measure
+from collectives.bench.peers.side import Side
+from collectives.bench.ping import Ping
+from collectives.bench.plan import Plan, cases, load
+from collectives.bench.plot import plot
+from collectives.bench.report import Progress, Screen, Table
 
 
 def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
@@ -131,7 +131,7 @@ def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = 
 
 
 def main() -> None:
-    """A process that the command started as a rank, with what `bench.start` tells it."""
+    """A process that the command started as a rank, with what `collectives.bench.start` tells it."""
     told = json.loads(sys.argv[1])
     plan = Plan.from_json(told["plan"])
     load(plan.modules, told["cwd"])

@@ -19,12 +19,12 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from bench import sizes
-from bench.cases import IN_PLACE, OUT_OF_PLACE, Case
-from bench.hosts import Group
-from bench.measure import Measurement, Row
-from bench.ping import Reading, mode
-from bench.plan import Plan
+from collectives.bench import sizes
+from collectives.bench.cases import IN_PLACE, OUT_OF_PLACE, Case
+from collectives.bench.hosts import Group
+from collectives.bench.measure import Measurement, Row
+from collectives.bench.ping import Reading, mode
+from collectives.bench.plan import Plan
 
 ABSENT: Final = "N/A"
 

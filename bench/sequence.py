@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.cases import Case
-from bench.traces import buckets
+from collectives.bench.cases import Case
+from collectives.bench.traces import buckets
 
 Bound = tuple[Callable[[], Any], Any]  # the call, and the array that holds its result
 One = Callable[[Case, Any, Any], Bound]

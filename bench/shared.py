@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.values import Array
 from collectives import Communicator
+from collectives.bench.values import Array
 
 
 def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 import collectives
-from bench.start import answer, answering
+from collectives.bench.start import answer, answering
 from collectives.communicator import Communicator
 
 BAR: Final = 1.0  # sleeps in a call, of the rank that sleeps most
@@ -62,7 +62,9 @@ def measure(case: Case) -> Found:
     """Raises StartError, OSError; RuntimeError where a rank failed, or there are fewer than two cores."""
     if len(os.sched_getaffinity(0)) < _CORES:
         raise RuntimeError(f"that takes {_CORES} cores")
-    return Found(**answer("bench.sharing", {"beside": case.beside}, case.ranks, {"COLLECTIVES_CALIBRATE": "off"}))
+    return Found(
+        **answer("collectives.bench.sharing", {"beside": case.beside}, case.ranks, {"COLLECTIVES_CALIBRATE": "off"})
+    )
 
 
 def run(beside: bool) -> dict[str, Any] | None:

@@ -12,13 +12,13 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import collectives
-from bench.order import Order
-from bench.start import answer, answering
 from collectives.algorithms import registry
+from collectives.bench.order import Order
+from collectives.bench.start import answer, answering
 from collectives.calibration.calls import Arrays
 from collectives.calibration.costs import Case, Measured
 from collectives.calibration.timing import Stopwatch
-from transports.host import HostIdentity, group_cores
+from collectives.transports.host import HostIdentity, group_cores
 
 PASSES: Final = 5
 BOUNDS: Final = (2, 25)  # iterations of a case in a pass
@@ -29,7 +29,7 @@ def measure(order: Order, ranks: int) -> list[Measured]:
 
     Raises StartError, OSError; RuntimeError where a rank failed.
     """
-    found = answer("bench.simulator", asdict(order), ranks, {"COLLECTIVES_CALIBRATE": "off"})
+    found = answer("collectives.bench.simulator", asdict(order), ranks, {"COLLECTIVES_CALIBRATE": "off"})
     return [Measured(Case(*case), seconds) for case, seconds in found]
 
 

@@ -14,12 +14,12 @@ from itertools import product
 from statistics import median
 from typing import Any, Final
 
-from bench.bars import Band, Line, Setting
-from bench.cases import IN_PLACE, OUT_OF_PLACE
-from bench.loop import quotients
-from bench.ping import Reading, alike, mode
-from bench.plan import PeerPlan, Plan
-from bench.report import ABSENT
+from collectives.bench.bars import Band, Line, Setting
+from collectives.bench.cases import IN_PLACE, OUT_OF_PLACE
+from collectives.bench.loop import quotients
+from collectives.bench.ping import Reading, alike, mode
+from collectives.bench.plan import PeerPlan, Plan
+from collectives.bench.report import ABSENT
 
 PASS, FAIL = "pass", "FAIL"
 SHORTEST, LONGEST = 0.05, 1.0  # seconds for a figure

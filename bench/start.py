@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from bench.exits import guarded
-from bench.plan import Plan
-from bench.report import Screen
+from collectives.bench.exits import guarded
+from collectives.bench.plan import Plan
+from collectives.bench.report import Screen
 from collectives.commands.launcher import Job, launch
 
 _BOOT: Final = (
@@ -29,7 +29,7 @@ _BOOT: Final = (
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
     """Measure with so many ranks; the exit code. Raises as `processes`."""
     told = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
-    return processes("bench.rank", told, ranks, store=store, bind=bind, addresses=plan.addresses)
+    return processes("collectives.bench.rank", told, ranks, store=store, bind=bind, addresses=plan.addresses)
 
 
 def processes(

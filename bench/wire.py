@@ -1,4 +1,4 @@
-"""`python -m bench.wire`: allreduce between hosts whose network is the bottleneck, next to what the network allows.
+"""`python -m collectives.bench.wire`: allreduce between hosts with a slow network, next to what that allows.
 
 Invariant: the hosts are network namespaces of this machine, with links slow enough that the machine itself is not what
 is measured. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes: the rate is the nominal one, of all
@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import click
 
-from bench import sizes
-from bench.namespaces import bonded_hosts, hosts, run_ranks, set_kernel, why_not
+from collectives.bench import sizes
+from collectives.bench.namespaces import bonded_hosts, hosts, run_ranks, set_kernel, why_not
 from collectives.schedule.table import MOST_SOCKETS
 
 ALGORITHMS: Final = ("ring", "halving_doubling", "circulant", "star")
@@ -119,7 +119,7 @@ def main(
             raise click.BadParameter(str(error), param_hint="'--sysctl'") from None
         placement = [host for host in made for _ in range(each)]
         plan["addresses"] = [next(iter(host.addresses.values())) for host in placement]
-        arguments = ("-m", "bench.wire_rank", json.dumps(plan))
+        arguments = ("-m", "collectives.bench.wire_rank", json.dumps(plan))
         try:
             secret, timeout = secrets.token_bytes(32), 60 + 2 * longest
             ended = run_ranks(placement, *arguments, secret=secret, timeout=timeout, environment=environment)

@@ -1,4 +1,4 @@
-"""One rank's part of `bench.wire`: the calls, timed, and what leaves this host meanwhile.
+"""One rank's part of `collectives.bench.wire`: the calls, timed, and what leaves this host meanwhile.
 
 Invariant: results are compared in full, once for each size and algorithm, outside what is timed.
 """
@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 import collectives
-from bench.loop import sample
-from bench.sockets import Ring
+from collectives.bench.loop import sample
+from collectives.bench.sockets import Ring
 
 _WRITE: Final = 256 << 10
 

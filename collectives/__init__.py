@@ -7,34 +7,28 @@
 Invariant: this is the face of the library. What is named in `__all__` is kept; everything else may change.
 """
 
-# ruff: noqa: E402  (packages that hide ours are found out before anything is imported from them)
-
-from collectives import siblings as _siblings
-
-_siblings.require("native", "transports", "rendezvous")
-
 from collectives.algorithms import algorithm as algorithm
 from collectives.communicator import Communicator as Communicator
 from collectives.init import init as init
 from collectives.init import library_version as _library_version
+from collectives.native.errors import Aborted as Aborted
+from collectives.native.errors import AuthError as AuthError
+from collectives.native.errors import CollectiveError as CollectiveError
+from collectives.native.errors import ConfigMismatch as ConfigMismatch
+from collectives.native.errors import DesyncError as DesyncError
+from collectives.native.errors import OpTimeout as OpTimeout
+from collectives.native.errors import PeerLost as PeerLost
+from collectives.native.errors import QuorumLost as QuorumLost
+from collectives.native.errors import StaleEpoch as StaleEpoch
+from collectives.native.errors import StoreError as StoreError
+from collectives.native.errors import TransportUnavailable as TransportUnavailable
 from collectives.op import Op as Op
 from collectives.plan import Plan as Plan
+from collectives.rendezvous import Store as Store
+from collectives.rendezvous import open_store as open_store
 from collectives.schedule.verify import verify as verify
 from collectives.status import Status as Status
 from collectives.work import Work as Work
-from native.errors import Aborted as Aborted
-from native.errors import AuthError as AuthError
-from native.errors import CollectiveError as CollectiveError
-from native.errors import ConfigMismatch as ConfigMismatch
-from native.errors import DesyncError as DesyncError
-from native.errors import OpTimeout as OpTimeout
-from native.errors import PeerLost as PeerLost
-from native.errors import QuorumLost as QuorumLost
-from native.errors import StaleEpoch as StaleEpoch
-from native.errors import StoreError as StoreError
-from native.errors import TransportUnavailable as TransportUnavailable
-from rendezvous import Store as Store
-from rendezvous import open_store as open_store
 
 __version__ = _library_version()
 

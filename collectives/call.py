@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from collectives.arrays import Array, Target
+from collectives.native import _engine
 from collectives.status import Status
 from collectives.work import Tickets, Waiter, Work
-from native import _engine
 
 Receipt = tuple[int, int]
 _NONE: Receipt = (-1, 0)

@@ -29,9 +29,9 @@ from collectives.arrays import (
 )
 from collectives.call import Call
 from collectives.header import Header, kind, pack, unpack
+from collectives.native import _engine
+from collectives.native.errors import Aborted, DesyncError
 from collectives.prepare import Preparer, Shape
-from native import _engine
-from native.errors import Aborted, DesyncError
 
 _INT64: Final = np.dtype(np.int64)
 _BYTE: Final = np.dtype(np.uint8)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from native.errors import CollectiveError
+from collectives.native.errors import CollectiveError
 
 E = TypeVar("E", bound=BaseException)
 

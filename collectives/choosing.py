@@ -31,12 +31,12 @@ import numpy as np
 from collectives import tables
 from collectives.algorithms import registry
 from collectives.calibration.run import QUICK, Outcome, calibrate
+from collectives.native.errors import ConfigMismatch
+from collectives.native.spelling import hint
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.table import ANY_RANKS, ANY_SIZE, LONGEST, Row, Situation, Table, join, parse
 from collectives.tables import Machine
-from native.errors import ConfigMismatch
-from native.spelling import hint
 
 if TYPE_CHECKING:
     from collectives.calls import Deadline

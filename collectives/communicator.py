@@ -26,14 +26,14 @@ from collectives.family import Origin, separate
 from collectives.links import Linked
 from collectives.message_calls import MessageCalls
 from collectives.movements import Movements
+from collectives.native._engine import Group, Repeating
+from collectives.native.errors import CollectiveError
 from collectives.plans import Plans
 from collectives.point_to_point import PointToPoint
 from collectives.reductions import Reductions
 from collectives.repeated import install
 from collectives.runner import Runner
 from collectives.schedule.table import Table
-from native._engine import Group, Repeating
-from native.errors import CollectiveError
 
 Seconds: TypeAlias = "float | None"
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from native.spelling import hint
+from collectives.native.spelling import hint
 
 Dtype: TypeAlias = "np.dtype[Any]"
 

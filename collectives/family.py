@@ -12,7 +12,7 @@ from typing import Final
 
 from collectives.calls import Deadline
 from collectives.links import Doors, Linked, Member, Policy, context, link
-from native.errors import CollectiveError, ConfigMismatch
+from collectives.native.errors import CollectiveError, ConfigMismatch
 
 _LONGEST: Final = 8192  # bytes that a rank may say about itself
 

@@ -26,6 +26,8 @@ from collectives.arrays import (
 from collectives.call import Ready
 from collectives.calls import Calls
 from collectives.dtypes import check_dtype
+from collectives.native import _engine
+from collectives.native.errors import CollectiveError
 from collectives.op import Op, Reduction, op_of
 from collectives.operands import operands
 from collectives.prepare import Preparer, Shape, bounds
@@ -33,8 +35,6 @@ from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.form import Schedule
 from collectives.stepwise import Messages, Stepwise
 from collectives.work import Waiter, Work
-from native import _engine
-from native.errors import CollectiveError
 
 # By preference: for what is short or can't be divided, then for what is long. All that may be run step by step: a rank
 # has few messages under way.

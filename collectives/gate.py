@@ -9,8 +9,8 @@ import os
 import weakref
 from typing import NoReturn
 
-from native._engine import Latch
-from native.errors import Aborted, CollectiveError
+from collectives.native._engine import Latch
+from collectives.native.errors import Aborted, CollectiveError
 
 
 class Gate:

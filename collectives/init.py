@@ -23,15 +23,15 @@ from collectives.choosing import TableLike, Wish
 from collectives.communicator import Communicator
 from collectives.family import Origin, separate
 from collectives.links import Doors, Member, Policy, context, decode, link, settle
+from collectives.native import _engine
+from collectives.native.errors import CollectiveError, StoreError
+from collectives.rendezvous import Membership, Store, exchange, form, open_store, release
+from collectives.rendezvous.bootstrap import Launch, bootstrap
+from collectives.rendezvous.mpi import check_world
 from collectives.schedule.table import MOST_SOCKETS
 from collectives.tables import Machine
-from native import _engine
-from native.errors import CollectiveError, StoreError
-from rendezvous import Membership, Store, exchange, form, open_store, release
-from rendezvous.bootstrap import Launch, bootstrap
-from rendezvous.mpi import check_world
-from transports import registry
-from transports.transport import Scope
+from collectives.transports import registry
+from collectives.transports.transport import Scope
 
 TIMEOUT: Final = 300.0  # seconds for one operation
 LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two for each peer, and seven more

@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from collectives.calls import Deadline
+from collectives.native._engine import Group
+from collectives.native.errors import ConfigMismatch, TransportUnavailable
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
-from native._engine import Group
-from native.errors import ConfigMismatch, TransportUnavailable
-from transports import abstract, neighbours, registry, shm
-from transports.cache import cache_share
-from transports.host import HostIdentity, fill_cores, home_core, oversubscribed, ranks_per_core
-from transports.transport import Listener, Place, Scope
+from collectives.transports import abstract, neighbours, registry, shm
+from collectives.transports.cache import cache_share
+from collectives.transports.host import HostIdentity, fill_cores, home_core, oversubscribed, ranks_per_core
+from collectives.transports.transport import Listener, Place, Scope
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from native import errors
+from collectives.native import errors
 
 VARIABLE: Final = "COLLECTIVES_LOSS_FILE"
 _LONGEST: Final = 300  # characters of a message

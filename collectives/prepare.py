@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from collectives.algorithms import registry
 from collectives.dtypes import FLOAT0, MOVED, NAMES, Dtype
+from collectives.native import _engine
+from collectives.native.spelling import hint
 from collectives.schedule.algorithm import Algorithm, schedule_of
 from collectives.schedule.compile import RECV, SEND, CompiledStep, program
 from collectives.schedule.defaults import DEFAULTS
@@ -21,8 +23,6 @@ from collectives.schedule.form import IN, OUT, Schedule
 from collectives.schedule.layout import Layout
 from collectives.schedule.select import select
 from collectives.schedule.table import Row, Situation, Table
-from native import _engine
-from native.spelling import hint
 
 Parts: TypeAlias = "int | tuple[int, ...]"  # elements in equal shares, or the elements of each rank's part
 

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from native import _engine
+from collectives.native import _engine
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,6 +16,8 @@ from collectives.call import Call, Ready
 from collectives.calls import Calls
 from collectives.fusion import Fusion
 from collectives.gate import Gate
+from collectives.native import _engine
+from collectives.native._engine import Group, Repeater
 from collectives.plan import Plan, StepwisePlan
 from collectives.prepare import Preparer
 from collectives.reduction_calls import ReductionCalls
@@ -23,8 +25,6 @@ from collectives.repeated import Form
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from collectives.work import Tickets, Waiter, Work
-from native import _engine
-from native._engine import Group, Repeater
 
 P = ParamSpec("P")
 Seconds: TypeAlias = "float | None"

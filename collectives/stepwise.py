@@ -13,10 +13,10 @@ import numpy as np
 
 from collectives.arrays import Array
 from collectives.calls import Deadline
+from collectives.native import _engine
 from collectives.prepare import Preparer, Shape
 from collectives.schedule.compile import RECV, SEND
 from collectives.schedule.form import IN, Chunk, Copy, Recv, Schedule, Send
-from native import _engine
 
 Combine = Callable[[Array, Array, Array], None]  # (a, b, out)
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from collectives.native import _engine
 from collectives.schedule.cost import Costs
 from collectives.schedule.table import LONGEST, Situation, Table, parse, text
-from native import _engine
-from transports.host import HostIdentity, group_cores, processor
+from collectives.transports.host import HostIdentity, group_cores, processor
 
 _STALE: Final = 60.0  # seconds after which a reservation is that of a process which did not live to use it
 

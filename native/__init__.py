@@ -1,6 +1,6 @@
-"""The lowest floor: the C++ engine (`native._engine`) and the error tree (`native.errors`).
+"""The lowest floor: the C++ engine (`collectives.native._engine`) and the error tree (`collectives.native.errors`).
 
-Invariant: `native.errors` needs nothing; asking for the engine where it was not built says how to build it.
+Invariant: `collectives.native.errors` needs nothing; asking for the engine where it was not built says how to build it.
 """
 
 import importlib
@@ -10,15 +10,15 @@ from types import ModuleType
 
 
 def __getattr__(name: str) -> ModuleType:
-    """`from native import _engine`, the first time."""
+    """`from collectives.native import _engine`, the first time."""
     if name != "_engine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return importlib.import_module("native._engine")
+        return importlib.import_module("collectives.native._engine")
     except ModuleNotFoundError as error:
-        if error.name != "native._engine":
+        if error.name != "collectives.native._engine":
             raise
-        raise ImportError(_how_to_build(Path(__file__).parent), name=error.name, path=__file__) from None
+        raise ImportError(_how_to_build(Path(__file__).resolve().parent), name=error.name, path=__file__) from None
 
 
 def _how_to_build(folder: Path) -> str:

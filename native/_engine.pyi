@@ -1,6 +1,6 @@
 """The native engine: reductions, links, handshake and the executor that runs schedules.
 
-Invariant: no call here holds the GIL while it waits. Errors are those of `native.errors`; misuse by our own
+Invariant: no call here holds the GIL while it waits. Errors are those of `collectives.native.errors`; misuse by our own
 Python code is ValueError or TypeError.
 """
 

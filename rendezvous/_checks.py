@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from native.errors import OpTimeout, StoreError
+from collectives.native.errors import OpTimeout, StoreError
 
 T = TypeVar("T")
 

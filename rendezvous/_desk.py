@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout, StoreError
+from collectives.native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout, StoreError
 
 from . import _process
 from ._checks import Deadline

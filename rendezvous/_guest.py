@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from native.errors import OpTimeout
+from collectives.native.errors import OpTimeout
 
 from . import _process
 from ._desk import Desk, Formed, Pulse

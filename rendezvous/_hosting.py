@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from native.errors import OpTimeout
+from collectives.native.errors import OpTimeout
 
 from ._checks import MAX_VALUE
 from ._desk import Desk, Formed, seat, session_keys

@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Any
 
-from native.errors import StoreError
+from collectives.native.errors import StoreError
 
 from ._checks import Deadline
 

@@ -43,7 +43,7 @@ from collections.abc import Sequence
 from itertools import islice
 from urllib.parse import quote
 
-from native.errors import StoreError
+from collectives.native.errors import StoreError
 
 from ._checks import (
     DEFAULT_TIMEOUT,

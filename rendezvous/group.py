@@ -78,7 +78,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from native.errors import AuthError, OpTimeout, StoreError
+from collectives.native.errors import AuthError, OpTimeout, StoreError
 
 from . import secret as secrets
 from ._checks import Deadline, check_timeout

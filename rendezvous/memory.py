@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from native.errors import StoreError
+from collectives.native.errors import StoreError
 
 from ._checks import DEFAULT_TIMEOUT, Deadline, check_amount, check_key, check_keys, check_timeout, check_value, missing
 from ._table import Table

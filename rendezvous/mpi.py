@@ -18,7 +18,7 @@ import socket
 import time
 from typing import Any
 
-from native.errors import ConfigMismatch, StoreError, TransportUnavailable
+from collectives.native.errors import ConfigMismatch, StoreError, TransportUnavailable
 
 from . import secret as secrets
 from ._checks import DEFAULT_TIMEOUT, Deadline

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from native.errors import OpTimeout, StoreError
+from collectives.native.errors import OpTimeout, StoreError
 
 from ._checks import DEFAULT_TIMEOUT, Deadline, check_key, check_keys, missing
 from .store import Store, check_store

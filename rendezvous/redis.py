@@ -34,7 +34,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, BusyLoadingError, InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
-from native.errors import StoreError
+from collectives.native.errors import StoreError
 
 from . import _redis_scripts
 from ._checks import (

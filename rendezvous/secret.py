@@ -16,7 +16,7 @@ import shlex
 import stat
 import struct
 
-from native.errors import AuthError
+from collectives.native.errors import AuthError
 
 SIZE = 32  # bytes of a minted secret
 MIN_SIZE = 16

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from native.errors import AuthError, ConfigMismatch, StoreError
+from collectives.native.errors import AuthError, ConfigMismatch, StoreError
 
 from . import _wire
 from ._checks import (

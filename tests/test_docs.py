@@ -19,14 +19,14 @@ import pytest
 import collectives
 from collectives.algorithms import algorithms
 from collectives.commands import checks
+from collectives.native import errors
+from collectives.rendezvous.store import SCHEMES
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.form import Send
 from collectives.schedule.group import Group
 from collectives.schedule.layout import apart, even
 from collectives.schedule.play import Play
 from collectives.schedule.verify import cost
-from native import errors
-from rendezvous.store import SCHEMES
 
 ROOT = Path(__file__).parents[1]
 HOME = Path(collectives.__file__).parents[1]

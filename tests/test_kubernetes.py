@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rendezvous.bootstrap import bootstrap
+from collectives.rendezvous.bootstrap import bootstrap
 from tests.rendezvous.processes import environment
 
 yaml = pytest.importorskip("yaml", reason="reading manifests: pip install pyyaml")

@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TWINE = "twine==7.0.0"
 PLACEHOLDER = ".example/"  # a name that belongs to nobody, for good
-PACKAGES = ("native", "transports", "rendezvous", "collectives", "bench")
+PACKAGES = ("collectives", *(f"collectives/{name}" for name in ("native", "transports", "rendezvous", "bench")))
 USE = """
-import numpy as np, collectives, native._xla
+import numpy as np, collectives, collectives.native._xla
 with collectives.init() as comm:
     total = comm.allreduce(np.full(1000, comm.rank + 1.0))
     assert total.tolist() == [comm.size * (comm.size + 1) / 2] * 1000
@@ -37,11 +37,15 @@ def call(*command: str | Path, cwd: Path = ROOT) -> None:
 def check_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {f"{package}/{file}" for package in PACKAGES for file in ("__init__.py", "py.typed")}
-    lacking = sorted((wanted | {"native/_engine.pyi", "native/_xla.pyi"}) - names)
+    lacking = sorted((wanted | {"collectives/native/_engine.pyi", "collectives/native/_xla.pyi"}) - names)
     built = sorted(name.split(".")[0] for name in names if name.endswith(".so"))
-    known = (*(f"{package}/" for package in PACKAGES), "pycollectives-")
+    known = ("collectives/", "pycollectives-")
     extra = sorted(n for n in names if not n.startswith(known) or n.endswith((".cpp", ".hpp", ".txt", ".sh")))
-    if lacking or built != ["native/_engine", "native/_xla"] or [n for n in extra if ".dist-info/" not in n]:
+    if (
+        lacking
+        or built != ["collectives/native/_engine", "collectives/native/_xla"]
+        or [n for n in extra if ".dist-info/" not in n]
+    ):
         raise SystemExit(f"{wheel.name}: lacking {lacking}, extensions {built}, not wanted {extra}")
 
 

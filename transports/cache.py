@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from transports.host import HostIdentity, on_machine
+from collectives.transports.host import HostIdentity, on_machine
 
 _SHARED_LEVEL = 3  # from this level on a cache is large, and several cores share it
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transports import abstract
+from collectives.transports import abstract
 
 _LONGEST_NAME = 255
 

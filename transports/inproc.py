@@ -10,11 +10,11 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from native.errors import OpTimeout
-from transports.transport import Listener, Place, Scope
+from collectives.native.errors import OpTimeout
+from collectives.transports.transport import Listener, Place, Scope
 
 if TYPE_CHECKING:
-    from native._engine import Group
+    from collectives.native._engine import Group
 
 
 class InprocTransport:

@@ -13,8 +13,8 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from transports import abstract
-from transports.host import HostIdentity
+from collectives.transports import abstract
+from collectives.transports.host import HostIdentity
 
 
 def doubtful(everyone: Sequence[HostIdentity]) -> bool:

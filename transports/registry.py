@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-from native.errors import TransportUnavailable
-from native.spelling import hint
-from transports.inproc import InprocTransport
-from transports.shm import ShmTransport
-from transports.tcp import TcpTransport
-from transports.transport import Transport
+from collectives.native.errors import TransportUnavailable
+from collectives.native.spelling import hint
+from collectives.transports.inproc import InprocTransport
+from collectives.transports.shm import ShmTransport
+from collectives.transports.tcp import TcpTransport
+from collectives.transports.transport import Transport
 
 ENTRY_POINTS = "pycollectives.transports"
 

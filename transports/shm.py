@@ -14,13 +14,13 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from native import _engine
-from native.errors import TransportUnavailable
-from transports import abstract
-from transports.transport import Listener, Place, Scope
+from collectives.native import _engine
+from collectives.native.errors import TransportUnavailable
+from collectives.transports import abstract
+from collectives.transports.transport import Listener, Place, Scope
 
 if TYPE_CHECKING:
-    from native._engine import Group
+    from collectives.native._engine import Group
 
 
 _BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn

@@ -11,12 +11,12 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from native.errors import TransportUnavailable
-from transports.addresses import Endpoint, InterfaceAddress, candidates, choose, interface_addresses
-from transports.transport import Listener, Place, Scope
+from collectives.native.errors import TransportUnavailable
+from collectives.transports.addresses import Endpoint, InterfaceAddress, candidates, choose, interface_addresses
+from collectives.transports.transport import Listener, Place, Scope
 
 if TYPE_CHECKING:
-    from native._engine import Group
+    from collectives.native._engine import Group
 
 
 _BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn

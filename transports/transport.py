@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from transports.host import HostIdentity
+from collectives.transports.host import HostIdentity
 
 if TYPE_CHECKING:
-    from native._engine import Group
+    from collectives.native._engine import Group
 
 
 @dataclass(frozen=True, slots=True)

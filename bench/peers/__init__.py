@@ -37,7 +37,7 @@ class Member(Protocol):
 
     def barrier(self) -> None: ...
     def bind(self, case: Any, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
-        """The call for a `bench.cases.Case`, and the array that holds its result: `inp` or `out`, or None where the
+        """The call for a `Case`, and the array that holds its result: `inp` or `out`, or None where the
         call returns it, as an object with the buffer protocol.
 
         Raises NotImplementedError for what this system does not have.
@@ -83,7 +83,7 @@ class Peer(Protocol):
 def peer(name: str) -> Peer:
     """The module of a peer that can be installed; ValueError lists those there are."""
     if name not in NAMES:
-        from native.spelling import hint  # workers, which have NumPy only, import this file
+        from collectives.native.spelling import hint  # workers, which have NumPy only, import this file
 
         raise ValueError(f"there is no peer {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
     return system(name)
@@ -96,4 +96,4 @@ def system(name: str) -> Peer:
 
 def module(name: str) -> str:
     """Where that peer's file is imported from."""
-    return f"bench.peers.{name.replace('-', '_')}"
+    return f"collectives.bench.peers.{name.replace('-', '_')}"

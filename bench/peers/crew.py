@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.cases import Case
-from bench.channel import Channel, Desk
-from bench.loop import Samples
-from bench.peers import system
-from bench.peers.worker import BOOT
-from bench.plan import PeerPlan
+from collectives.bench.cases import Case
+from collectives.bench.channel import Channel, Desk
+from collectives.bench.loop import Samples
+from collectives.bench.peers import system
+from collectives.bench.peers.worker import BOOT
+from collectives.bench.plan import PeerPlan
 from collectives.commands import addresses, tunables
 
 START: Final = 120.0  # seconds: some systems are slow to import

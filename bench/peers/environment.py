@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
-from bench.peers import Peer, peer
+from collectives.bench.peers import Peer, peer
 
 PATIENCE: Final = 1800.0  # seconds for one installation
 EVERY: Final = 15.0  # seconds after which somebody who sees nothing of pip is told that it goes on

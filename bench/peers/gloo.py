@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cases import Case
+from collectives.bench.cases import Case
 
 ENVIRONMENT = "gloo"
 REQUIREMENTS = ("torch==2.13.0",)

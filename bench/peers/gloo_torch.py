@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench.peers import here
-from bench.peers.hook_torch import BARE, ENVIRONMENT, REQUIREMENTS, Member, commands, environment, member
+from collectives.bench.peers import here
+from collectives.bench.peers.hook_torch import BARE, ENVIRONMENT, REQUIREMENTS, Member, commands, environment, member
 
 __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 

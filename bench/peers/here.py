@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench import values
-from bench.cases import Case
-from bench.values import Array, Values
+from collectives.bench import values
+from collectives.bench.cases import Case
+from collectives.bench.values import Array, Values
 
 _PATH: Final = "BENCH_IMPORT_PATH"
 
@@ -36,6 +36,7 @@ def environment() -> dict[str, str]:
 def packages() -> None:
     """In a worker: from now on, imports find what the benchmark's process finds."""
     sys.path[:] = json.loads(os.environ[_PATH])
+    del sys.modules["collectives"]  # the stand-in of `worker.BOOT`; the next import takes the real one
 
 
 def missing(framework: str) -> str | None:

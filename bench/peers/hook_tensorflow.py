@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.cases import Case
-from bench.peers import here
-from bench.peers.here import Gradients, commands
-from bench.peers.tensorflow import aligned
-from bench.traces import shapes
+from collectives.bench.cases import Case
+from collectives.bench.peers import here
+from collectives.bench.peers.here import Gradients, commands
+from collectives.bench.peers.tensorflow import aligned
+from collectives.bench.traces import shapes
 
 __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 

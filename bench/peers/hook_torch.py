@@ -10,11 +10,11 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Final
 
-from bench.cases import Case
-from bench.networks import NETWORKS
-from bench.peers import here
-from bench.peers.here import Gradients, commands
-from bench.traces import buckets, shapes
+from collectives.bench.cases import Case
+from collectives.bench.networks import NETWORKS
+from collectives.bench.peers import here
+from collectives.bench.peers.here import Gradients, commands
+from collectives.bench.traces import buckets, shapes
 
 __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cases import Case
+from collectives.bench.cases import Case
 
 
 def connect(folder: str, ranks: int, rank: int | None) -> Member:

@@ -6,9 +6,9 @@ sockets.
 
 from __future__ import annotations
 
-from bench.peers import openmpi
-from bench.peers.mpi import connect
-from bench.peers.openmpi import BARE, ENVIRONMENT, REQUIREMENTS, commands
+from collectives.bench.peers import openmpi
+from collectives.bench.peers.mpi import connect
+from collectives.bench.peers.openmpi import BARE, ENVIRONMENT, REQUIREMENTS, commands
 
 __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 

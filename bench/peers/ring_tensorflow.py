@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.cases import Case
-from bench.peers import here, tensorflow
-from bench.peers.here import commands
-from bench.peers.hook_tensorflow import BARE, ENVIRONMENT, REQUIREMENTS, List
+from collectives.bench.cases import Case
+from collectives.bench.peers import here, tensorflow
+from collectives.bench.peers.here import commands
+from collectives.bench.peers.hook_tensorflow import BARE, ENVIRONMENT, REQUIREMENTS, List
 
 __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "environment"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from bench.cases import Case
-from bench.gate import Gate
-from bench.loop import Pace, Samples
-from bench.measure import AGAIN, Unsupported
-from bench.peers.crew import Crew, PeerCannot, PeerFailed
-from bench.plan import PeerPlan, Plan
+from collectives.bench.cases import Case
+from collectives.bench.gate import Gate
+from collectives.bench.loop import Pace, Samples
+from collectives.bench.measure import AGAIN, Unsupported
+from collectives.bench.peers.crew import Crew, PeerCannot, PeerFailed
+from collectives.bench.plan import PeerPlan, Plan
 
 
 class Side:

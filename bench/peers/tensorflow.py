@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cases import Case
+from collectives.bench.cases import Case
 
 ENVIRONMENT = "tensorflow"
 REQUIREMENTS = ("tensorflow-cpu==2.21.*",)

@@ -19,25 +19,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.cases import Case
-from bench.channel import connect
-from bench.data import Data
-from bench.loop import elapsed, sample
-from bench.peers import module
-from bench.sequence import bind
-from bench.values import touched
+from collectives.bench.cases import Case
+from collectives.bench.channel import connect
+from collectives.bench.data import Data
+from collectives.bench.loop import elapsed, sample
+from collectives.bench.peers import module
+from collectives.bench.sequence import bind
+from collectives.bench.values import touched
 
 if TYPE_CHECKING:
-    from bench.peers import Member, Task, Tasker
+    from collectives.bench.peers import Member, Task, Tasker
 
 JOIN = 60.0
 IDLE = 3600.0  # seconds without a command; the end of the benchmark ends the wait at once
 
-# Makes this folder, and nothing around it, importable as `bench`: what is installed beside it must not be found by a
-# Python that has its own.
+# Makes this folder, and nothing around it, importable as `collectives.bench`: what is installed beside it must not be
+# found by a Python that has its own.
 BOOT = (
-    "import sys, types; b = types.ModuleType('bench'); b.__path__ = [sys.argv.pop(1)]; sys.modules['bench'] = b; "
-    "from bench.peers.worker import main; main()"
+    "import sys, types; c = types.ModuleType('collectives'); c.__path__ = []; sys.modules['collectives'] = c; "
+    "b = types.ModuleType('collectives.bench'); b.__path__ = [sys.argv.pop(1)]; c.bench = b; "
+    "sys.modules['collectives.bench'] = b; "
+    "from collectives.bench.peers.worker import main; main()"
 )
 
 

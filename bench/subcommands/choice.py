@@ -12,18 +12,18 @@ from dataclasses import asdict
 import click
 from rich.text import Text
 
-from bench import sizes
-from bench.choice import AUTO, BAR, Heat, measure
-from bench.document import FORMAT, VERSION, write
-from bench.exits import FAILED, REFUTED
-from bench.order import Order
-from bench.report import Progress
-from bench.subcommands.options import numbers, positive, screen, size, writable
+from collectives.bench import sizes
+from collectives.bench.choice import AUTO, BAR, Heat, measure
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED, REFUTED
+from collectives.bench.order import Order
+from collectives.bench.report import Progress
+from collectives.bench.subcommands.options import numbers, positive, screen, size, writable
 from collectives.commands.child import StartError
 from collectives.commands.options import Names
+from collectives.native.errors import CollectiveError
 from collectives.schedule.conditions import COLLECTIVES
-from native.errors import CollectiveError
-from transports import registry
+from collectives.transports import registry
 
 
 @click.command("choice")

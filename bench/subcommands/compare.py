@@ -11,10 +11,10 @@ import sys
 import click
 from rich.text import Text
 
-from bench.compare import FASTER, MODE, SAME, SLOWER, Comparison, NotComparable, compare, read
-from bench.exits import REFUTED
-from bench.report import microseconds
-from bench.subcommands.options import screen
+from collectives.bench.compare import FASTER, MODE, SAME, SLOWER, Comparison, NotComparable, compare, read
+from collectives.bench.exits import REFUTED
+from collectives.bench.report import microseconds
+from collectives.bench.subcommands.options import screen
 
 _STYLES = {SLOWER: "bold red", FASTER: "green", SAME: "dim", MODE: "yellow"}
 

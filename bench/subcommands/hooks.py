@@ -18,10 +18,10 @@ import click
 from rich.text import Text
 
 import collectives
-from bench.cases import Case
-from bench.document import FORMAT, document, write
-from bench.exits import FAILED, INTERRUPTED, REFUTED
-from bench.hooks import (
+from collectives.bench.cases import Case
+from collectives.bench.document import FORMAT, document, write
+from collectives.bench.exits import FAILED, INTERRUPTED, REFUTED
+from collectives.bench.hooks import (
     FRAMEWORKS,
     NAMES,
     Framework,
@@ -34,18 +34,18 @@ from bench.hooks import (
     run,
     verdicts,
 )
-from bench.hosts import Group, gather
-from bench.hosts import memory as machine_memory
-from bench.measure import Measurement, Row
-from bench.networks import NETWORKS
-from bench.peers.here import missing
-from bench.plan import Plan
-from bench.report import ABSENT, Progress, Screen
-from bench.subcommands.options import names, positive, say, screen, writable
+from collectives.bench.hosts import Group, gather
+from collectives.bench.hosts import memory as machine_memory
+from collectives.bench.measure import Measurement, Row
+from collectives.bench.networks import NETWORKS
+from collectives.bench.peers.here import missing
+from collectives.bench.plan import Plan
+from collectives.bench.report import ABSENT, Progress, Screen
+from collectives.bench.subcommands.options import names, positive, say, screen, writable
 from collectives.commands.options import Names
-from native.errors import CollectiveError
-from native.spelling import hint
-from rendezvous.bootstrap import bootstrap
+from collectives.native.errors import CollectiveError
+from collectives.native.spelling import hint
+from collectives.rendezvous.bootstrap import bootstrap
 
 RANKS: Final = 2
 BUDGET: Final = 2.0  # seconds for each system, way and list

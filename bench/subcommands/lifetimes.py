@@ -11,15 +11,15 @@ from dataclasses import asdict
 import click
 from rich.text import Text
 
-from bench.crowd import Place
-from bench.document import FORMAT, VERSION, write
-from bench.exits import FAILED, REFUTED
-from bench.lifetimes import FIRST, GROWTH, Counts, Lifetimes, measure
-from bench.report import Progress
-from bench.subcommands.options import positive, screen, writable
-from bench.subcommands.stores import each, store_option
-from native.errors import CollectiveError
-from transports import registry
+from collectives.bench.crowd import Place
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED, REFUTED
+from collectives.bench.lifetimes import FIRST, GROWTH, Counts, Lifetimes, measure
+from collectives.bench.report import Progress
+from collectives.bench.subcommands.options import positive, screen, writable
+from collectives.bench.subcommands.stores import each, store_option
+from collectives.native.errors import CollectiveError
+from collectives.transports import registry
 
 _WIDTH = 11
 

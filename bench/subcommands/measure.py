@@ -13,29 +13,29 @@ from urllib.parse import urlsplit
 
 import click
 
-from bench import memory, sizes
-from bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
-from bench.hosts import memory as machine_memory
-from bench.limits import OF_MEMORY, OF_SOCKETS
-from bench.peers import NAMES as PEERS
-from bench.peers import peer
-from bench.peers.environment import CannotInstall, python_for
-from bench.plan import ALIASES, PeerPlan, Plan, cases, load, memory_needed
-from bench.rank import guarded
-from bench.report import Screen
-from bench.start import start
-from bench.subcommands.options import addresses_option, names, positive, say, screen, size, writable
-from bench.traces import TRACES
+from collectives.bench import memory, sizes
+from collectives.bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
+from collectives.bench.hosts import memory as machine_memory
+from collectives.bench.limits import OF_MEMORY, OF_SOCKETS
+from collectives.bench.peers import NAMES as PEERS
+from collectives.bench.peers import peer
+from collectives.bench.peers.environment import CannotInstall, python_for
+from collectives.bench.plan import ALIASES, PeerPlan, Plan, cases, load, memory_needed
+from collectives.bench.rank import guarded
+from collectives.bench.report import Screen
+from collectives.bench.start import start
+from collectives.bench.subcommands.options import addresses_option, names, positive, say, screen, size, writable
+from collectives.bench.traces import TRACES
 from collectives.commands.child import StartError
 from collectives.commands.options import Names
 from collectives.commands.run import STORES
 from collectives.init import check_segment
+from collectives.native.errors import CollectiveError
+from collectives.native.spelling import hint
 from collectives.plotting import FORMATS, MISSING, available
-from native.errors import CollectiveError
-from native.spelling import hint
-from rendezvous.bootstrap import bootstrap
-from rendezvous.store import SCHEMES
-from transports import registry
+from collectives.rendezvous.bootstrap import bootstrap
+from collectives.rendezvous.store import SCHEMES
+from collectives.transports import registry
 
 RANKS = 2
 BUCKET = 25 << 20

@@ -13,13 +13,13 @@ from statistics import median
 import click
 from rich.text import Text
 
-from bench.crowd import Place
-from bench.document import FORMAT, VERSION, write
-from bench.exits import FAILED
-from bench.meeting import Meeting, measure
-from bench.report import Progress
-from bench.subcommands.options import positive, screen, writable
-from bench.subcommands.stores import each, store_option
+from collectives.bench.crowd import Place
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED
+from collectives.bench.meeting import Meeting, measure
+from collectives.bench.report import Progress
+from collectives.bench.subcommands.options import positive, screen, writable
+from collectives.bench.subcommands.stores import each, store_option
 
 
 @click.command("meeting")

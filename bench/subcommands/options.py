@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from bench import sizes
-from bench.report import Screen
+from collectives.bench import sizes
+from collectives.bench.report import Screen
 from collectives.commands.addresses import ADDRESSES
 from collectives.commands.output import colourful
 

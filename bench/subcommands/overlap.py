@@ -12,15 +12,15 @@ from subprocess import SubprocessError
 import click
 from rich.text import Text
 
-from bench import sizes
-from bench.document import FORMAT, VERSION, write
-from bench.exits import FAILED, REFUTED
-from bench.namespaces import why_not
-from bench.overlap import BAR, WAYS, Overlap, Setting, measure
-from bench.peers.here import missing
-from bench.report import Progress
-from bench.subcommands.options import screen, size, writable
-from bench.wire import rate as rate_of
+from collectives.bench import sizes
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED, REFUTED
+from collectives.bench.namespaces import why_not
+from collectives.bench.overlap import BAR, WAYS, Overlap, Setting, measure
+from collectives.bench.peers.here import missing
+from collectives.bench.report import Progress
+from collectives.bench.subcommands.options import screen, size, writable
+from collectives.bench.wire import rate as rate_of
 
 
 @click.command("overlap")

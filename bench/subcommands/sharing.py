@@ -9,9 +9,9 @@ import sys
 
 import click
 
-from bench.exits import FAILED, REFUTED
-from bench.sharing import BAR, CASES, measure
-from bench.subcommands.options import say
+from collectives.bench.exits import FAILED, REFUTED
+from collectives.bench.sharing import BAR, CASES, measure
+from collectives.bench.subcommands.options import say
 from collectives.calibration.noise import beforehand
 from collectives.commands.child import StartError
 

@@ -16,20 +16,20 @@ import click
 import numpy as np
 from rich.text import Text
 
-from bench.document import FORMAT, VERSION, write
-from bench.exits import FAILED
-from bench.order import Order
-from bench.report import Progress
-from bench.simulator import fastest, measure
-from bench.subcommands.options import numbers, positive, say, screen, size, writable
 from collectives import tables
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED
+from collectives.bench.order import Order
+from collectives.bench.report import Progress
+from collectives.bench.simulator import fastest, measure
+from collectives.bench.subcommands.options import numbers, positive, say, screen, size, writable
 from collectives.calibration import noise
 from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit
 from collectives.commands.child import StartError
 from collectives.commands.machine import this_machine
 from collectives.commands.options import Names
-from native.errors import CollectiveError
-from transports import registry
+from collectives.native.errors import CollectiveError
+from collectives.transports import registry
 
 CHECKED: Final = ("allreduce", "reduce_scatter", "allgather", "broadcast")
 _BETWEEN: Final = 8  # a size at which costs are found and the next

@@ -18,17 +18,17 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
-from bench import sizes
-from bench.bars import BANDS, LINES, Line
-from bench.document import FORMAT, VERSION, write
-from bench.exits import FAILED, REFUTED
-from bench.hosts import busy
-from bench.peers.environment import CannotInstall, python_for
-from bench.plan import Plan
-from bench.report import ABSENT, Screen
-from bench.standing import FAIL, PASS, Cell, Session, cells
-from bench.start import start
-from bench.subcommands.options import addresses_option, names, positive, say, screen, writable
+from collectives.bench import sizes
+from collectives.bench.bars import BANDS, LINES, Line
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED, REFUTED
+from collectives.bench.hosts import busy
+from collectives.bench.peers.environment import CannotInstall, python_for
+from collectives.bench.plan import Plan
+from collectives.bench.report import ABSENT, Screen
+from collectives.bench.standing import FAIL, PASS, Cell, Session, cells
+from collectives.bench.start import start
+from collectives.bench.subcommands.options import addresses_option, names, positive, say, screen, writable
 from collectives.commands.child import StartError
 
 BUDGET: Final = 600.0

@@ -8,10 +8,10 @@ from typing import TypeVar
 import click
 from redis.exceptions import RedisError
 
-from bench.crowd import OWN, Place, place, usual
-from bench.report import Progress
-from bench.subcommands.options import names
-from native.errors import CollectiveError
+from collectives.bench.crowd import OWN, Place, place, usual
+from collectives.bench.report import Progress
+from collectives.bench.subcommands.options import names
+from collectives.native.errors import CollectiveError
 
 T = TypeVar("T")
 

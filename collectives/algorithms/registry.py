@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from collectives.native.spelling import hint
 from collectives.schedule.algorithm import Algorithm, Function, any_size, schedule_of
 from collectives.schedule.conditions import COLLECTIVES, collective
 from collectives.schedule.form import Schedule
 from collectives.schedule.layout import Layout
-from native.spelling import hint
 
 _registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from native import _engine
+from collectives.native import _engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

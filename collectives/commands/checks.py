@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from collectives.init import check_sockets, library_version, number_asked
-from native import _engine
-from native.errors import AuthError, CollectiveError
-from rendezvous import secret as job_secret
-from rendezvous.bootstrap import Launch, bootstrap
-from transports.addresses import choose, interface_addresses
-from transports.host import cpu_quota, ranges, usable_cores
+from collectives.native import _engine
+from collectives.native.errors import AuthError, CollectiveError
+from collectives.rendezvous import secret as job_secret
+from collectives.rendezvous.bootstrap import Launch, bootstrap
+from collectives.transports.addresses import choose, interface_addresses
+from collectives.transports.host import cpu_quota, ranges, usable_cores
 
 VARIABLES: Final = (
     *("STORE", "RANK", "SIZE", "NAME", "TRANSPORT", "SECRET_FILE", "TIMEOUT"),

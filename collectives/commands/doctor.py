@@ -22,7 +22,7 @@ from collectives.commands.machine import this_machine
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.select import ladder
 from collectives.schedule.table import Situation
-from transports.host import usable_cores
+from collectives.transports.host import usable_cores
 
 _COLOURS = {"broken": "red", "hint": "yellow"}  # worst first
 

@@ -34,7 +34,7 @@ from collectives.schedule.play import Play
 from collectives.schedule.select import ladder, select
 from collectives.schedule.table import ANY_SIZE, Row, Situation, Table, text
 from collectives.schedule.verify import cost
-from transports.host import usable_cores
+from collectives.transports.host import usable_cores
 
 SIDE_BY_SIDE: Final = 8  # ranks that are shown together; of more, one
 MOST_COUNTED: Final = 128  # ranks of which all schedules are made, to count rounds and to draw

@@ -89,7 +89,7 @@ def _jax(env: Mapping[str, str]) -> tuple[str, Problem | None]:
     if wanted == "io_callback":
         return f"{slowly}, as COLLECTIVES_JAX says", None
     try:
-        importlib.import_module("native._xla")
+        importlib.import_module("collectives.native._xla")
     except ImportError as error:
         advice = "install pycollectives again, with a C++ compiler at hand"
         severity = "broken" if wanted == "ffi" else "hint"

@@ -21,7 +21,7 @@ from collectives import losses
 from collectives.commands import tunables
 from collectives.commands.child import Process
 from collectives.commands.supervise import Outcome, supervise
-from rendezvous import secret
+from collectives.rendezvous import secret
 
 GRACE: Final = 5.0  # seconds: a rank whose peer is gone raises PeerLost at once, and may want to save something
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collectives.init import library_version
 from collectives.tables import Machine
-from transports.host import usable_cores
+from collectives.transports.host import usable_cores
 
 
 def this_machine() -> Machine:

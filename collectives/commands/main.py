@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from collectives.siblings import require
-from native.spelling import hint
+from collectives.native.spelling import hint
 
 
 class _Entry(NamedTuple):
@@ -22,8 +21,8 @@ class _Entry(NamedTuple):
 
 COMMANDS: Final = {
     "run": _Entry("collectives.commands.run", "Start the ranks of a program on this host."),
-    "bench": _Entry("bench.commands", "Measure collectives, here or in a running job."),
-    "calibrate": _Entry("bench.calibrate", "Measure which algorithms are fastest here."),
+    "bench": _Entry("collectives.bench.commands", "Measure collectives, here or in a running job."),
+    "calibrate": _Entry("collectives.bench.calibrate", "Measure which algorithms are fastest here."),
     "explain": _Entry("collectives.commands.explain", "Show what an algorithm does, step by step."),
     "simulate": _Entry("collectives.commands.simulate", "Predict times among ranks that need not be there."),
     "doctor": _Entry("collectives.commands.doctor", "Say what works on this machine, and why not."),
@@ -39,9 +38,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = COMMANDS[cmd_name].module
-        require(module.partition(".")[0])
-        found: click.Command = importlib.import_module(module).command
+        found: click.Command = importlib.import_module(COMMANDS[cmd_name].module).command
         return found
 
     def resolve_command(

@@ -17,10 +17,10 @@ import click
 from collectives.commands.addresses import ADDRESSES
 from collectives.commands.child import StartError
 from collectives.commands.launcher import GRACE, PER_RANK, Job, chooses_threads, launch, same_addresses
-from native.errors import AuthError, TransportUnavailable
-from rendezvous import secret
-from rendezvous.store import SCHEMES
-from transports import registry
+from collectives.native.errors import AuthError, TransportUnavailable
+from collectives.rendezvous import secret
+from collectives.rendezvous.store import SCHEMES
+from collectives.transports import registry
 
 HOSTS = ("nnodes", "node_rank", "secret_file", "run_id")
 STORES = tuple(scheme for scheme in SCHEMES if scheme not in ("memory", "mpi"))  # those not of one process or of MPI

@@ -25,7 +25,7 @@ from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.cost import NAMES, Costs, seconds
 from collectives.schedule.topology import Switches, Topology
-from transports.host import usable_cores
+from collectives.transports.host import usable_cores
 
 _T = TypeVar("_T")
 

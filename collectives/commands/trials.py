@@ -22,12 +22,12 @@ from collectives.commands.checks import Problem, Section, without_password
 from collectives.communicator import Communicator
 from collectives.family import Origin
 from collectives.links import Doors, Policy, context, link
-from native.errors import CollectiveError, StoreError
-from native.spelling import hint
-from rendezvous import open_store
-from rendezvous import secret as job_secret
-from transports import registry
-from transports.transport import Scope
+from collectives.native.errors import CollectiveError, StoreError
+from collectives.native.spelling import hint
+from collectives.rendezvous import open_store
+from collectives.rendezvous import secret as job_secret
+from collectives.transports import registry
+from collectives.transports.transport import Scope
 
 LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
 

@@ -20,7 +20,7 @@ from collectives.communicator import Communicator
 from collectives.gradients import sparse
 from collectives.gradients.objects import gathered
 from collectives.gradients.plan import Bucket, Plan, differences, listed, unpack
-from native.errors import Aborted, CollectiveError, DesyncError, OpTimeout, PeerLost
+from collectives.native.errors import Aborted, CollectiveError, DesyncError, OpTimeout, PeerLost
 
 _ACTIVE: Final = 0
 _JOINED: Final = 1

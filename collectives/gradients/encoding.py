@@ -21,7 +21,7 @@ from uuid import UUID
 import ml_dtypes
 import numpy as np
 
-from native.errors import DesyncError
+from collectives.native.errors import DesyncError
 
 _DEEPEST: Final = 100  # containers in containers; less than Python's own limit of calls
 _DTYPE: Final = re.compile(r"[<|][biufcSUMm][1-9][0-9]{0,8}(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")

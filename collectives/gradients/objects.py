@@ -12,7 +12,7 @@ import numpy as np
 from collectives.arrays import check_rank
 from collectives.communicator import Communicator
 from collectives.gradients.encoding import decode, encode
-from native.errors import Aborted
+from collectives.native.errors import Aborted
 
 _REFUSED: Final = -1
 

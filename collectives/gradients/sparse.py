@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.arrays import Array
+from collectives.native.errors import DesyncError
 from collectives.recycle import aligned
-from native.errors import DesyncError
 
 _WORD: Final = 8  # parts begin where any dtype may
 

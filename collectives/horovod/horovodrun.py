@@ -1,6 +1,7 @@
 """What Horovod's own launcher may ask for that there is not.
 
-Rank, size and where to meet are read from its variables by `collectives.init` itself (`rendezvous.launchers`).
+Rank, size and where to meet are read from its variables by `collectives.init` itself
+(`collectives.rendezvous.launchers`).
 """
 
 from __future__ import annotations

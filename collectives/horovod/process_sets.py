@@ -13,7 +13,7 @@ from typing import Final
 from collectives.communicator import Communicator
 from collectives.gradients.objects import allgather_object
 from collectives.horovod import world
-from native.errors import DesyncError
+from collectives.native.errors import DesyncError
 
 
 class ProcessSet:

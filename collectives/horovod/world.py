@@ -19,7 +19,7 @@ from collectives.communicator import Communicator
 from collectives.default import default
 from collectives.default import opened as already
 from collectives.horovod.horovodrun import refuse_elastic
-from native.errors import ConfigMismatch
+from collectives.native.errors import ConfigMismatch
 
 
 class NotInitializedError(RuntimeError, ValueError):

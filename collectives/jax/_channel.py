@@ -15,7 +15,7 @@ import jax
 from collectives.communicator import Communicator
 from collectives.default import default
 from collectives.jax import _effect, _failures
-from native.errors import Aborted
+from collectives.native.errors import Aborted
 
 
 class Channel:

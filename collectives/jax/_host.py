@@ -18,7 +18,7 @@ from collectives.gradients.objects import gathered
 from collectives.jax._channel import Channel
 from collectives.jax._failures import keep
 from collectives.jax._kinds import Form, Kind
-from native.errors import DesyncError
+from collectives.native.errors import DesyncError
 
 
 class Call(NamedTuple):

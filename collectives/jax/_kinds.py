@@ -15,8 +15,8 @@ import numpy as np
 
 from collectives.arrays import Array, Dtype, check_dtype, check_rank
 from collectives.communicator import Communicator
-from native import _engine
-from native.spelling import hint
+from collectives.native import _engine
+from collectives.native.spelling import hint
 
 Shape: TypeAlias = "tuple[int, ...]"
 Form: TypeAlias = "tuple[Shape, Dtype]"

@@ -46,10 +46,10 @@ def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: 
 def how() -> Literal["ffi", "io_callback"]:
     """The way that compiled functions take to the library, chosen once in a process.
 
-    "ffi": through the extension `native._xla`, which reads and writes XLA's buffers where they lie. "io_callback":
-    through JAX's own callbacks, which copy. That is used, with a warning, where the extension is missing, or this
-    jaxlib cannot work with it. The environment variable COLLECTIVES_JAX=ffi or io_callback decides; ImportError where
-    it is "ffi" and that cannot be.
+    "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers where they lie.
+    "io_callback": through JAX's own callbacks, which copy. That is used, with a warning, where the extension is
+    missing, or this jaxlib cannot work with it. The environment variable COLLECTIVES_JAX=ffi or io_callback
+    decides; ImportError where it is "ffi" and that cannot be.
     """
     wanted = os.environ.get(_SETTING, "auto")
     if wanted not in ("auto", "ffi", "io_callback"):
@@ -57,7 +57,7 @@ def how() -> Literal["ffi", "io_callback"]:
     if wanted == "io_callback":
         return "io_callback"
     try:
-        _xla = importlib.import_module("native._xla")
+        _xla = importlib.import_module("collectives.native._xla")
     except ImportError as error:
         return _slowly(wanted, f"native/_xla cannot be imported ({error})", error)
     jax.local_devices(backend="cpu")  # before there is one, JAX would not refuse a handler, but fail to make it

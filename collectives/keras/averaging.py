@@ -16,7 +16,7 @@ from collectives.gradients.objects import allgather_object
 from collectives.keras.framework import keras, read, settle
 from collectives.keras.hook import hook_of
 from collectives.keras.state import check_same, slots_of
-from native.errors import DesyncError
+from collectives.native.errors import DesyncError
 
 
 class ModelAveragingCallback(keras.callbacks.Callback):

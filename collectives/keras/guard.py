@@ -20,7 +20,7 @@ from collectives.gradients.objects import allgather_object
 from collectives.keras import backends
 from collectives.keras.framework import keras, updates
 from collectives.keras.hook import NESTING, Hook, hook_of, wrongly_nested
-from native.errors import CollectiveError, DesyncError
+from collectives.native.errors import CollectiveError, DesyncError
 
 _POSTMORTEM: Final = 10.0  # seconds in which ranks that have failed tell each other where they were
 

@@ -17,7 +17,7 @@ from collectives.communicator import Communicator
 from collectives.default import default
 from collectives.gradients.objects import allgather_object
 from collectives.keras.framework import keras, read
-from native.errors import ConfigMismatch
+from collectives.native.errors import ConfigMismatch
 
 _CHUNK: Final = 64 << 20  # bytes on their way at a time, so that a large model is not held twice
 

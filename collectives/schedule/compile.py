@@ -16,7 +16,7 @@ from collectives.schedule.form import Chunk, Copy, Recv, Schedule, Send, Step
 from collectives.schedule.layout import Layout
 
 if TYPE_CHECKING:
-    from native._engine import Program
+    from collectives.native._engine import Program
 
 SEND: Final = 0
 RECV: Final = 1
@@ -39,7 +39,7 @@ class CompiledStep(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """The arguments of `native._engine.Program`."""
+    """The arguments of `collectives.native._engine.Program`."""
 
     rank: int
     size: int
@@ -80,7 +80,7 @@ def program(
     algorithm: Algorithm, rank: int, size: int, root: int = 0, in_place: bool = False, layout: Layout | None = None
 ) -> Program:
     """The rank's schedule in the engine's form, remembered. ValueError as from calling the algorithm."""
-    from native import _engine
+    from collectives.native import _engine
 
     if in_place and not algorithm.in_place:
         raise ValueError(f"{algorithm} does not work in place")

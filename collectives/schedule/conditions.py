@@ -26,8 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from collectives.native.spelling import hint
 from collectives.schedule.form import IN, OUT
-from native.spelling import hint
 
 
 class Leaf(NamedTuple):

@@ -33,7 +33,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from native.spelling import hint
+from collectives.native.spelling import hint
 
 _TIMES: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # so many in a second
 _RATES: Final = {

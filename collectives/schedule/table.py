@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from collectives.native.spelling import hint
 from collectives.schedule.conditions import COLLECTIVES
-from native.spelling import hint
 
 ANY_SIZE: Final = 1 << 62
 ANY_RANKS: Final = (1, ANY_SIZE)

@@ -16,9 +16,9 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from collectives.arrays import Array
+from collectives.native.errors import CollectiveError
 from collectives.recycle import ALIGNMENT
 from collectives.tensorflow.errors import as_tensorflow
-from native.errors import CollectiveError
 
 _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 _COPIED: Final = 16 << 10  # bytes: less is copied sooner than it is handed over

@@ -11,7 +11,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from collectives.caught_as import E, caught_as
-from native.errors import (
+from collectives.native.errors import (
     Aborted,
     AuthError,
     ConfigMismatch,

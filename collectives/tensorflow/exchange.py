@@ -21,11 +21,11 @@ from collectives.gradients.channel import Channel, channel, joined_rows, located
 from collectives.gradients.plan import BUCKET, UNKNOWN, Bucket, Entry, Plan, plan
 from collectives.gradients.sparse import Rows
 from collectives.gradients.wire import Compression, Rules, Wire, check_options
+from collectives.native.errors import DesyncError
 from collectives.tensorflow import bridge
 from collectives.tensorflow.errors import as_tensorflow
 from collectives.tensorflow.inputs import scaled, tensor_of
 from collectives.tensorflow.residuals import Residuals
-from native.errors import DesyncError
 
 
 class Span(NamedTuple):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from collectives.arrays import Array
+from collectives.native.errors import DesyncError
 from collectives.torch.tensors import pour
-from native.errors import DesyncError
 
 
 def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 from collectives import default
 from collectives.communicator import Communicator
 from collectives.init import init
+from collectives.native.errors import Aborted, OpTimeout
 from collectives.torch.store import TorchStore
 from collectives.torch.works import Started
-from native.errors import Aborted, OpTimeout
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ import threading
 from typing import Any, Final
 
 from collectives.communicator import Communicator
+from collectives.native.errors import Aborted
 from collectives.torch.futures import Completer
 from collectives.torch.intake import Both, FromAny, Intake, announce, announcement
 from collectives.torch.meeting import Channel, Place
 from collectives.torch.profiling import recorded
 from collectives.torch.tensors import filling, reading
 from collectives.torch.works import Pending, Started
-from native.errors import Aborted
 
 
 class Messages:

@@ -17,10 +17,10 @@ import torch
 
 from collectives.communicator import Communicator
 from collectives.default import default
+from collectives.native.errors import DesyncError
 from collectives.torch.compression import compression_of
 from collectives.torch.functions import op_name
 from collectives.torch.tensors import tensor_of, writing
-from native.errors import DesyncError
 
 BUCKET: Final = 25 << 20  # bytes
 _NONE, _DENSE, _SPARSE, _AS_DENSE = range(4)  # what a parameter's gradient is; the last is sparse, and goes as dense

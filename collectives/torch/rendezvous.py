@@ -14,11 +14,11 @@ from typing import Any, Final
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from native.errors import OpTimeout
-from rendezvous.bootstrap import bootstrap
-from rendezvous.memory import MemoryStore
-from rendezvous.prefix import PrefixStore
-from rendezvous.store import Store, open_store
+from collectives.native.errors import OpTimeout
+from collectives.rendezvous.bootstrap import bootstrap
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.prefix import PrefixStore
+from collectives.rendezvous.store import Store, open_store
 
 _FOREVER: Final = 1e6  # seconds
 # Torch keeps the C++ half of a store alone, which can do nothing without this one.

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
+from collectives.native.errors import DesyncError
 from collectives.torch.operations import Operation
 from collectives.torch.tensors import assign, reading, tensor_of
-from native.errors import DesyncError
 
 
 def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callable[[], None]]:

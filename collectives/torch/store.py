@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from native.errors import CollectiveError, StoreError
-from rendezvous._checks import (
+from collectives.native.errors import CollectiveError, StoreError
+from collectives.rendezvous._checks import (
     DEFAULT_TIMEOUT,
     Deadline,
     check_amount,

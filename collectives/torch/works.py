@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 
+from collectives.native.errors import OpTimeout
 from collectives.torch.futures import Completer, Failure
 from collectives.torch.profiling import Entry
-from native.errors import OpTimeout
 
 
 class Started(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.calls import Arrays
-from bench.cases import Case
 from collectives import Communicator
+from collectives.bench.calls import Arrays
+from collectives.bench.cases import Case
 from tests.collectives.groups import ranks
 
 

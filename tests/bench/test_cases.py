@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.cases import KINDS, Case, count_for
+from collectives.bench.cases import KINDS, Case, count_for
 
 
 def case(collective: str, ranks: int, nbytes: int, itemsize: int = 4) -> Case:

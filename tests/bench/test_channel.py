@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.channel import Channel, Desk, connect
+from collectives.bench.channel import Channel, Desk, connect
 
 
 @pytest.fixture

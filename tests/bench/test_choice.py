@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.choice import AUTO, ROUNDS, Heat, together
-from bench.subcommands.choice import report
+from collectives.bench.choice import AUTO, ROUNDS, Heat, together
+from collectives.bench.subcommands.choice import report
 from tests.bench.running import bench, environment
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.cases import KINDS
-from bench.loop import Times
 from collectives.algorithms import algorithms
+from collectives.bench.cases import KINDS
+from collectives.bench.loop import Times
 from tests.bench.running import COMMAND, HOME, bench, command, environment, table
 
 QUICK = ("-w", "1", "--iters", "3")
@@ -229,7 +229,7 @@ def test_what_is_refused(arguments: list[str], message: str) -> None:
     """In this process: nothing is started."""
     from click.testing import CliRunner
 
-    from bench.commands import command as under_test
+    from collectives.bench.commands import command as under_test
 
     result = CliRunner().invoke(under_test, arguments, env=dict.fromkeys(_launchers(), ""))
     assert result.exit_code == 2

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench.commands import command
-from bench.compare import FASTER, MODE, SAME, SLOWER, NotComparable, compare, read
+from collectives.bench.commands import command
+from collectives.bench.compare import FASTER, MODE, SAME, SLOWER, NotComparable, compare, read
 from tests.bench.running import bench
 
 FACTS = dict.fromkeys(

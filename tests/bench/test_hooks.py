@@ -19,19 +19,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import hooks
-from bench.cases import Case
-from bench.hooks import FRAMEWORKS, Framework, cases, factor, memory_needed, verdicts
-from bench.measure import Measurement, Row
-from bench.namespaces import why_not
-from bench.networks import NETWORKS, parameters
-from bench.overlap import Bucket, Overlap, Setting, Step
-from bench.peers import HOOKS, NAMES, here, peer, system
-from bench.peers.here import Gradients
-from bench.peers.worker import Worker
-from bench.subcommands import hooks as subcommand
-from bench.subcommands import overlap as overlap_command
-from bench.traces import TRACES, gradients
+from collectives.bench import hooks
+from collectives.bench.cases import Case
+from collectives.bench.hooks import FRAMEWORKS, Framework, cases, factor, memory_needed, verdicts
+from collectives.bench.measure import Measurement, Row
+from collectives.bench.namespaces import why_not
+from collectives.bench.networks import NETWORKS, parameters
+from collectives.bench.overlap import Bucket, Overlap, Setting, Step
+from collectives.bench.peers import HOOKS, NAMES, here, peer, system
+from collectives.bench.peers.here import Gradients
+from collectives.bench.peers.worker import Worker
+from collectives.bench.subcommands import hooks as subcommand
+from collectives.bench.subcommands import overlap as overlap_command
+from collectives.bench.traces import TRACES, gradients
 from tests.bench.running import COMMAND, bench, environment, table
 
 QUICK = ("--repeats", "2", "--iters", "1")
@@ -198,7 +198,7 @@ class Lonely:
 def test_a_backend_that_does_nothing_is_wrong(way: str) -> None:
     import torch
 
-    from bench.peers.hook_torch import List
+    from collectives.bench.peers.hook_torch import List
 
     case = Case("allreduce", "float32", 4, "sum", -1, way, 1, sum(gradients("mnist-cnn")), "mnist-cnn")
     right = List(torch, Lonely(lambda tensor: None), case)  # which is right for a group of one

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from bench.cases import Case
-from bench.limits import OF_MEMORY, OF_SOCKETS, floors
-from bench.loop import Pace
-from bench.measure import Unsupported
-from bench.ping import Ping
-from bench.sockets import Ring
 from collectives import Communicator
+from collectives.bench.cases import Case
+from collectives.bench.limits import OF_MEMORY, OF_SOCKETS, floors
+from collectives.bench.loop import Pace
+from collectives.bench.measure import Unsupported
+from collectives.bench.ping import Ping
+from collectives.bench.sockets import Ring
 from tests.collectives.groups import nothing_left, ranks
 
 ALL = (*OF_MEMORY, *OF_SOCKETS)

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from bench.loop import Pace, Times, ratio, sample
+from collectives.bench.loop import Pace, Times, ratio, sample
 
 
 def test_each_call_comes_after_a_barrier_and_is_timed_alone() -> None:

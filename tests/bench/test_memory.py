@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import memory
-from bench.memory import MIB, Probe, measure, probes
-from bench.plan import Plan
-from bench.probes import CannotReset, Peak
-from bench.report import Screen
+from collectives.bench import memory
+from collectives.bench.memory import MIB, Probe, measure, probes
+from collectives.bench.plan import Plan
+from collectives.bench.probes import CannotReset, Peak
+from collectives.bench.report import Screen
 
 PLAN = Plan(("allreduce",), (4 * MIB,))
 

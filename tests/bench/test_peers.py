@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.cases import Case
-from bench.gate import Gate
-from bench.hosts import cores
-from bench.peers import NAMES, gloo, peer, tensorflow
-from bench.peers import environment as environments
-from bench.peers.crew import Crew, PeerCannot, PeerFailed
-from bench.peers.environment import NUMPY, CannotInstall, cache_folder, python_for
-from bench.peers.worker import Worker
-from bench.plan import PeerPlan
-from bench.report import remaining
 from collectives import Communicator
+from collectives.bench.cases import Case
+from collectives.bench.gate import Gate
+from collectives.bench.hosts import cores
+from collectives.bench.peers import NAMES, gloo, peer, tensorflow
+from collectives.bench.peers import environment as environments
+from collectives.bench.peers.crew import Crew, PeerCannot, PeerFailed
+from collectives.bench.peers.environment import NUMPY, CannotInstall, cache_folder, python_for
+from collectives.bench.peers.worker import Worker
+from collectives.bench.plan import PeerPlan
+from collectives.bench.report import remaining
 from tests.bench.running import bench, environment, table
 from tests.collectives.groups import ranks
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import bench.ping
-from bench.cases import OUT_OF_PLACE, Case
-from bench.measure import Measurement, Row
-from bench.ping import Ping, Reading, alike, mode
-from bench.shared import array, shared
+import collectives.bench.ping
 from collectives import Communicator
+from collectives.bench.cases import OUT_OF_PLACE, Case
+from collectives.bench.measure import Measurement, Row
+from collectives.bench.ping import Ping, Reading, alike, mode
+from collectives.bench.shared import array, shared
 from tests.collectives.groups import nothing_left, ranks
 from tests.launched import launched
 
@@ -44,7 +44,7 @@ def test_pings_of_a_group() -> None:
 
 
 def test_who_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.ping, "_PATIENCE", 0.05)
+    monkeypatch.setattr(collectives.bench.ping, "_PATIENCE", 0.05)
 
     def body(comm: Communicator) -> None:
         ping = Ping(comm)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.cases import IN_PLACE, OUT_OF_PLACE
-from bench.plan import DTYPES, PeerPlan, Plan, cases, load, memory_needed
 from collectives.algorithms import algorithms
+from collectives.bench.cases import IN_PLACE, OUT_OF_PLACE
+from collectives.bench.plan import DTYPES, PeerPlan, Plan, cases, load, memory_needed
 
 PLAN = Plan(("allreduce",), (8, 1024))
 

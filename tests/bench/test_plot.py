@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.plot import curves, plot
+from collectives.bench.plot import curves, plot
 from tests.bench.running import bench
 
 

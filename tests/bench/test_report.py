@@ -7,14 +7,14 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from bench.cases import IN_PLACE, OUT_OF_PLACE, Case
-from bench.hosts import Facts, Group
-from bench.measure import Measurement, Row
-from bench.ping import Reading
-from bench.plan import PeerPlan, Plan
-from bench.report import Screen, Table, microseconds
+from collectives.bench.cases import IN_PLACE, OUT_OF_PLACE, Case
+from collectives.bench.hosts import Facts, Group
+from collectives.bench.measure import Measurement, Row
+from collectives.bench.ping import Reading
+from collectives.bench.plan import PeerPlan, Plan
+from collectives.bench.report import Screen, Table, microseconds
+from collectives.transports.host import ranges
 from tests.bench.running import table
-from transports.host import ranges
 
 CASE = Case("allreduce", "float32", 4, "sum", -1, "auto", 2, 1 << 20)
 PLAN = Plan(("allreduce",), (4 << 20,), rounds=2, limits=("copy",), peers=(PeerPlan("gloo", ""), PeerPlan("mpich", "")))

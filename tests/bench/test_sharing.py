@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from bench.sharing import CASES, Found
+from collectives.bench.sharing import CASES, Found
 from tests.bench.running import command
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.simulator import fastest
-from bench.subcommands.simulator import report, split
+from collectives.bench.simulator import fastest
+from collectives.bench.subcommands.simulator import report, split
 from collectives.calibration.costs import Case, Measured
 from collectives.schedule.cost import Costs
 from tests.bench.running import bench, command, environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import sizes
+from collectives.bench import sizes
 
 
 @pytest.mark.parametrize(

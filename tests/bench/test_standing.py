@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.bars import BANDS, LINES, ROW, Line, Setting
-from bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
-from bench.commands import command
-from bench.hosts import busy
-from bench.peers import NAMES
-from bench.plan import Plan, cases
-from bench.standing import LONGEST, SHORTEST, Session, cells, figures
+from collectives.bench.bars import BANDS, LINES, ROW, Line, Setting
+from collectives.bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
+from collectives.bench.commands import command
+from collectives.bench.hosts import busy
+from collectives.bench.peers import NAMES
+from collectives.bench.plan import Plan, cases
+from collectives.bench.standing import LONGEST, SHORTEST, Session, cells, figures
 from tests.bench.running import environment
 from tests.waiting import eventually
 
@@ -157,9 +157,9 @@ def test_no_line_for_that() -> None:
 def test_nothing_more_is_measured_after_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     code = f"""
 from pathlib import Path
-from bench.plan import Plan
-from bench.report import Screen
-from bench.subcommands.standing import Runs
+from collectives.bench.plan import Plan
+from collectives.bench.report import Screen
+from collectives.bench.subcommands.standing import Runs
 runs = Runs(Screen(table=False), Path({str(tmp_path)!r}), "auto")
 runs.measure(Plan(("allreduce",), (8,), budget=60.0), 2)
 print("went on")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.calls import Arrays, algorithm_of, bind
-from bench.cases import IN_PLACE, OUT_OF_PLACE, Case
-from bench.plan import Plan, cases, memory_needed
-from bench.sequence import bind as sequence
-from bench.traces import TRACES, buckets, gradients, shapes
 from collectives import Communicator
+from collectives.bench.calls import Arrays, algorithm_of, bind
+from collectives.bench.cases import IN_PLACE, OUT_OF_PLACE, Case
+from collectives.bench.plan import Plan, cases, memory_needed
+from collectives.bench.sequence import bind as sequence
+from collectives.bench.traces import TRACES, buckets, gradients, shapes
 from tests.collectives.groups import ranks
 
 PARTS = (5, 1, 0, 700, 3, 90_000, 2)

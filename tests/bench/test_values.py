@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import values
-from bench.cases import KINDS, Case
-from bench.data import Data
-from bench.plan import DTYPES, OPS
-from bench.values import PERIOD, Values
 from collectives.arrays import dtype_of
-from native import _engine
+from collectives.bench import values
+from collectives.bench.cases import KINDS, Case
+from collectives.bench.data import Data
+from collectives.bench.plan import DTYPES, OPS
+from collectives.bench.values import PERIOD, Values
+from collectives.native import _engine
 
 PAIRS = [(d, o) for d in DTYPES for o in OPS if _engine.supports(_engine.DTYPES[d], _engine.OPS[o])]
 

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.namespaces import bonded_hosts, hosts, received_bytes, run_ranks, why_not
-from bench.wire import main
+from collectives.bench.namespaces import bonded_hosts, hosts, received_bytes, run_ranks, why_not
+from collectives.bench.wire import main
 
 _reason = why_not("1gbit")
 needs_namespaces = pytest.mark.skipif(_reason is not None, reason=str(_reason))

@@ -6,7 +6,7 @@ import json
 from dataclasses import astuple
 
 import collectives
-from bench.ping import Ping
+from collectives.bench.ping import Ping
 
 with collectives.init() as comm:
     ping = Ping(comm)

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 import collectives
 from collectives.algorithms import get
 from collectives.commands.main import COMMANDS, main
+from collectives.native import _engine
+from collectives.native.spelling import hint, meant
 from collectives.schedule.conditions import collective
-from native import _engine
-from native.spelling import hint, meant
 from tests.bench.running import command, environment
 from tests.collectives.groups import ranks
 

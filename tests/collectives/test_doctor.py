@@ -21,8 +21,8 @@ import pytest
 from collectives.commands import checks, doctor
 from collectives.commands import main as cli
 from collectives.commands.checks import without_password
-from rendezvous import secret
-from rendezvous.tcp import TcpStore
+from collectives.rendezvous import secret
+from collectives.rendezvous.tcp import TcpStore
 from tests.redis_server import PASSWORD, RedisServer, free_port
 
 ROOT = Path(cli.__file__).parents[2]

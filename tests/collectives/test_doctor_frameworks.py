@@ -58,7 +58,7 @@ def test_what_is_asked_of_jax() -> None:
 @pytest.mark.parametrize(("wanted", "severity"), [("auto", "hint"), ("ffi", "broken")])
 def test_an_extension_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, wanted: str, severity: str) -> None:
     installed("jax")
-    monkeypatch.setitem(sys.modules, "native._xla", None)
+    monkeypatch.setitem(sys.modules, "collectives.native._xla", None)
     found = section({"COLLECTIVES_JAX": wanted})
     (problem,) = found.problems
     assert problem.severity == severity and "native/_xla" in problem.text and "install pycollectives" in problem.advice

@@ -11,7 +11,7 @@ import pytest
 import collectives
 from collectives import Communicator
 from collectives.caught_as import caught_as
-from native import errors
+from collectives.native import errors
 from tests.collectives.groups import ranks
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__base__ is errors.CollectiveError]
@@ -78,7 +78,7 @@ def test_an_error_becomes_theirs_and_stays_ours(
     assert all(isinstance(made, kind) for kind in (type(error), RuntimeError, *theirs))
     assert str(made) == str(error) and repr(made) == repr(error) and made.args == error.args
     assert {**vars(error), "node": "node", "message": "text"} == vars(made)
-    assert type(made).__qualname__ == type(error).__qualname__ and type(made).__module__ == "native.errors"
+    assert type(made).__qualname__ == type(error).__qualname__ and type(made).__module__ == "collectives.native.errors"
     for back in (pickle.loads(pickle.dumps(made)), copy.copy(made)):
         assert type(back) is type(error) and str(back) == str(error)
     assert caught_as(made, *theirs) is made

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 import collectives
-from rendezvous import secret as secrets
-from rendezvous.memory import MemoryStore
+from collectives.rendezvous import secret as secrets
+from collectives.rendezvous.memory import MemoryStore
 from tests.collectives.groups import nothing_left
 from tests.redis_server import RedisServer
 from tests.rendezvous.threads import Outcome, together

@@ -124,10 +124,10 @@ for thread in threads: thread.join()
 def test_address_space_for_a_few_ranks_but_not_for_many() -> None:
     text = """
 import resource
-from native import _engine
+from collectives.native import _engine
 from collectives.links import Doors, Policy
-from native.errors import TransportUnavailable
-from transports.transport import Scope
+from collectives.native.errors import TransportUnavailable
+from collectives.transports.transport import Scope
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (512 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -16,12 +16,12 @@ from collectives import family as family_module
 from collectives.calls import Deadline
 from collectives.family import Origin
 from collectives.links import Doors, Member, Policy, context, decode, link, scheme_between, slowest
-from native.errors import ConfigMismatch, TransportUnavailable
+from collectives.native.errors import ConfigMismatch, TransportUnavailable
+from collectives.transports import abstract
+from collectives.transports.host import HostIdentity
+from collectives.transports.transport import Scope
 from tests.collectives.groups import nothing_left, outcomes
 from tests.rendezvous.threads import together
-from transports import abstract
-from transports.host import HostIdentity
-from transports.transport import Scope
 
 AUTO = Policy("auto", Scope(network=True), b"s" * 32)
 HERE = HostIdentity.here(abstract.name())

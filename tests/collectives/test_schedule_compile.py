@@ -54,7 +54,7 @@ def test_a_schedule_that_makes_no_sense_is_refused() -> None:
 
 
 def test_a_program_is_made_once() -> None:
-    pytest.importorskip("native._engine", reason="the extension is not built")
+    pytest.importorskip("collectives.native._engine", reason="the extension is not built")
     ring = get("allreduce", "ring")
     first = program(ring, 1, 4)
     assert first.peers == [0, 2]
@@ -63,14 +63,14 @@ def test_a_program_is_made_once() -> None:
 
 
 def test_a_program_in_place_is_refused_where_the_algorithm_cannot() -> None:
-    pytest.importorskip("native._engine", reason="the extension is not built")
+    pytest.importorskip("collectives.native._engine", reason="the extension is not built")
     with pytest.raises(ValueError, match="one_shot does not work in place"):
         program(get("allreduce", "one_shot"), 0, 2, in_place=True)
 
 
 def test_schedules_need_no_extension() -> None:
     code = (
-        "import sys; sys.modules['native._engine'] = None\n"
+        "import sys; sys.modules['collectives.native._engine'] = None\n"
         "import types; sys.modules['collectives'] = package = types.ModuleType('collectives')\n"
         "package.__path__ = ['collectives']\n"
         "import collectives.algorithms as a, collectives.schedule as s, collectives.schedule.compile as c\n"

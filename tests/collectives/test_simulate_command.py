@@ -14,7 +14,7 @@ from collectives.commands.main import main
 from collectives.init import library_version
 from collectives.schedule.cost import Costs
 from collectives.tables import Machine
-from transports.host import usable_cores
+from collectives.transports.host import usable_cores
 
 
 def run(*arguments: str) -> Result:

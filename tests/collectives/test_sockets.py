@@ -10,8 +10,8 @@ import pytest
 
 import collectives
 from collectives.calibration.sockets import fewest
+from collectives.native import _engine
 from collectives.schedule.table import MOST_SOCKETS, join, parse
-from native import _engine
 from tests.collectives.groups import nothing_left, ranks
 
 PART = 96 << 10  # bytes of a message that one of several sockets carries

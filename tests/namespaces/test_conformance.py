@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from bench.namespaces import Host, hosts, received_bytes, why_not
-from rendezvous import secret
+from collectives.bench.namespaces import Host, hosts, received_bytes, why_not
+from collectives.rendezvous import secret
 from tests.collectives.conformance.cases import COLLECTIVES, Case
 from tests.collectives.conformance.ranks import Job, Rank, everyone, failures, processes
 

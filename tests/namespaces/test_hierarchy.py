@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.namespaces import hosts, run_ranks, why_not
+from collectives.bench.namespaces import hosts, run_ranks, why_not
 
 COLLECTIVES = str(Path(__file__).with_name("collectives_rank.py"))
 TRAFFIC = str(Path(__file__).with_name("traffic_rank.py"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.namespaces import Ended, hosts, received_bytes, run_ranks, why_not
+from collectives.bench.namespaces import Ended, hosts, received_bytes, run_ranks, why_not
 
 RANK = str(Path(__file__).with_name("rank.py"))
 SECRET = bytes(range(32))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import collectives
-from bench.wire_rank import sent_bytes
+from collectives.bench.wire_rank import sent_bytes
 
 NBYTES = 8 << 20  # of the larger of the two arrays
 REPEATS = 3  # the fewest bytes count: a busy host's TCP now and then sends again what was only late

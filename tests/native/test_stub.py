@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import native
-from native import _engine
+from collectives import native
+from collectives.native import _engine
 
 Parameters = list[tuple[str, Any]]
 REQUIRED = "required"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rendezvous.memory import MemoryStore
-from rendezvous.prefix import PrefixStore
-from rendezvous.store import Store, open_store
-from rendezvous.tcp import TcpStore
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.prefix import PrefixStore
+from collectives.rendezvous.store import Store, open_store
+from collectives.rendezvous.tcp import TcpStore
 
 if TYPE_CHECKING:
     from tests.redis_server import RedisServer

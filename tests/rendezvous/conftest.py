@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rendezvous.store import Store
-from rendezvous.tcp import TcpStore
+from collectives.rendezvous.store import Store
+from collectives.rendezvous.tcp import TcpStore
 from tests.rendezvous.backends import KINDS, PLAIN, Backend, backend
 from tests.rendezvous.dialing import SECRET
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import socket
 
-from rendezvous import _wire
-from rendezvous.tcp import TcpStore
+from collectives.rendezvous import _wire
+from collectives.rendezvous.tcp import TcpStore
 
 SECRET = bytes(range(32))  # of the stores in these tests
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rendezvous.group import Membership, form, release
-from rendezvous.store import Store
+from collectives.rendezvous.group import Membership, form, release
+from collectives.rendezvous.store import Store
 from tests.rendezvous.threads import Outcome, together
 
 VERSION = "version 1"

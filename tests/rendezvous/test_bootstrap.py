@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from native.errors import AuthError, TransportUnavailable
-from rendezvous import secret
-from rendezvous._slurm import hosts
-from rendezvous.bootstrap import Launch, bootstrap
-from rendezvous.memory import MemoryStore
+from collectives.native.errors import AuthError, TransportUnavailable
+from collectives.rendezvous import secret
+from collectives.rendezvous._slurm import hosts
+from collectives.rendezvous.bootstrap import Launch, bootstrap
+from collectives.rendezvous.memory import MemoryStore
 
 OURS = {"COLLECTIVES_RANK": "1", "COLLECTIVES_SIZE": "4", "COLLECTIVES_STORE": "file:///s"}
 TORCHRUN = {

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from native.errors import AuthError, OpTimeout
-from rendezvous.group import exchange, release
-from rendezvous.memory import MemoryStore
-from rendezvous.store import Store
+from collectives.native.errors import AuthError, OpTimeout
+from collectives.rendezvous.group import exchange, release
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.store import Store
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.groups import Rank, job
 from tests.rendezvous.threads import together

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from native.errors import StoreError
-from rendezvous.file import FileStore
+from collectives.native.errors import StoreError
+from collectives.rendezvous.file import FileStore
 from tests.rendezvous.processes import python
 from tests.waiting import eventually
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually
 def test_processes_add_and_none_is_lost(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from rendezvous.file import FileStore\n"
+        "from collectives.rendezvous.file import FileStore\n"
         "store = FileStore(sys.argv[1])\n"
         "for _ in range(25): store.add('n', 1)\n"
     )
@@ -38,7 +38,7 @@ def test_processes_add_and_none_is_lost(tmp_path: Path) -> None:
 def test_a_killed_writer_leaves_a_working_store(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from rendezvous.file import FileStore\n"
+        "from collectives.rendezvous.file import FileStore\n"
         "store = FileStore(sys.argv[1])\n"
         "turn = 0\n"
         "while True:\n"
@@ -73,8 +73,8 @@ def test_polls_are_never_busy(tmp_path: Path) -> None:
     """Looks at the directory, as the interpreter's own audit events tell: at least 10 ms apart after 100 ms."""
     code = (
         "import json, sys, time\n"
-        "from rendezvous.file import FileStore\n"
-        "from native.errors import OpTimeout\n"
+        "from collectives.rendezvous.file import FileStore\n"
+        "from collectives.native.errors import OpTimeout\n"
         "store = FileStore(sys.argv[1])\n"
         "looks = []\n"
         "def hook(event, arguments):\n"
@@ -118,8 +118,8 @@ def test_no_permission_is_a_store_error_at_once(tmp_path: Path) -> None:
     closed.mkdir(mode=0o700)
     code = (
         "import os, sys\n"
-        "from native.errors import StoreError\n"
-        "from rendezvous.file import FileStore\n"  # before the import path may become unreadable
+        "from collectives.native.errors import StoreError\n"
+        "from collectives.rendezvous.file import FileStore\n"  # before the import path may become unreadable
         "os.chmod(sys.argv[1], 0o500)\n"
         "if os.geteuid() == 0: os.setuid(65534)\n"  # permissions do not bind root
         "try: FileStore(sys.argv[1])\n"

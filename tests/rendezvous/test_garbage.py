@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from collectives.links import Member
-from native.errors import CollectiveError, ConfigMismatch, OpTimeout, StoreError
-from rendezvous import _wire
-from rendezvous._records import Hello, Scope, parse_door
-from rendezvous.file import FileStore
-from rendezvous.memory import MemoryStore
-from rendezvous.redis import RedisStore
-from rendezvous.store import Store
-from rendezvous.tcp import TcpStore
+from collectives.native.errors import CollectiveError, ConfigMismatch, OpTimeout, StoreError
+from collectives.rendezvous import _wire
+from collectives.rendezvous._records import Hello, Scope, parse_door
+from collectives.rendezvous.file import FileStore
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.redis import RedisStore
+from collectives.rendezvous.store import Store
+from collectives.rendezvous.tcp import TcpStore
 from tests.redis_server import RedisServer
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.groups import VERSION, job, meet
@@ -186,7 +186,7 @@ def test_a_forged_record_is_a_config_mismatch(record: Any) -> None:
 
 
 def _member() -> Member:
-    from transports.host import HostIdentity
+    from collectives.transports.host import HostIdentity
 
     return Member(HostIdentity.here(), {"tcp": ("127.0.0.1:1",)})
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from native.errors import OpTimeout
-from rendezvous import open_store
-from rendezvous.group import MAX_NAME, Membership, form, release
-from rendezvous.memory import MemoryStore
-from rendezvous.prefix import PrefixStore
-from rendezvous.store import Store
-from rendezvous.tcp import TcpStore
+from collectives.native.errors import OpTimeout
+from collectives.rendezvous import open_store
+from collectives.rendezvous.group import MAX_NAME, Membership, form, release
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.prefix import PrefixStore
+from collectives.rendezvous.store import Store
+from collectives.rendezvous.tcp import TcpStore
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.groups import Rank, check_formed, job, meet
 from tests.rendezvous.threads import background, together

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout
-from rendezvous.group import Membership
+from collectives.native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout
+from collectives.rendezvous.group import Membership
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.groups import Rank, check_formed, job, meet
 from tests.rendezvous.processes import python
@@ -201,9 +201,9 @@ def test_two_jobs_without_run_ids_never_mix(plain_backend: Backend, turn: int) -
 def test_two_jobs_of_processes_without_run_ids_never_mix(tmp_path: Path) -> None:
     code = """
 import sys, time
-from native.errors import ConfigMismatch
-from rendezvous import open_store
-from rendezvous.group import form, release
+from collectives.native.errors import ConfigMismatch
+from collectives.rendezvous import open_store
+from collectives.rendezvous.group import form, release
 store = open_store(sys.argv[1])
 print("up", flush=True)
 sys.stdin.readline()

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from native.errors import OpTimeout, StoreError
-from rendezvous import _process
-from rendezvous._desk import Desk, session_keys
-from rendezvous._records import Scope, parse_hello
-from rendezvous.file import FileStore
-from rendezvous.group import release
-from rendezvous.memory import MemoryStore
-from rendezvous.prefix import PrefixStore
-from rendezvous.redis import RedisStore
-from rendezvous.store import Store
-from rendezvous.tcp import TcpStore
+from collectives.native.errors import OpTimeout, StoreError
+from collectives.rendezvous import _process
+from collectives.rendezvous._desk import Desk, session_keys
+from collectives.rendezvous._records import Scope, parse_hello
+from collectives.rendezvous.file import FileStore
+from collectives.rendezvous.group import release
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.prefix import PrefixStore
+from collectives.rendezvous.redis import RedisStore
+from collectives.rendezvous.store import Store
+from collectives.rendezvous.tcp import TcpStore
 from tests.redis_server import start_redis
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.groups import VERSION, Rank, check_formed, job, meet
@@ -34,8 +34,8 @@ from tests.waiting import AT_ONCE, eventually
 
 CHILD = """
 import sys, threading
-from rendezvous import open_store
-from rendezvous.group import form, release
+from collectives.rendezvous import open_store
+from collectives.rendezvous.group import form, release
 url, size, ranks, rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), int(sys.argv[4])
 def run(rank):
     store = open_store(url)
@@ -234,9 +234,9 @@ def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
 
 def test_hosts_taken_for_dead_all_the_time_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call takes its time, and everybody is far too impatient: sessions are replaced again and again."""
-    monkeypatch.setattr("rendezvous._guest.PATIENCE", 0.004)
-    monkeypatch.setattr("rendezvous._desk.Pulse.QUIET", 1)
-    monkeypatch.setattr("rendezvous._guest.SLICE", 0.005)
+    monkeypatch.setattr("collectives.rendezvous._guest.PATIENCE", 0.004)
+    monkeypatch.setattr("collectives.rendezvous._desk.Pulse.QUIET", 1)
+    monkeypatch.setattr("collectives.rendezvous._guest.SLICE", 0.005)
     taken_over = 0
 
     def slow(seed: int) -> Store:

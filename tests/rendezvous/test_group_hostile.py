@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from native.errors import AuthError, CollectiveError
-from rendezvous._desk import Desk
-from rendezvous._records import Hello, Scope, parse_door, parse_hello
-from rendezvous.group import Membership, form
-from rendezvous.memory import MemoryStore
+from collectives.native.errors import AuthError, CollectiveError
+from collectives.rendezvous._desk import Desk
+from collectives.rendezvous._records import Hello, Scope, parse_door, parse_hello
+from collectives.rendezvous.group import Membership, form
+from collectives.rendezvous.memory import MemoryStore
 from tests.rendezvous.groups import VERSION, Rank
 from tests.rendezvous.threads import background
 from tests.waiting import eventually
@@ -107,8 +107,8 @@ def test_a_door_of_another_version_is_a_mismatch_on_both_sides(monkeypatch: pyte
     thread, outcome = background(lambda: Rank(0, 2).form(client))
     scope = Scope("group", None, 0, None)
     assert eventually(lambda: store.get(scope.door) is not None)
-    monkeypatch.setattr("rendezvous._guest.VERSION", 2)
-    monkeypatch.setattr("rendezvous._desk.VERSION", 2)
+    monkeypatch.setattr("collectives.rendezvous._guest.VERSION", 2)
+    monkeypatch.setattr("collectives.rendezvous._desk.VERSION", 2)
     with pytest.raises(CollectiveError, match=r"version 2.*version 1"):
         Rank(1, 2).form(store)
     thread.join(10)

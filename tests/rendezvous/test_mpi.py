@@ -11,16 +11,16 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from native.errors import ConfigMismatch
-from rendezvous.bootstrap import bootstrap
-from rendezvous.mpi import check_world
+from collectives.native.errors import ConfigMismatch
+from collectives.rendezvous.bootstrap import bootstrap
+from collectives.rendezvous.mpi import check_world
 from tests.rendezvous.processes import environment
 
 JOB = """
 import sys
-from rendezvous.bootstrap import bootstrap
-from rendezvous.group import form, release
-from rendezvous.store import open_store
+from collectives.rendezvous.bootstrap import bootstrap
+from collectives.rendezvous.group import form, release
+from collectives.rendezvous.store import open_store
 launch = bootstrap(store="mpi://")
 store = open_store(launch.store, timeout=30)
 assert store.add("count", 1) <= launch.size

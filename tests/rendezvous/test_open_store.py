@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from native.errors import StoreError, TransportUnavailable
-from rendezvous import PrefixStore, Store, open_store
-from rendezvous.file import FileStore
-from rendezvous.group import form
-from rendezvous.memory import MemoryStore
-from rendezvous.tcp import TcpStore
+from collectives.native.errors import StoreError, TransportUnavailable
+from collectives.rendezvous import PrefixStore, Store, open_store
+from collectives.rendezvous.file import FileStore
+from collectives.rendezvous.group import form
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.tcp import TcpStore
 
 
 def test_unknown_schemes_are_refused_with_those_there_are() -> None:

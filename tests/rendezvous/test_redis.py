@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from native.errors import OpTimeout, StoreError
-from rendezvous.redis import RedisStore
-from rendezvous.store import open_store
+from collectives.native.errors import OpTimeout, StoreError
+from collectives.rendezvous.redis import RedisStore
+from collectives.rendezvous.store import open_store
 from tests.redis_server import RedisServer, start_redis
 from tests.rendezvous.threads import background, together
 from tests.waiting import AT_ONCE, eventually

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from native.errors import AuthError
-from rendezvous import secret
+from collectives.native.errors import AuthError
+from collectives.rendezvous import secret
 
 
 def test_minted_secrets_are_long_and_new() -> None:

@@ -29,8 +29,8 @@ exec "$@"
 """
 READ = """
 import os, sys
-from native.errors import AuthError
-from rendezvous import secret
+from collectives.native.errors import AuthError
+from collectives.rendezvous import secret
 os.setgroups([])
 gid, uid = int(sys.argv[1]), int(sys.argv[2])
 os.setgid(gid); os.setuid(uid)

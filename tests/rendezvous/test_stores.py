@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from native.errors import OpTimeout
-from rendezvous.store import MAX_KEY, MAX_VALUE, Store
+from collectives.native.errors import OpTimeout
+from collectives.rendezvous.store import MAX_KEY, MAX_VALUE, Store
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.threads import background, together
 

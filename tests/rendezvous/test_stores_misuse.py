@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from native.errors import OpTimeout, StoreError
-from rendezvous.store import MAX_KEY, Store
+from collectives.native.errors import OpTimeout, StoreError
+from collectives.rendezvous.store import MAX_KEY, Store
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.threads import background, together
 from tests.waiting import eventually

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from native.errors import OpTimeout, StoreError
-from rendezvous import _wire
-from rendezvous.store import open_store
-from rendezvous.tcp import TcpStore
+from collectives.native.errors import OpTimeout, StoreError
+from collectives.rendezvous import _wire
+from collectives.rendezvous.store import open_store
+from collectives.rendezvous.tcp import TcpStore
 from tests.rendezvous.dialing import SECRET, dial_and_enter, read
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import background
@@ -218,8 +218,8 @@ def test_a_server_that_hangs_is_a_store_error_after_the_deadline(open_server: Tc
 def test_a_forked_child_cannot_use_its_parents_store() -> None:
     code = """
 import os
-from native.errors import StoreError
-from rendezvous.tcp import TcpStore
+from collectives.native.errors import StoreError
+from collectives.rendezvous.tcp import TcpStore
 store = TcpStore.serve("127.0.0.1", 0)
 store.set("a", b"1")
 if os.fork() == 0:

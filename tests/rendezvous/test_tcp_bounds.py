@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from native.errors import OpTimeout, StoreError
-from rendezvous import _admission, _tcp_server, _wire
-from rendezvous.store import open_store
-from rendezvous.tcp import TcpStore
+from collectives.native.errors import OpTimeout, StoreError
+from collectives.rendezvous import _admission, _tcp_server, _wire
+from collectives.rendezvous.store import open_store
+from collectives.rendezvous.tcp import TcpStore
 from tests.rendezvous.dialing import SECRET, dial, dial_and_enter, is_closed, read
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import background

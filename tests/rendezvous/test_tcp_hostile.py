@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from native.errors import AuthError, ConfigMismatch, StoreError
-from rendezvous import _admission, _tcp_server, _wire
-from rendezvous.store import open_store
-from rendezvous.tcp import TcpStore
+from collectives.native.errors import AuthError, ConfigMismatch, StoreError
+from collectives.rendezvous import _admission, _tcp_server, _wire
+from collectives.rendezvous.store import open_store
+from collectives.rendezvous.tcp import TcpStore
 from tests.rendezvous.dialing import SECRET, dial, dial_and_enter, is_closed, read
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import background, together
@@ -232,7 +232,7 @@ def test_who_does_not_read_disturbs_nobody(open_server: TcpStore) -> None:
 def test_running_out_of_descriptors_is_survived() -> None:
     code = """
 import resource, socket, time
-from rendezvous.tcp import TcpStore
+from collectives.rendezvous.tcp import TcpStore
 store = TcpStore.serve("127.0.0.1", 0)
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 crowd = []

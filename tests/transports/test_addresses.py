@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.addresses import (
+from collectives.transports.addresses import (
     IP,
     Endpoint,
     InterfaceAddress,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transports.cache import cache_share
-from transports.host import HostIdentity
+from collectives.transports.cache import cache_share
+from collectives.transports.host import HostIdentity
 
 HERE = HostIdentity.here()
 

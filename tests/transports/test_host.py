@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transports.host import (
+from collectives.transports.host import (
     HostIdentity,
     cpu_quota,
     fill_cores,

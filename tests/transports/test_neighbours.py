@@ -7,10 +7,10 @@ import dataclasses
 
 import pytest
 
-from transports import abstract, neighbours
-from transports.host import HostIdentity
-from transports.registry import transport
-from transports.transport import Place, Scope
+from collectives.transports import abstract, neighbours
+from collectives.transports.host import HostIdentity
+from collectives.transports.registry import transport
+from collectives.transports.transport import Place, Scope
 
 NAME, SOCKET = abstract.bound()
 if SOCKET is not None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from native.errors import OpTimeout, TransportUnavailable
-from transports import abstract, registry
-from transports.host import HostIdentity
-from transports.inproc import InprocTransport
-from transports.transport import Listener, Place, Scope
+from collectives.native.errors import OpTimeout, TransportUnavailable
+from collectives.transports import abstract, registry
+from collectives.transports.host import HostIdentity
+from collectives.transports.inproc import InprocTransport
+from collectives.transports.transport import Listener, Place, Scope
 
 LOCAL, NETWORK = Scope(network=False), Scope(network=True)
 HERE = HostIdentity.here(abstract.name())

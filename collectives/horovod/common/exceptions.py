@@ -5,7 +5,7 @@ Invariant: what operations raise where they fail is an instance of HorovodIntern
 
 from __future__ import annotations
 
-from native.errors import CollectiveError as HorovodInternalError
+from collectives.native.errors import CollectiveError as HorovodInternalError
 
 __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt"]
 

@@ -19,9 +19,9 @@ import torch
 from collectives.arrays import NAMES
 from collectives.communicator import Communicator
 from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.native.errors import DesyncError
 from collectives.torch.functions import grouped_allreduce, op_name
 from collectives.torch.tensors import reading
-from native.errors import DesyncError
 
 _WORDS: Final = 64  # of 8 bytes, in each message of an announcement
 _FIXED: Final = 4  # of which come first: state, what is called, its number, and how many words tell of tensors

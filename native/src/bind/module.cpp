@@ -51,7 +51,7 @@ const char* class_name(ErrorKind kind) {
 nb::object to_python(const Error& error) {
     const char* name = class_name(error.kind());
     if (name == nullptr) return nb::steal(PyObject_CallFunction(PyExc_ValueError, "s", error.what()));
-    const nb::object type = nb::module_::import_("native.errors").attr(name);
+    const nb::object type = nb::module_::import_("collectives.native.errors").attr(name);
     if (error.kind() == ErrorKind::peer_lost || error.kind() == ErrorKind::op_timeout) {
         return type(error.what(), nb::cast(error.ranks()));
     }

@@ -267,7 +267,7 @@ PyTypeObject* make_repeating() {
                                   {Py_tp_clear, reinterpret_cast<void*>(clear_repeating)},
                                   {Py_tp_members, members},
                                   {0, nullptr}};
-    PyType_Spec spec{"native._engine.Repeating", sizeof(Repeating), 0,
+    PyType_Spec spec{"collectives.native._engine.Repeating", sizeof(Repeating), 0,
                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE, slots};
     return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
 }
@@ -390,7 +390,7 @@ void add_repeaters(nb::module_& module) {
     });
     repeating = make_repeating();
     module.attr("Repeating") = nb::handle(reinterpret_cast<PyObject*>(repeating));
-    static PyTypeObject* const type = make_type<Method>("native._engine.Method", nullptr, attributes, bind);
+    static PyTypeObject* const type = make_type<Method>("collectives.native._engine.Method", nullptr, attributes, bind);
     module.attr("Method") = nb::handle(reinterpret_cast<PyObject*>(type));
     module.def(
         "method",

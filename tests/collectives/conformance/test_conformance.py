@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rendezvous import secret
+from collectives.rendezvous import secret
 from tests.collectives.conformance.cases import COLLECTIVES, IN_PLACE, REDUCTIONS, Case, ops_of
 from tests.collectives.conformance.ranks import Job, Rank, ThreadRank, everyone, failures, processes, threads
 from tests.collectives.conformance.reference import DTYPES

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import collectives
-from rendezvous import secret
+from collectives.rendezvous import secret
 from tests.collectives.conformance.cases import Case, cases, run
 from tests.collectives.conformance.ranks import OPERATION
 

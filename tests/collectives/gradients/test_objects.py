@@ -20,7 +20,7 @@ import pytest
 from collectives import Aborted, Communicator
 from collectives.gradients import objects
 from collectives.gradients.encoding import decode, encode
-from native.errors import DesyncError
+from collectives.native.errors import DesyncError
 from tests.collectives.groups import ranks
 
 Point = namedtuple("Point", "x y")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import collectives
-import native
+from collectives import native
 from tests.launched import Launched, launched
 from tests.native.test_stub import compiled, declared
 
@@ -96,7 +96,7 @@ def test_the_example_trains() -> None:
 
 
 def test_the_stub_matches_the_extension() -> None:
-    from native import _xla
+    from collectives.native import _xla
 
     stub = ast.parse((Path(native.__file__).parent / "_xla.pyi").read_text())
     assert declared(stub.body) == compiled(vars(_xla))

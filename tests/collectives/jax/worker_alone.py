@@ -35,7 +35,7 @@ def no_jax() -> None:
 
 
 def no_extension() -> None:
-    sys.modules["native._xla"] = None  # type: ignore[assignment]
+    sys.modules["collectives.native._xla"] = None  # type: ignore[assignment]
     import collectives.jax as cj
 
     os.environ["COLLECTIVES_JAX"] = "ffi"

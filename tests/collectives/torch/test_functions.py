@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from collectives.communicator import Communicator
-from native.errors import Aborted
+from collectives.native.errors import Aborted
 from tests.collectives.groups import outcomes, ranks
 from tests.waiting import eventually
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collectives.communicator import Communicator
-from native.errors import DesyncError, PeerLost
+from collectives.native.errors import DesyncError, PeerLost
 from tests.collectives.groups import outcomes, ranks
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

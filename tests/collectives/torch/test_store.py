@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rendezvous.store import MAX_VALUE, Store
+from collectives.rendezvous.store import MAX_VALUE, Store
 from tests.rendezvous import test_stores as every
 from tests.rendezvous.backends import Backend
 

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import _make_nccl_premul_sum
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import collectives.torch
-from native.errors import Aborted, DesyncError, OpTimeout
+from collectives.native.errors import Aborted, DesyncError, OpTimeout
 from tests.collectives.torch.parts import Parts, equal, everyones, raises, values
 
 RANK, SIZE = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])

@@ -18,7 +18,7 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
 import collectives.torch
-from native.errors import Aborted, DesyncError, OpTimeout
+from collectives.native.errors import Aborted, DesyncError, OpTimeout
 from tests.collectives.torch.parts import Parts, equal, raises
 
 RANK, SIZE = int(os.environ["COLLECTIVES_RANK"]), int(os.environ["COLLECTIVES_SIZE"])

@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import collectives.torch
-from native.errors import CollectiveError
+from collectives.native.errors import CollectiveError
 
 STEPS = 50
 parts: list[Callable[[], None]] = []

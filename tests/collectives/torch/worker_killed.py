@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import collectives.torch  # noqa: F401
-from native.errors import PeerLost
+from collectives.native.errors import PeerLost
 
 STEP = 5  # in which it happens
 
