@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from collectives import Communicator
-from collectives.arrays import dtype_of
+from collectives.arrays.array import dtype_of
 from collectives.bench import sequence
 from collectives.bench.cases import IN_PLACE, Case
 from collectives.bench.data import Data

@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 
 from collectives import Communicator
-from collectives.arrays import dtype_of
+from collectives.arrays.array import dtype_of
 from collectives.bench.cases import Case
 from collectives.bench.loop import Pace, Samples, elapsed, sample
 from collectives.bench.measure import AGAIN, Contestant, Unsupported

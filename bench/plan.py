@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from collectives.algorithms import registry
-from collectives.arrays import NAMES, dtype_of
+from collectives.arrays.array import NAMES, dtype_of
 from collectives.bench.cases import KINDS, OUT_OF_PLACE, Case, Kind, count_for
 from collectives.bench.traces import gradients
 from collectives.native import _engine

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from collectives.bench import sizes
-from collectives.plotting import require
+from collectives.commands.plotting import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

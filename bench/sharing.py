@@ -22,7 +22,7 @@ import numpy as np
 
 import collectives
 from collectives.bench.start import answer, answering
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 
 BAR: Final = 1.0  # sleeps in a call, of the rank that sleeps most
 _TURNS: Final = 30

@@ -8,9 +8,13 @@ Invariant: this is the face of the library. What is named in `__all__` is kept; 
 """
 
 from collectives.algorithms import algorithm as algorithm
-from collectives.communicator import Communicator as Communicator
-from collectives.init import init as init
-from collectives.init import library_version as _library_version
+from collectives.calls.op import Op as Op
+from collectives.calls.plan import Plan as Plan
+from collectives.calls.status import Status as Status
+from collectives.calls.work import Work as Work
+from collectives.core.communicator import Communicator as Communicator
+from collectives.core.init import init as init
+from collectives.core.init import library_version as _library_version
 from collectives.native.errors import Aborted as Aborted
 from collectives.native.errors import AuthError as AuthError
 from collectives.native.errors import CollectiveError as CollectiveError
@@ -22,13 +26,9 @@ from collectives.native.errors import QuorumLost as QuorumLost
 from collectives.native.errors import StaleEpoch as StaleEpoch
 from collectives.native.errors import StoreError as StoreError
 from collectives.native.errors import TransportUnavailable as TransportUnavailable
-from collectives.op import Op as Op
-from collectives.plan import Plan as Plan
 from collectives.rendezvous import Store as Store
 from collectives.rendezvous import open_store as open_store
 from collectives.schedule.verify import verify as verify
-from collectives.status import Status as Status
-from collectives.work import Work as Work
 
 __version__ = _library_version()
 

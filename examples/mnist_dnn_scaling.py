@@ -33,10 +33,10 @@ import numpy.typing as npt
 
 import collectives
 from collectives.algorithms.registry import algorithms
-from collectives.schedule import training
-from collectives.schedule.cost import Costs
-from collectives.schedule.simulate import simulate
-from collectives.schedule.topology import Topology
+from collectives.simulation import training
+from collectives.simulation.cost import Costs
+from collectives.simulation.simulate import simulate
+from collectives.simulation.topology import Topology
 
 SIDE, CLASSES = 28, 10  # MNIST's
 HOST = 16  # processes on a machine, in predictions

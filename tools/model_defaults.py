@@ -20,9 +20,9 @@ from typing import Final, NamedTuple, TypeAlias
 from collectives.algorithms import registry
 from collectives.calibration.settle import border
 from collectives.schedule.conditions import COLLECTIVES
-from collectives.schedule.simulate import simulate
 from collectives.schedule.table import ANY_RANKS, ANY_SIZE, Row, Table, bytes_text, text
-from collectives.schedule.topology import Topology
+from collectives.simulation.simulate import simulate
+from collectives.simulation.topology import Topology
 
 FILE: Final = Path(__file__).parents[1] / "collectives" / "schedule" / "modelled.py"
 TOLERANCE: Final = 1.3

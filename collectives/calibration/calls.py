@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from collectives.communicator import Communicator
+    from collectives.core.communicator import Communicator
 
 Call: TypeAlias = "Callable[[], Any]"
 

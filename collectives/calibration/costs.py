@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.algorithms import registry
-from collectives.schedule.cost import Costs
-from collectives.schedule.simulate import simulate
-from collectives.schedule.topology import Topology
+from collectives.simulation.cost import Costs
+from collectives.simulation.simulate import simulate
+from collectives.simulation.topology import Topology
 
 # Of what ranks do in memory that all share, and over no other links.
 SHARED_MEMORY: Final = ("pool_bandwidth", "board", "board_overhead", "board_switch")

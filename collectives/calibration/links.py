@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from collectives.calibration.timing import Stopwatch
-    from collectives.communicator import Communicator
+    from collectives.core.communicator import Communicator
 
 _SMALL, _MIDDLE, _LARGE = 8, 64 << 10, 1 << 20  # bytes
 _PATIENCE: Final = 0.05  # seconds for one size; at least three messages there and back

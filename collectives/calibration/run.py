@@ -28,7 +28,7 @@ from collectives.schedule.select import select
 from collectives.schedule.table import Row, Situation, Table
 
 if TYPE_CHECKING:
-    from collectives.communicator import Communicator
+    from collectives.core.communicator import Communicator
 
 Say = Callable[[str, float], None]  # what is being measured, and the share of the budget that is spent
 

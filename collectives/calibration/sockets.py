@@ -15,7 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collectives.calibration.timing import Stopwatch, Times
-    from collectives.communicator import Communicator
+    from collectives.core.communicator import Communicator
 
 COUNTS: Final = (2, 4, 8)  # to try beside one: more of them than that only wait for each other
 LARGEST: Final = 4 << 20  # bytes of the allreduce that is measured

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collectives.calibration.calls import Call
-    from collectives.communicator import Communicator
+    from collectives.core.communicator import Communicator
 
 Times: TypeAlias = "npt.NDArray[np.float64]"
 

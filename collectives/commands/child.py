@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from collectives import losses
 from collectives.commands import addresses
+from collectives.core import losses
 
 _PR_SET_PDEATHSIG: Final = 1
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from collectives import choosing
 from collectives.algorithms import algorithms
 from collectives.commands import checks, frameworks, trials
 from collectives.commands.checks import Problem, Section
 from collectives.commands.explain import row_text
 from collectives.commands.machine import this_machine
+from collectives.core import choosing
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.select import ladder
 from collectives.schedule.table import Situation

@@ -16,13 +16,13 @@ from typing import Final
 
 import click
 
-from collectives import choosing
 from collectives.algorithms import registry
-from collectives.arrays import NAMES
+from collectives.arrays.array import NAMES
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
 from collectives.commands.options import Names, picture
-from collectives.explaining import row_lines
+from collectives.core import choosing
+from collectives.core.explaining import row_lines
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.draw import draw

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from collectives import losses
 from collectives.commands import tunables
 from collectives.commands.child import Process
 from collectives.commands.supervise import Outcome, supervise
+from collectives.core import losses
 from collectives.rendezvous import secret
 
 GRACE: Final = 5.0  # seconds: a rank whose peer is gone raises PeerLost at once, and may want to save something

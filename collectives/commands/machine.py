@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collectives.init import library_version
-from collectives.tables import Machine
+from collectives.core.init import library_version
+from collectives.core.tables import Machine
 from collectives.transports.host import usable_cores
 
 

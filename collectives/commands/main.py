@@ -21,8 +21,8 @@ class _Entry(NamedTuple):
 
 COMMANDS: Final = {
     "run": _Entry("collectives.commands.run", "Start the ranks of a program on this host."),
-    "bench": _Entry("collectives.bench.commands", "Measure collectives, here or in a running job."),
-    "calibrate": _Entry("collectives.bench.calibrate", "Measure which algorithms are fastest here."),
+    "bench": _Entry("collectives.bench.commands.bench", "Measure collectives, here or in a running job."),
+    "calibrate": _Entry("collectives.bench.commands.calibrate", "Measure which algorithms are fastest here."),
     "explain": _Entry("collectives.commands.explain", "Show what an algorithm does, step by step."),
     "simulate": _Entry("collectives.commands.simulate", "Predict times among ranks that need not be there."),
     "doctor": _Entry("collectives.commands.doctor", "Say what works on this machine, and why not."),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from collectives.commands.plotting import FORMATS, MISSING, available
 from collectives.native.spelling import hint
-from collectives.plotting import FORMATS, MISSING, available
 
 if TYPE_CHECKING:
     _Choice = click.Choice[str]

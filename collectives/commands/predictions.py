@@ -13,20 +13,20 @@ from typing import Any, Final
 
 import click
 
-from collectives import choosing, sizes
 from collectives.algorithms import registry
 from collectives.commands.curves import Panel
 from collectives.commands.machine import this_machine
-from collectives.schedule import training
+from collectives.core import choosing, sizes
 from collectives.schedule.algorithm import Algorithm
-from collectives.schedule.bounds import efficiency
 from collectives.schedule.check import VerificationError
-from collectives.schedule.cost import Costs
 from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.select import select
-from collectives.schedule.simulate import Prediction, simulate
 from collectives.schedule.table import Situation
-from collectives.schedule.topology import Topology
+from collectives.simulation import training
+from collectives.simulation.bounds import efficiency
+from collectives.simulation.cost import Costs
+from collectives.simulation.simulate import Prediction, simulate
+from collectives.simulation.topology import Topology
 
 MOST_CASES: Final = 10_000
 _GRID: Final = 4  # between sizes that are simulated where there are too many to simulate each

@@ -13,18 +13,18 @@ from typing import Final, TypeVar
 
 import click
 
-from collectives import sizes, tables
 from collectives.algorithms import registry
 from collectives.commands.curves import plot
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
 from collectives.commands.options import Names, picture, writable
 from collectives.commands.predictions import Setting, sweep, train
-from collectives.schedule import training
+from collectives.core import sizes, tables
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
-from collectives.schedule.cost import NAMES, Costs, seconds
-from collectives.schedule.topology import Switches, Topology
+from collectives.simulation import training
+from collectives.simulation.cost import NAMES, Costs, seconds
+from collectives.simulation.topology import Switches, Topology
 from collectives.transports.host import usable_cores
 
 _T = TypeVar("_T")

@@ -17,11 +17,11 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from collectives.calls import Deadline
+from collectives.calls.moves import Deadline
 from collectives.commands.checks import Problem, Section, without_password
-from collectives.communicator import Communicator
-from collectives.family import Origin
-from collectives.links import Doors, Policy, context, link
+from collectives.core.communicator import Communicator
+from collectives.core.family import Origin
+from collectives.core.links import Doors, Policy, context, link
 from collectives.native.errors import CollectiveError, StoreError
 from collectives.native.spelling import hint
 from collectives.rendezvous import open_store

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from collectives.arrays import Array, dtype_of
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array, dtype_of
+from collectives.core.communicator import Communicator
 from collectives.gradients import sparse
 from collectives.gradients.objects import gathered
 from collectives.gradients.plan import Bucket, Plan, differences, listed, unpack

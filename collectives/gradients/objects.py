@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from collectives.arrays import check_rank
-from collectives.communicator import Communicator
+from collectives.arrays.array import check_rank
+from collectives.core.communicator import Communicator
 from collectives.gradients.encoding import decode, encode
 from collectives.native.errors import Aborted
 

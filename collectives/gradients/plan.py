@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from collectives.arrays import dtype_of
+from collectives.arrays.array import dtype_of
 from collectives.gradients.wire import Rules, Wire, wire
 
 BUCKET: Final = 25 << 20  # bytes

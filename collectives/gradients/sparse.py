@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from collectives.arrays import Array
+from collectives.arrays.array import Array
+from collectives.arrays.recycle import aligned
 from collectives.native.errors import DesyncError
-from collectives.recycle import aligned
 
 _WORD: Final = 8  # parts begin where any dtype may
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from collectives.arrays import Dtype
+from collectives.arrays.array import Dtype
 
 Compression: TypeAlias = Literal["fp16", "bf16"]
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Final
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.gradients.objects import allgather_object
 from collectives.horovod import world
 from collectives.native.errors import DesyncError

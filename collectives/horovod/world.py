@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import collectives
-from collectives.communicator import Communicator
-from collectives.default import default
-from collectives.default import opened as already
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
+from collectives.core.default import opened as already
 from collectives.horovod.horovodrun import refuse_elastic
 from collectives.native.errors import ConfigMismatch
 

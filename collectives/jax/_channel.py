@@ -12,8 +12,8 @@ from typing import Final
 
 import jax
 
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.jax import _effect, _failures
 from collectives.native.errors import Aborted
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import jax
 
-from collectives.caught_as import E, caught_as
+from collectives.core.caught_as import E, caught_as
 from collectives.jax import _effect
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from collectives.arrays import Array
+from collectives.arrays.array import Array
 from collectives.gradients.objects import gathered
 from collectives.jax._channel import Channel
 from collectives.jax._failures import keep

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from collectives.arrays import Array, Dtype, check_dtype, check_rank
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array, Dtype, check_dtype, check_rank
+from collectives.core.communicator import Communicator
 from collectives.native import _engine
 from collectives.native.spelling import hint
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from collectives.communicator import Communicator
-from collectives.fusion import BUCKET
+from collectives.calls.fusion import BUCKET
+from collectives.core.communicator import Communicator
 from collectives.jax._channel import Channel, channel_of
 from collectives.jax._kinds import (
     Allgather,

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from collectives.communicator import Communicator
-from collectives.fusion import BUCKET
+from collectives.calls.fusion import BUCKET
+from collectives.core.communicator import Communicator
 from collectives.jax._channel import channel_of
 from collectives.jax._ops import allreduce, broadcast
 

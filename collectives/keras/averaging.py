@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.gradients.objects import allgather_object
 from collectives.keras.framework import keras, read, settle
 from collectives.keras.hook import hook_of

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.gradients.objects import allgather_object
 from collectives.keras.averaging import ModelAveragingCallback
 from collectives.keras.framework import innermost, keras, settle

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from collectives.arrays import Array
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.arrays.array import Array
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.gradients.objects import allgather_object
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from collectives.arrays import Array
+from collectives.arrays.array import Array
 
 try:
     import keras

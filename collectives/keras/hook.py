@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.keras.framework import innermost
 
 _ATTRIBUTE: Final = "_collectives_hook"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.keras import backends
 from collectives.keras.framework import keras
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.gradients import BUCKET
 from collectives.gradients.wire import Compression
 from collectives.keras import backends, guard

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.keras.framework import keras
 from collectives.keras.optimizer import DistributedOptimizer
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from collectives.arrays import Array
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.arrays.array import Array
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.gradients.objects import allgather_object
 from collectives.keras.framework import keras, read
 from collectives.native.errors import ConfigMismatch

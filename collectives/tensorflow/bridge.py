@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from collectives.arrays import Array
+from collectives.arrays.array import Array
+from collectives.arrays.recycle import ALIGNMENT
 from collectives.native.errors import CollectiveError
-from collectives.recycle import ALIGNMENT
 from collectives.tensorflow.errors import as_tensorflow
 
 _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from collectives.caught_as import E, caught_as
+from collectives.core.caught_as import E, caught_as
 from collectives.native.errors import (
     Aborted,
     AuthError,

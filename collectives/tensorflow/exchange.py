@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import tensorflow as tf
 
-from collectives import default
-from collectives.arrays import Array
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array
+from collectives.core import default
+from collectives.core.communicator import Communicator
 from collectives.gradients.channel import Channel, channel, joined_rows, located, reduce
 from collectives.gradients.plan import BUCKET, UNKNOWN, Bucket, Entry, Plan, plan
 from collectives.gradients.sparse import Rows

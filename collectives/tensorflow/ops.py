@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from collectives import default
-from collectives.arrays import Array, check_rank
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array, check_rank
+from collectives.arrays.recycle import aligned
+from collectives.core import default
+from collectives.core.communicator import Communicator
 from collectives.gradients.channel import channel
 from collectives.gradients.wire import OPS, Compression
-from collectives.recycle import aligned
 from collectives.tensorflow.bridge import Spec, call, for_sessions
 from collectives.tensorflow.exchange import GradientExchange
 from collectives.tensorflow.inputs import gradient_of, tensor_of

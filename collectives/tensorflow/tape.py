@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.tensorflow.exchange import GradientExchange
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
 
-from collectives import default
-from collectives.arrays import Array, check_rank
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array, check_rank
+from collectives.arrays.recycle import aligned
+from collectives.core import default
+from collectives.core.communicator import Communicator
 from collectives.gradients import encoding, objects
 from collectives.gradients.channel import channel
 from collectives.gradients.plan import plan
 from collectives.gradients.wire import Rules
-from collectives.recycle import aligned
 from collectives.tensorflow.bridge import Spec, call, for_sessions
 from collectives.tensorflow.exchange import entry
 from collectives.tensorflow.inputs import tensor_of

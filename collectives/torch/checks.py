@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from collectives.arrays import Array
+from collectives.arrays.array import Array
 from collectives.native.errors import DesyncError
 from collectives.torch.tensors import pour
 

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.torch.inplace import Gradient, check, overwriting, overwritten
 from collectives.torch.tensors import reading, tensor_of, writing
 

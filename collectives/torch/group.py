@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.torch.backend import CpuBackend
 from collectives.torch.futures import Completer
 from collectives.torch.meeting import Options, Place

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.torch.meeting import Channel, Early
 from collectives.torch.works import Started
 

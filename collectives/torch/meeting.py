@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from collectives import default
-from collectives.communicator import Communicator
-from collectives.init import init
+from collectives.core import default
+from collectives.core.communicator import Communicator
+from collectives.core.init import init
 from collectives.native.errors import Aborted, OpTimeout
 from collectives.torch.store import TorchStore
 from collectives.torch.works import Started

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.native.errors import Aborted
 from collectives.torch.futures import Completer
 from collectives.torch.intake import Both, FromAny, Intake, announce, announcement

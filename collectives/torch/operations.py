@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from collectives.arrays import Array
+from collectives.arrays.array import Array
 from collectives.torch.checks import check_fit, fill, form, rows_of
 from collectives.torch.reductions import averages_integers, factor_of, reduction
 from collectives.torch.tensors import filling, flat, joined, one, pour, reading, same, spread, writing

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.native.errors import DesyncError
 from collectives.torch.compression import compression_of
 from collectives.torch.functions import op_name

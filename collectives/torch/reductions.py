@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from torch.distributed import ReduceOp
 
-from collectives.arrays import Array, Dtype
+from collectives.arrays.array import Array, Dtype
 
 _OPS: Final = {
     ReduceOp.SUM: "sum",

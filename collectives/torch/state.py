@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from collectives.communicator import Communicator
-from collectives.default import default
+from collectives.core.communicator import Communicator
+from collectives.core.default import default
 from collectives.gradients import objects
 from collectives.torch import encoding as _registered  # noqa: F401  (tensors in objects)
 from collectives.torch.functions import broadcast_, grouped_allreduce_

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from collectives.dtypes import NAMES, Dtype
-from collectives.exporters import torch as exporter
-from collectives.exporters.reached import Array
-from collectives.exporters.torch import tensor_of as tensor_of  # noqa: PLC0414  # for those who import it from here
+from collectives.arrays.dtypes import NAMES, Dtype
+from collectives.arrays.exporters import torch as exporter
+from collectives.arrays.exporters.reached import Array
+from collectives.arrays.exporters.torch import tensor_of as tensor_of  # noqa: PLC0414  # for those who import it from here
 
 Finish: TypeAlias = "Callable[[], None] | None"
 

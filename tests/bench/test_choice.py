@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectives.bench.choice import AUTO, ROUNDS, Heat, together
-from collectives.bench.subcommands.choice import report
+from collectives.bench.commands.choice import report
 from tests.bench.running import bench, environment
 
 

@@ -229,7 +229,7 @@ def test_what_is_refused(arguments: list[str], message: str) -> None:
     """In this process: nothing is started."""
     from click.testing import CliRunner
 
-    from collectives.bench.commands import command as under_test
+    from collectives.bench.commands.bench import command as under_test
 
     result = CliRunner().invoke(under_test, arguments, env=dict.fromkeys(_launchers(), ""))
     assert result.exit_code == 2

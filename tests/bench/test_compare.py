@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from collectives.bench.commands import command
+from collectives.bench.commands.bench import command
 from collectives.bench.compare import FASTER, MODE, SAME, SLOWER, NotComparable, compare, read
 from tests.bench.running import bench
 

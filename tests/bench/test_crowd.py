@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from collectives.bench import lifetimes, meeting
-from collectives.bench.commands import command
+from collectives.bench.commands.bench import command
 from collectives.bench.crowd import OWN, Crowd, Place, job, place, usual
 from collectives.bench.lifetimes import GROWTH, Counts, Lifetimes
 from tests.bench.running import bench, environment
@@ -133,7 +133,7 @@ def test_growth_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(where: Place, *_arguments: object) -> Lifetimes:
         return Lifetimes(where.kind, "auto", 2, 9, 1.0, counts, replace(counts, keys=2), 0)
 
-    monkeypatch.setattr("collectives.bench.subcommands.lifetimes.measure", measure)
+    monkeypatch.setattr("collectives.bench.commands.lifetimes.measure", measure)
     done = CliRunner().invoke(command, ["lifetimes", "--store", "memory"])
     assert done.exit_code == 1 and "memory: grown: keys" in done.output
 

@@ -21,6 +21,8 @@ from click.testing import CliRunner
 
 from collectives.bench import hooks
 from collectives.bench.cases import Case
+from collectives.bench.commands import hooks as subcommand
+from collectives.bench.commands import overlap as overlap_command
 from collectives.bench.hooks import FRAMEWORKS, Framework, cases, factor, memory_needed, verdicts
 from collectives.bench.measure import Measurement, Row
 from collectives.bench.namespaces import why_not
@@ -29,8 +31,6 @@ from collectives.bench.overlap import Bucket, Overlap, Setting, Step
 from collectives.bench.peers import HOOKS, NAMES, here, peer, system
 from collectives.bench.peers.here import Gradients
 from collectives.bench.peers.worker import Worker
-from collectives.bench.subcommands import hooks as subcommand
-from collectives.bench.subcommands import overlap as overlap_command
 from collectives.bench.traces import TRACES, gradients
 from tests.bench.running import COMMAND, bench, environment, table
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from collectives.bench.commands.simulator import report, split
 from collectives.bench.simulator import fastest
-from collectives.bench.subcommands.simulator import report, split
 from collectives.calibration.costs import Case, Measured
-from collectives.schedule.cost import Costs
+from collectives.simulation.cost import Costs
 from tests.bench.running import bench, command, environment
 
 

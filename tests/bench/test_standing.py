@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from collectives.bench.bars import BANDS, LINES, ROW, Line, Setting
 from collectives.bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
-from collectives.bench.commands import command
+from collectives.bench.commands.bench import command
 from collectives.bench.hosts import busy
 from collectives.bench.peers import NAMES
 from collectives.bench.plan import Plan, cases
@@ -159,7 +159,7 @@ def test_nothing_more_is_measured_after_a_signal(tmp_path: Path, number: signal.
 from pathlib import Path
 from collectives.bench.plan import Plan
 from collectives.bench.report import Screen
-from collectives.bench.subcommands.standing import Runs
+from collectives.bench.commands.standing import Runs
 runs = Runs(Screen(table=False), Path({str(tmp_path)!r}), "auto")
 runs.measure(Plan(("allreduce",), (8,), budget=60.0), 2)
 print("went on")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives.arrays import dtype_of
+from collectives.arrays.array import dtype_of
 from collectives.bench import values
 from collectives.bench.cases import KINDS, Case
 from collectives.bench.data import Data

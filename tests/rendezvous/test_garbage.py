@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from collectives.links import Member
+from collectives.core.links import Member
 from collectives.native.errors import CollectiveError, ConfigMismatch, OpTimeout, StoreError
 from collectives.rendezvous import _wire
 from collectives.rendezvous._records import Hello, Scope, parse_door
@@ -174,7 +174,7 @@ def test_a_forged_hello_is_refused_or_passed_on_whole(changes: dict[str, Any]) -
 @example(record={"host": {"quota": 10**400}, "addresses": {}})
 @given(record=JSON | st.fixed_dictionaries({"host": JSON, "addresses": JSON}))
 def test_a_forged_record_is_a_config_mismatch(record: Any) -> None:
-    from collectives.links import decode
+    from collectives.core.links import decode
 
     good = json.loads(json.dumps(_member().to_json()))
     for value in (record, {**good, "addresses": record}, {**good, "host": record}):

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from collectives.arrays import Array
+from collectives.arrays.array import Array
 from collectives.horovod.compression import is_custom
 from collectives.horovod.keras.compression import Compression
 from collectives.horovod.process_sets import global_process_set

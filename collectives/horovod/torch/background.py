@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 import torch
 
 import collectives.torch as hooks
-from collectives.arrays import Array, check_counts
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array, check_counts
+from collectives.core.communicator import Communicator
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.horovod.reductions import Average, op_name, training_op
 from collectives.horovod.torch.joining import announce_allreduce

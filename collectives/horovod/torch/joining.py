@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from collectives.arrays import NAMES
-from collectives.communicator import Communicator
+from collectives.arrays.array import NAMES
+from collectives.core.communicator import Communicator
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.native.errors import DesyncError
 from collectives.torch.functions import grouped_allreduce, op_name

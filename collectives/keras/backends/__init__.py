@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, cast
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.gradients import BUCKET
 from collectives.gradients.wire import Compression
 from collectives.keras.framework import backend

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from collectives.arrays import Array, dtype_of
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array, dtype_of
+from collectives.core.communicator import Communicator
 from collectives.gradients.channel import channel, located, reduce
 from collectives.gradients.plan import Entry, Plan, plan
 from collectives.gradients.wire import Rules, Wire, check_options

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jax.experimental import io_callback
 
-from collectives.arrays import Array
-from collectives.caught_as import caught_as
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array
+from collectives.core.caught_as import caught_as
+from collectives.core.communicator import Communicator
 from collectives.gradients.channel import channel
 from collectives.gradients.plan import Entry
 from collectives.keras.backends import Accumulate, Options

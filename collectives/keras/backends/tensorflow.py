@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import tensorflow as tf
 
 import collectives.tensorflow
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.keras.backends import Accumulate, Options
 from collectives.keras.hook import Exchange
 from collectives.tensorflow.bridge import typed_errors as _typed_errors

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from collectives.arrays import Array
-from collectives.communicator import Communicator
+from collectives.arrays.array import Array
+from collectives.core.communicator import Communicator
 from collectives.gradients.channel import channel
 from collectives.gradients.plan import Entry
 from collectives.keras.backends import Accumulate, Options

@@ -9,11 +9,11 @@ import pytest
 
 import collectives
 from collectives import Aborted, Communicator, DesyncError
+from collectives.arrays.recycle import aligned
 from collectives.gradients import sparse
 from collectives.gradients.channel import channel, joined_rows, located, reduce
 from collectives.gradients.plan import Entry, Plan, plan
 from collectives.gradients.wire import Rules
-from collectives.recycle import aligned
 from tests.collectives.groups import outcomes, ranks
 
 VECTOR = Entry("v", "dense", "float32", (5,))

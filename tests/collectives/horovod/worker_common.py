@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import collectives
-from collectives.default import default
+from collectives.core.default import default
 from collectives.horovod import common as hvd
 from collectives.horovod import objects, process_sets
 from collectives.horovod.process_sets import ProcessSet

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 
 import collectives
 import collectives.jax as cj
-from collectives.arrays import NAMES
+from collectives.arrays.array import NAMES
 
 Array = Any
 comm = collectives.init(timeout=60)

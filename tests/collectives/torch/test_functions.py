@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.native.errors import Aborted
 from tests.collectives.groups import outcomes, ranks
 from tests.waiting import eventually

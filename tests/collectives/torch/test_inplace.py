@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from tests.collectives.groups import ranks
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives.communicator import Communicator
+from collectives.core.communicator import Communicator
 from collectives.native.errors import DesyncError, PeerLost
 from tests.collectives.groups import outcomes, ranks
 

@@ -1,0 +1,114 @@
+"""`collectives bench choice`: the automatic choice beside every algorithm, and the bar for it.
+
+Invariant: everything that can be wrong with the command line is said before a process is started.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import click
+from rich.text import Text
+
+from collectives.bench import sizes
+from collectives.bench.choice import AUTO, BAR, Heat, measure
+from collectives.bench.commands.options import numbers, positive, screen, size, writable
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED, REFUTED
+from collectives.bench.order import Order
+from collectives.bench.report import Progress
+from collectives.commands.child import StartError
+from collectives.commands.options import Names
+from collectives.native.errors import CollectiveError
+from collectives.schedule.conditions import COLLECTIVES
+from collectives.transports import registry
+
+
+@click.command("choice")
+@click.argument("collective", nargs=-1, type=Names(COLLECTIVES), metavar="[COLLECTIVE]...")
+@click.option("-n", "--ranks", "counts", default="2,4,8", callback=numbers, metavar="N,...", show_default=True)
+@click.option("-b", "--minbytes", callback=size, default="8", show_default=True, metavar="SIZE", help="Smallest size.")
+@click.option("-e", "--maxbytes", callback=size, default="64M", show_default=True, metavar="SIZE", help="Largest size.")
+@click.option(
+    "-f",
+    "--stepfactor",
+    type=click.IntRange(min=2),
+    default=4,
+    show_default=True,
+    metavar="FACTOR",
+    help="Between sizes.",
+)
+@click.option("--transport", default="auto", show_default=True, metavar="NAME", help="auto, shm, tcp, ...")
+@click.option(
+    "--budget", type=float, callback=positive, default=2.0, show_default=True, metavar="SECONDS", help="For each size."
+)
+@click.option(
+    "--launches", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="New processes."
+)
+@click.option("--json", "document", metavar="FILE", callback=writable, help="Write the times of every round.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 where the bar is missed.")
+def command(
+    collective: tuple[str, ...],
+    counts: tuple[int, ...],
+    minbytes: int,
+    maxbytes: int,
+    stepfactor: int,
+    transport: str,
+    budget: float,
+    launches: int,
+    document: str | None,
+    strict: bool,
+) -> None:
+    """Measure each COLLECTIVE (allreduce, unless some are named) by the automatic choice and by every algorithm, in
+    turns, among ranks on this machine that are started several times, and print how much longer the choice took than
+    the best of them.
+
+    It chooses as any program does, by the tables that were measured here too.
+
+    \b
+      collectives bench choice
+      collectives bench choice allgather broadcast -n 4 --transport tcp
+    """
+    try:
+        at = tuple(sizes.series(minbytes, maxbytes, stepfactor, None))
+        if transport != "auto":
+            registry.transport(transport)
+    except (ValueError, CollectiveError) as error:
+        raise click.UsageError(str(error)) from error
+    progress, found = Progress(screen().progress), list[Heat]()
+    try:
+        order = Order(tuple(dict.fromkeys(collective)) or ("allreduce",), at, transport, budget)
+        for count in counts:
+            progress.show(f"{count} ranks measure {', '.join(order.collectives)}")
+            found += measure(order, count, launches)
+    except (StartError, CollectiveError, ValueError, OSError, RuntimeError) as error:
+        progress.clear()
+        click.echo(f"collectives bench choice: {error}", err=True)
+        sys.exit(FAILED)
+    progress.clear()
+    console = screen().console()
+    for line in report(found):
+        console.print(Text(line))
+    if document is not None:
+        head = {"format": f"{FORMAT} choice", "version": VERSION, "transport": transport, "bar": BAR}
+        write(document, {**head, "heats": [{**asdict(heat), "ratio": heat.ratio} for heat in found]})
+    if strict and any(heat.ratio > BAR for heat in found):
+        sys.exit(REFUTED)
+
+
+def report(found: Sequence[Heat]) -> Iterator[str]:
+    """A line for each call, and the worst of them."""
+    width = max(len(name) for heat in found for name in (heat.chosen, heat.best, "algorithm"))
+    yield "time: median over the rounds, of the slowest rank; ratio: to the best single algorithm's, within each round"
+    head = f"{'collective':16}{'ranks':>5}{'bytes':>8}  {'choice':{width}}{'us':>10}  {'best':{width}}"
+    yield f"{head}{'us':>10}{'ratio':>7}"
+    for heat in found:
+        best = heat.chosen if heat.best == AUTO else heat.best
+        mine, theirs = (heat.median(name) * 1e6 for name in (AUTO, heat.best))
+        what = f"{heat.collective:16}{heat.ranks:5}{sizes.text(heat.nbytes):>8}"
+        miss = f"  over {BAR}" if heat.ratio > BAR else ""
+        yield f"{what}  {heat.chosen:{width}}{mine:10.2f}  {best:{width}}{theirs:10.2f}{heat.ratio:7.2f}{miss}"
+    over = sum(heat.ratio > BAR for heat in found)
+    yield f"{len(found)} choices: at most {max(heat.ratio for heat in found):.2f} times the best, {over} over {BAR}"

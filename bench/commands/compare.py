@@ -1,0 +1,74 @@
+"""`collectives bench compare`: regressions between two results.
+
+Invariant: the exit code says whether something has become slower; what cannot be told does not change it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import click
+from rich.text import Text
+
+from collectives.bench.commands.options import screen
+from collectives.bench.compare import FASTER, MODE, SAME, SLOWER, Comparison, NotComparable, compare, read
+from collectives.bench.exits import REFUTED
+from collectives.bench.report import microseconds
+
+_STYLES = {SLOWER: "bold red", FASTER: "green", SAME: "dim", MODE: "yellow"}
+
+
+@click.command("compare")
+@click.argument("first", type=click.Path(exists=True, dir_okay=False))
+@click.argument("second", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--threshold",
+    type=click.FloatRange(min=0),
+    default=0.1,
+    show_default=True,
+    metavar="FRACTION",
+    help="By how much a time may rise.",
+)
+@click.option("--all", "everything", is_flag=True, help="Also show what is the same.")
+def command(first: str, second: str, threshold: float, everything: bool) -> None:
+    """Compare our figures in SECOND with those in FIRST, two files of --json.
+
+    A figure is SLOWER where its median has risen by more than the threshold, and by more than noise explains:
+    the 99 % interval of the quotient, from the raw samples, lies above 1. Figures taken in different modes of
+    the machine (see the documentation) are shown as "mode" and not judged.
+
+    The exit code is 1 if anything is SLOWER, 2 if the files cannot be compared.
+    """
+    try:
+        found = compare(read(first), read(second), threshold)
+    except (NotComparable, OSError, KeyError) as error:
+        raise click.UsageError(str(error) if not isinstance(error, KeyError) else f"no {error} in a result") from error
+    _print(found, everything)
+    sys.exit(REFUTED if found.count(SLOWER) else 0)
+
+
+def _print(found: Comparison, everything: bool) -> None:
+    console = screen().console()
+    for remark in found.remarks:
+        console.print(Text(f"# different {remark}", style="yellow"))
+    width = max(len(change.title) for change in found.changes)
+    console.print(
+        Text(
+            f"# {'collective':<{width}} {'size':>12} {'type':>10} {'redop':>6} {'ranks':>5} {'':>12} "
+            f"{'first':>10} {'second':>10} {'quotient':>8} {'interval':>17}",
+            style="bold",
+        )
+    )
+    for change in found.changes:
+        if change.verdict == SAME and not everything:
+            continue
+        line = Text(
+            f"  {change.title:<{width}} {change.nbytes:>12} {change.dtype:>10} {change.op:>6} {change.ranks:>5} "
+            f"{change.name:>12} {microseconds(change.first):>10} {microseconds(change.second):>10} "
+            f"{change.quotient:>8.3f} {change.low:>8.3f} {change.high:>8.3f} "
+        )
+        console.print(line.append(change.verdict, _STYLES[change.verdict]))
+    typical = math.exp(sum(math.log(change.quotient) for change in found.changes) / len(found.changes))
+    told = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, MODE))
+    console.print(Text(f"# {told}; geometric mean of quotients {typical:.3f}; {found.missing} in one file only"))

@@ -1,0 +1,70 @@
+"""`collectives bench meeting`: how long ranks take to meet through each store.
+
+Invariant: what is shown was measured here and now, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+
+import click
+from rich.text import Text
+
+from collectives.bench.commands.options import positive, screen, writable
+from collectives.bench.commands.stores import each, store_option
+from collectives.bench.crowd import Place
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED
+from collectives.bench.meeting import Meeting, measure
+from collectives.bench.report import Progress
+
+
+@click.command("meeting")
+@click.option("-n", "--ranks", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="Threads.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Of each.")
+@store_option
+@click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
+@click.option("--json", metavar="FILE", callback=writable, help="Write every round's times.")
+def command(ranks: int, rounds: int, stores: tuple[str, ...], timeout: float, json: str | None) -> None:
+    """Time how long N ranks take to meet: threads of one process, which start at the same moment.
+
+    \b
+      meet   until every rank knows of all others, through the store
+      init   until collectives.init() has returned on every rank: met, linked,
+             and a first barrier passed
+
+    Each is the time from the first rank's start to the last one's end. Ranks have a run id and a secret, as
+    under any launcher. For Redis, name a server in $COLLECTIVES_STORE.
+
+    The exit code is 3 if ranks did not meet.
+    """
+    console = screen().console()
+    console.print(Text(f"# {ranks} ranks as threads of one process, {rounds} rounds; milliseconds", style="dim"))
+    heads = "".join(f" {what + ' ' + which:>10}" for what in ("meet", "init") for which in ("median", "min", "max"))
+    console.print(Text(f"# {'store':<10}{heads}", style="bold"))
+    found: list[Meeting] = []
+    progress = Progress(screen().progress)
+    failed = False
+
+    def one(where: Place) -> Meeting:
+        progress.show(f"{ranks} ranks meet through {where.kind}")
+        return measure(where, ranks, rounds, timeout)
+
+    for meeting in each(stores, progress, one):
+        if meeting is None:
+            failed = True
+            continue
+        found.append(meeting)
+        console.print(Text(f"  {meeting.store:<10}" + _fields(meeting.meet) + _fields(meeting.init)))
+        sys.stdout.flush()
+    if json is not None:
+        told = {"format": f"{FORMAT} meeting", "version": VERSION}
+        write(json, {**told, "meetings": [asdict(meeting) for meeting in found]})
+    sys.exit(FAILED if failed else 0)
+
+
+def _fields(seconds: Sequence[float]) -> str:
+    return "".join(f" {1e3 * value:>10.1f}" for value in (median(seconds), min(seconds), max(seconds)))

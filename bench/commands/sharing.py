@@ -1,0 +1,40 @@
+"""`collectives bench sharing`: ranks that share cores, and whether they give way as they should.
+
+Invariant: the exit code says whether they do; on a machine that is not quiet it says nothing, so that is said.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from collectives.bench.commands.options import say
+from collectives.bench.exits import FAILED, REFUTED
+from collectives.bench.sharing import BAR, CASES, measure
+from collectives.calibration.noise import beforehand
+from collectives.commands.child import StartError
+
+
+@click.command("sharing")
+def command() -> None:
+    """Put ranks on two cores, with and without a busy program beside them, and count how often they sleep in calls.
+
+    The exit code is 1 if a rank sleeps in every call or does not leave the busy program its core, 3 if ranks failed.
+    Needs a machine on which nothing else runs.
+    """
+    if reasons := beforehand(2):
+        say(f"this machine is not quiet, so figures mean little: {'; '.join(reasons)}")
+    well = True
+    for case in CASES:
+        try:
+            found = measure(case)
+        except (StartError, OSError, RuntimeError) as error:
+            say(str(error))
+            sys.exit(FAILED)
+        sleeps = f"at most {max(found.slept):.2f} sleeps in a call (less than {BAR:g})"
+        where = f", {max(found.on_busy_core)} of 20 turns on its core" if case.beside else ""
+        verdict = "" if found.well else "  MISSED"
+        click.echo(f"{case.ranks} ranks {case.name}: {sleeps}{where}{verdict}")
+        well = well and found.well
+    sys.exit(0 if well else REFUTED)

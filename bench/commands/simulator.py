@@ -1,0 +1,167 @@
+"""`collectives bench simulator`: find the costs that the simulator goes by here, and how far off it is.
+
+Invariant: costs are found at some sizes and checked at others, all measured within one run; the file with the costs is
+replaced only by costs that have been found in full.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+import click
+import numpy as np
+from rich.text import Text
+
+from collectives.bench.commands.options import numbers, positive, say, screen, size, writable
+from collectives.bench.document import FORMAT, VERSION, write
+from collectives.bench.exits import FAILED
+from collectives.bench.order import Order
+from collectives.bench.report import Progress
+from collectives.bench.simulator import fastest, measure
+from collectives.calibration import noise
+from collectives.calibration.costs import SHARED_MEMORY, START, Measured, errors, fit
+from collectives.commands.child import StartError
+from collectives.commands.machine import this_machine
+from collectives.commands.options import Names
+from collectives.core import tables
+from collectives.native.errors import CollectiveError
+from collectives.transports import registry
+
+CHECKED: Final = ("allreduce", "reduce_scatter", "allgather", "broadcast")
+_BETWEEN: Final = 8  # a size at which costs are found and the next
+_TIMES: Final = 2  # that all numbers of ranks are measured, in turns
+_WITHIN: Final = 0.2  # what the summary counts
+
+
+def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes to find costs at, up to `most`, and those to check them at, in the geometric middle between two."""
+    found = [8]
+    while found[-1] * _BETWEEN <= max(most, 64):
+        found.append(found[-1] * _BETWEEN)
+    middle = [round(a * _BETWEEN**0.5 / 4) * 4 for a in found[:-1]]
+    return tuple(found), tuple(middle)
+
+
+@click.command("simulator")
+@click.argument("collective", nargs=-1, type=Names(CHECKED), metavar="[COLLECTIVE]...")
+@click.option("-n", "--ranks", "counts", default="2,4,8", callback=numbers, metavar="N,...", show_default=True)
+@click.option("-e", "--maxbytes", callback=size, default="16M", show_default=True, metavar="SIZE", help="Largest size.")
+@click.option("--transport", default="shm", show_default=True, metavar="NAME", help="shm or tcp, within this host.")
+@click.option(
+    "--budget",
+    type=float,
+    callback=positive,
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="To measure each number of ranks, of each collective.",
+)
+@click.option("--kept", is_flag=True, help="Check the costs that were found before; find none.")
+@click.option("--output", metavar="FILE", callback=writable, help="Write the costs there.  [default: the cache folder]")
+@click.option("--despite-noise", "tolerant", is_flag=True, help="Keep the costs even if the machine is not quiet.")
+@click.option("--json", "document", metavar="FILE", callback=writable, help="Write all times, predictions and costs.")
+def command(
+    collective: tuple[str, ...],
+    counts: tuple[int, ...],
+    maxbytes: int,
+    transport: str,
+    budget: float,
+    kept: bool,
+    output: str | None,
+    tolerant: bool,
+    document: str | None,
+) -> None:
+    """Measure every algorithm of each COLLECTIVE (allreduce, unless some are named) among ranks on this machine, find
+    the costs with which `collectives simulate` predicts those times best, and print how far off it is.
+
+    Costs are found at every second size and checked at the others, which lie between them. They are kept for this
+    machine: `collectives simulate --here shm` goes by them.
+
+    \b
+      collectives bench simulator
+      collectives bench simulator --transport tcp -e 1M
+      collectives bench simulator allreduce broadcast --kept -n 3,6
+    """
+    if kept and output is not None:
+        raise click.UsageError("--kept finds no costs that --output could keep")
+    machine = this_machine()
+    to_fit, to_check = split(maxbytes)
+    progress = Progress(screen().progress)
+    try:
+        registry.transport(transport)
+        costs = tables.load_costs(machine, transport) if kept else None
+        if kept and costs is None:
+            raise click.UsageError(f"no costs for {transport} have been found on this machine")
+        asked = tuple(dict.fromkeys(collective)) or CHECKED[:1]
+        at = to_check if kept else tuple(sorted((*to_fit, *to_check)))
+        order = Order(asked, at, transport, budget * len(asked) / _TIMES)
+        runs: list[list[Measured]] = []
+        reasons: dict[str, None] = {}
+        for count in counts * _TIMES:
+            progress.show(f"{count} ranks measure {', '.join(asked)}")
+            watch = noise.Watch(children=True)
+            runs.append(measure(order, count))
+            reasons.update(dict.fromkeys(noise.judge([replace(watch.reading(), preempted=0)], count)))
+        if reasons and costs is None:
+            progress.clear()
+            say(f"this machine is not quiet: {'; '.join(reasons)}")
+            if not tolerant:
+                raise RuntimeError("no costs were kept: measure when nothing else runs (or --despite-noise)")
+        measured = fastest(runs)
+        if costs is None:
+            chosen = [m for m in measured if m.case.nbytes in to_fit]
+            start = START if transport == "shm" else replace(START, **dict.fromkeys(SHARED_MEMORY, 0.0))
+            costs = fit(chosen, start, lambda share: progress.show(f"{share:4.0%}  finding costs"))
+            path = Path(output) if output else tables.costs_path(machine, transport)
+            if path is None:
+                raise OSError("there is no home directory to keep the costs in: give --output FILE")
+            how = f"collectives bench simulator {' '.join(asked)} -n {','.join(map(str, counts))} -e {maxbytes}"
+            tables.save_costs(path, costs, machine, how)
+            click.echo(f"# costs found at {_all(to_fit)} bytes: {path}")
+            click.echo(costs.to_text(), nl=False)
+    except (StartError, CollectiveError, ValueError, OSError, RuntimeError) as error:
+        progress.clear()
+        click.echo(f"collectives bench simulator: {error}", err=True)
+        sys.exit(FAILED)
+    progress.clear()
+    checked = sorted((m for m in measured if m.case.nbytes in to_check), key=lambda m: m.case)
+    off = errors(checked, costs).tolist()
+    click.echo(f"# checked at {_all(to_check)} bytes, over {transport}: |predicted / measured - 1|, the median")
+    console = screen().console()
+    for line in report(checked, off, counts):
+        console.print(Text(line))
+    if document is not None:
+        told = [
+            {**m.case._asdict(), "measured": m.seconds, "error": error} for m, error in zip(checked, off, strict=True)
+        ]
+        others = [{**m.case._asdict(), "measured": m.seconds} for m in measured if m.case.nbytes not in to_check]
+        head = {"format": f"{FORMAT} simulator", "version": VERSION, "transport": transport, "costs": asdict(costs)}
+        write(document, {**head, "checked": told, "fitted": others})
+
+
+def report(checked: Sequence[Measured], off: Sequence[float], counts: Sequence[int]) -> Iterator[str]:
+    """A line for each algorithm, with a column for each number of ranks and one for all of them."""
+
+    def middle(chosen: Sequence[float]) -> str:
+        return f"{np.median(np.abs(chosen)):9.0%}" if chosen else f"{'-':>9}"
+
+    pairs = list(zip(checked, off, strict=True))
+    names = list(dict.fromkeys((m.case.collective, m.case.algorithm) for m in checked))
+    width = max(len(f"{collective} {algorithm}") for collective, algorithm in names)
+    yield f"{'':{width}}" + "".join(f"{f'{count} ranks':>9}" for count in counts) + f"{'all':>9}"
+    for name in names:
+        mine = [(m.case.ranks, error) for m, error in pairs if (m.case.collective, m.case.algorithm) == name]
+        columns = [middle([error for ranks, error in mine if ranks == count]) for count in counts]
+        yield f"{' '.join(name):{width}}{''.join(columns)}{middle([error for _, error in mine])}"
+    columns = [middle([error for m, error in pairs if m.case.ranks == count]) for count in counts]
+    yield f"{'all':{width}}{''.join(columns)}{middle(list(off))}"
+    near = sum(abs(error) <= _WITHIN for error in off) / len(off)
+    yield f"{len(off)} predictions, {near:.0%} of them within {_WITHIN:.0%}"
+
+
+def _all(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,41 @@
+"""What commands that measure one store after the other have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import click
+from redis.exceptions import RedisError
+
+from collectives.bench.commands.options import names
+from collectives.bench.crowd import OWN, Place, place, usual
+from collectives.bench.report import Progress
+from collectives.native.errors import CollectiveError
+
+T = TypeVar("T")
+
+store_option = click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    callback=names,
+    metavar="STORES",
+    help=f"{', '.join(OWN)}, redis://host.  [default: all, and $COLLECTIVES_STORE if that is Redis]",
+)
+
+
+def each(stores: tuple[str, ...], progress: Progress, measure: Callable[[Place], T]) -> Iterator[T | None]:
+    """What `measure` gives for each store; None where it failed, which is said. BadParameter for no such store."""
+    for name in stores or usual():
+        found = None
+        try:
+            with place(name) as where:
+                found = measure(where)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="'--store'") from error
+        except (CollectiveError, RedisError, OSError) as error:
+            progress.clear()
+            click.echo(f"collectives bench: {type(error).__name__}: {error}", err=True)
+        progress.clear()
+        yield found

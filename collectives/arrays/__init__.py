@@ -1,0 +1,4 @@
+"""Arrays: what users pass, looked at as plain memory.
+
+Invariant: nothing here communicates.
+"""

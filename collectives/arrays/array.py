@@ -1,0 +1,211 @@
+"""What may be passed to a collective, and how it becomes host memory that the engine can use.
+
+Invariant: whatever is refused is refused here, with TypeError or ValueError, before anything is sent. What is
+accepted comes out as a C-contiguous, aligned, native-endian array in host memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.arrays import device, exporters
+
+# ruff: noqa: PLC0414  # what others import from here
+from collectives.arrays.dtypes import NAMES as NAMES
+from collectives.arrays.dtypes import Dtype as Dtype
+from collectives.arrays.dtypes import check_array
+from collectives.arrays.dtypes import check_dtype as check_dtype
+from collectives.arrays.dtypes import dtype_of as dtype_of
+from collectives.arrays.exporters.reached import Array as Array
+from collectives.arrays.mappings import address
+
+_LONGEST_WAIT = 1e9  # seconds: what the engine is given for an infinite timeout
+
+
+class Target(NamedTuple):
+    """Where a result goes: `host` is what the engine writes, `deliver` gives the caller's array.
+
+    `origin` is None where that is `result`; else the result is staged: copied into `origin` (the caller's
+    `out`), or into a new array of its library where `fresh`. `changed`, where there is one, is for `begin`.
+    """
+
+    host: Array
+    result: Any = None
+    origin: Any = None
+    fresh: bool = False
+    changed: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """Tell the library of the array that is written: when nothing can be refused any more, before it is."""
+        if self.changed is not None:
+            self.changed()
+
+    def deliver(self) -> Any:
+        if self.origin is None:
+            return self.result
+        if self.fresh:
+            return device.like(self.host, self.origin, "x")
+        device.fill(self.origin, self.host, "out")
+        return self.origin
+
+
+def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
+    """`x` as memory to read: its own where it can be used as it is, else a copy.
+
+    `moved`: nothing is computed with its elements, so that dtypes of `dtypes.MOVED` will do, too.
+    """
+    array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
+    check_array(array.dtype, name, moved)
+    flags = array.flags
+    if not flags.c_contiguous or not flags.aligned:
+        return np.array(array, order="C", copy=True)
+    return array
+
+
+def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
+    """`out` as memory to write: its own, or a staging array of its shape where it lies on a device.
+
+    Raises ValueError where it is read-only or not contiguous. `moved` as of `reading`.
+    """
+    if device.is_device_array(out):
+        shape, dtype = device.describe(out, name, moved)
+        check_array(dtype, name, moved)
+        return Target(np.empty(shape, dtype), origin=out)
+    array, changed = exporters.reach(out, name, moved)
+    check_array(array.dtype, name, moved)
+    flags = array.flags
+    if not flags.writeable:
+        raise ValueError(f"{name} is read-only")
+    if not flags.c_contiguous:
+        raise ValueError(f"{name} is not contiguous: results are written to C-contiguous arrays only")
+    if not flags.aligned:
+        raise ValueError(f"{name} is not aligned to its dtype {array.dtype}")
+    return Target(array, result=out, changed=changed)
+
+
+def updating(x: Any, name: str = "x", *, moved: bool = False) -> Target:
+    """`x` as memory that is read and then overwritten."""
+    target = writing(x, name, moved=moved)
+    if target.origin is not None:
+        target.host[...] = device.to_host(x, name, moved)
+    return target
+
+
+def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
+    """A new array for a result: on a device where `x` is on one."""
+    host = np.empty(shape, dtype)
+    if device.is_device_array(x):
+        return Target(host, origin=x, fresh=True)
+    return Target(host, result=host)
+
+
+def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: bool = False) -> Target:
+    """The given `out`, which must have `shape` and `dtype`, or a new array where it is None."""
+    if out is None:
+        return fresh(shape, dtype, x)
+    target = writing(out, moved=moved)
+    if target.host.shape != shape:
+        raise ValueError(f"out has shape {target.host.shape}, but the result has shape {shape}")
+    if target.host.dtype != dtype:
+        raise ValueError(f"out has dtype {target.host.dtype}, but the result has dtype {dtype}")
+    return target
+
+
+def in_place(x: Array, out: Array) -> bool:
+    """Whether the two are the same memory. Raises ValueError where they overlap in part, or are mapped twice."""
+    if x is out:
+        return True
+    if not share(x, out):
+        return False
+    if x.nbytes != out.nbytes or address(x) != address(out):
+        raise ValueError("x and out overlap in part: give separate arrays, or the same one to work in place")
+    if x.__array_interface__["data"][0] != out.__array_interface__["data"][0]:
+        raise ValueError("x and out are two mappings of the same memory: give one of them as both to work in place")
+    return True
+
+
+def share(x: Array, out: Array) -> bool:
+    """Whether a byte of the one is one of the other."""
+    if np.may_share_memory(x, out):  # exact, as both are contiguous
+        return True
+    if x.base is None or out.base is None:  # memory of its own, at one address
+        return False
+    start, end = address(x), address(out)
+    return start < end + out.nbytes and end < start + x.nbytes and x.size > 0
+
+
+def separate(x: Array, out: Array, collective: str) -> None:
+    """Raises ValueError where the two share memory."""
+    if share(x, out):
+        raise ValueError(f"x and out share memory, but {collective} does not work in place")
+
+
+def check_number(value: Any, name: str) -> int:
+    """`value` as a 64-bit integer. Raises TypeError, ValueError."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} is {value}, which does not fit into 64 bits")
+    return int(value)
+
+
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """`shape` as NumPy takes it: an int or several. Raises TypeError, ValueError for a negative one."""
+    extents = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    checked = tuple(check_number(extent, "shape") for extent in extents)
+    if min(checked, default=0) < 0:
+        raise ValueError(f"shape {checked} has a negative extent")
+    return checked
+
+
+def check_rank(value: Any, size: int, name: str) -> int:
+    """`value` as the number of a rank. Raises TypeError, ValueError."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not 0 <= value < size:
+        raise ValueError(f"{name} is {value}, but ranks of this group are 0 to {size - 1}")
+    return int(value)
+
+
+def check_timeout(value: Any, name: str = "timeout") -> float:
+    """`value` in seconds. Raises TypeError, ValueError."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if math.isnan(value) or value < 0:
+        raise ValueError(f"{name} is {value}: it must be a number of seconds from 0 up")
+    return min(float(value), _LONGEST_WAIT)
+
+
+def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
+    """How many rows go to each rank. Raises TypeError, ValueError where they are not `rows` in all."""
+    array = np.asarray(counts)
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"counts must be integers, not {array.dtype}")
+    if array.shape != (size,):
+        raise ValueError(f"counts must name one number for each of the {size} ranks, not have shape {array.shape}")
+    if array.min() < 0:
+        raise ValueError(f"counts must not be negative: {array.tolist()}")
+    if sum(array.tolist()) != rows:
+        raise ValueError(f"counts add up to {sum(array.tolist())}, but x has {rows} rows")
+    return array.astype(np.int64)
+
+
+def check_rows(x: Array, size: int, collective: str) -> int:
+    """Rows of `x` per rank. Raises ValueError where they cannot be divided evenly."""
+    if x.ndim == 0:
+        raise ValueError(f"{collective} divides the first axis among ranks, but x is 0-d")
+    if x.shape[0] % size:
+        raise ValueError(f"{collective} divides x.shape[0] = {x.shape[0]} among {size} ranks, which leaves a rest")
+    return int(x.shape[0]) // size
+
+
+def with_rows(x: Array, collective: str) -> Array:
+    """`x`, which must have a first axis. Raises ValueError."""
+    if x.ndim == 0:
+        raise ValueError(f"{collective} divides or joins along the first axis, but x is 0-d")
+    return x

@@ -1,0 +1,62 @@
+"""TensorFlow's tensors and variables, and Keras's variables.
+
+Invariant: TensorFlow is never asked for an export that ends the process (DLPack of a string tensor does), and
+tensors, which never change, are not written.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from collectives.arrays.exporters import buffers
+from collectives.arrays.exporters.reached import Array, Reached, kind_of, plain, read_only
+
+_INSTEAD = {
+    "RaggedTensor": "give its {name}.flat_values and {name}.row_lengths() each for itself",
+    "SparseTensor": "give tf.sparse.to_dense({name}), or its values and indices each for itself",
+    "IndexedSlices": "give tf.convert_to_tensor({name}), or its values and indices each for itself",
+    "KerasTensor": "it stands for values that are not there yet",
+}
+
+
+def read(x: Any, name: str, moved: bool) -> Array:
+    check(x, name)
+    if not hasattr(x, "__dlpack__"):
+        return buffers.read(x, name, moved)
+    try:
+        return plain(memoryview(x))
+    except (BufferError, TypeError, ValueError):  # a dtype without a letter there, such as bfloat16
+        return plain(x)
+
+
+def reach(x: Any, name: str, moved: bool) -> Reached:
+    check(x, name)
+    raise read_only(name, "TensorFlow tensor")
+
+
+def check(x: Any, name: str) -> None:
+    """TypeError, naming the cure, for everything but tensors that have their numbers now."""
+    kind = type(x).__name__
+    if kind in _INSTEAD:
+        raise TypeError(f"{name} is a {kind}, which is no array: {_INSTEAD[kind].format(name=name)}")
+    if hasattr(x, "assign"):
+        raise TypeError(
+            f"{name} is a {kind_of(x)}, a variable, whose memory is not to be had: give numpy.asarray({name}), and "
+            f"store a result by {name}.assign(result)"
+        )
+    dtype = getattr(x, "dtype", None)
+    if dtype is None or "tensorflow" not in sys.modules:
+        return
+    if not hasattr(x, "numpy"):
+        raise TypeError(
+            f"{name} is part of a graph that is being traced, and has no values yet: call "
+            "collectives.tensorflow.allreduce and its like there"
+        )
+    if getattr(dtype, "is_quantized", False):
+        raise TypeError(f"{name} is quantized ({dtype.name}): give tf.bitcast({name}, tf.{dtype.name[1:]})")
+    if dtype.name in ("string", "resource", "variant"):
+        raise TypeError(
+            f"{name} is a tensor of dtype {dtype.name}, whose elements are no numbers: give them as bytes, or use "
+            "collectives.tensorflow.broadcast_object"
+        )

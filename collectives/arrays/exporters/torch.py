@@ -1,0 +1,154 @@
+"""PyTorch's tensors.
+
+Invariant: elements are what `tensor.tolist()` shows: conjugated and negated where that is only noted. A tensor without
+memory of its own is refused, whatever torch exports for it. Whoever writes one tells torch's autograd.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache, partial
+from typing import Any, Final
+
+import numpy as np
+
+from collectives.arrays import dtypes
+from collectives.arrays.exporters import buffers
+from collectives.arrays.exporters.reached import Array, Reached
+
+_INSTEAD: Final = {
+    "DTensor": "give its local shard, {name}.to_local()",
+    "AsyncCollectiveTensor": "give {name}.wait()",
+    "FakeTensor": "it has a shape and no values",
+    "FunctionalTensor": "it is being traced",
+    "MaskedTensor": "give {name}.to_tensor(value), or its {name}.get_data()",
+}
+
+
+def read(x: Any, name: str, moved: bool) -> Array:
+    torch = sys.modules["torch"]
+    if not isinstance(x, torch.Tensor):
+        return buffers.read(x, name, moved)
+    check(x, name)
+    check_gradient(x, name)
+    return memory(settled(x.detach().contiguous()), dtype_of(x, name, moved), name)
+
+
+def reach(x: Any, name: str, moved: bool) -> Reached:
+    torch = sys.modules["torch"]
+    if not isinstance(x, torch.Tensor):
+        return buffers.reach(x, name, moved)
+    check(x, name)
+    check_gradient(x, name)
+    if not x.is_contiguous():
+        raise ValueError(f"{name} is not contiguous: results are written to C-contiguous arrays only")
+    if x.is_conj() or x.is_neg():
+        raise ValueError(
+            f"{name} is conjugated or negated only when it is read: give {name}.resolve_conj().resolve_neg()"
+        )
+    return Reached(
+        memory(x.detach(), dtype_of(x, name, moved), name), partial(torch.autograd.graph.increment_version, x)
+    )
+
+
+def check(x: Any, name: str) -> None:
+    """TypeError, naming the cure, where a tensor has no elements in memory of its own, one by one."""
+    torch = sys.modules["torch"]
+    kind = type(x).__name__
+    if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
+        raise TypeError(f"{name} is a {kind}: give it a shape first, by a forward pass of its lazy module")
+    if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and kind in _INSTEAD:
+        raise TypeError(f"{name} is a {kind}, which has no memory of its own: {_INSTEAD[kind].format(name=name)}")
+    if x.is_nested:
+        raise TypeError(f"{name} is a nested tensor: give {name}.values(), or its {name}.unbind() each for itself")
+    if x.layout is not torch.strided:
+        raise TypeError(
+            f"{name} is sparse, of layout {x.layout}: give {name}.to_dense(), or its values and indices each for itself"
+        )
+    if x.is_meta:
+        raise TypeError(f"{name} is on the meta device: it has a shape and no values")
+    if x.is_quantized:
+        raise TypeError(f"{name} is quantized ({x.dtype}): give {name}.int_repr(), or {name}.dequantize()")
+
+
+def check_gradient(x: Any, name: str) -> None:
+    """TypeError where autograd would have to know of the call, which it cannot."""
+    if x.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise TypeError(
+            f"{name} requires a gradient, which a communicator does not compute: give {name}.detach(), or use "
+            "collectives.torch.allreduce and its like"
+        )
+
+
+def settled(x: Any) -> Any:
+    """`x`, or a copy in which nothing is left to be done when it is read."""
+    if sys.modules["torch"]._is_zerotensor(x):
+        return x.clone()
+    return x.resolve_conj().resolve_neg()
+
+
+def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
+    """Over the memory of a contiguous, settled tensor without history, which it keeps alive.
+
+    Not by `x.numpy()`, after which the tensor could not be resized any more, as FullyShardedDataParallel does.
+    """
+    shape = tuple(x.shape)
+    if not x.numel():
+        return np.empty(shape, dtype)
+    try:
+        address = x.data_ptr()
+    except RuntimeError:  # inside functorch's transformations
+        address = 0
+    if not address:
+        raise TypeError(
+            f"{name} is a {type(x).__name__} without memory of its own: one that wraps other tensors, one inside a "
+            "transformation such as functionalize or vmap, or one whose storage was freed"
+        )
+    if dtype.isbuiltin == 1:
+        return np.asarray(_Memory(x, address, shape, dtype.str))
+    return np.asarray(_Memory(x, address, shape, f"|u{dtype.itemsize}")).view(dtype)
+
+
+class _Memory:
+    """A tensor's memory in NumPy's words."""
+
+    __slots__ = ("__array_interface__", "tensor")
+
+    def __init__(self, tensor: Any, address: int, shape: tuple[int, ...], kind: str) -> None:
+        self.tensor = tensor
+        self.__array_interface__ = {"data": (address, False), "shape": shape, "typestr": kind, "version": 3}
+
+
+def is_shared(base: object) -> bool:
+    """Whether `base`, which an array of `memory` has, is a tensor in memory that can be mapped twice."""
+    return isinstance(base, _Memory) and bool(base.tensor.is_shared())
+
+
+def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:
+    """NumPy's dtype for that of `x`, uint8 for those of one byte that NumPy has not. Raises TypeError."""
+    found = table().get(x.dtype)
+    if found is not None:
+        return found
+    if moved and x.dtype.itemsize == 1:
+        return np.dtype(np.uint8)
+    cure = f"torch.view_as_real({name})" if x.dtype.is_complex else f"{name}.view(torch.uint8)"
+    done = "sent" if moved else "reduced"
+    raise TypeError(f"{name} has dtype {x.dtype}, which cannot be {done}: give {name}.to(another), or {cure}")
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[Any, dtypes.Dtype]:
+    """NumPy's dtypes by torch's."""
+    torch = sys.modules["torch"]
+    names = {name: dtype for dtype, name in (dtypes.NAMES | dtypes.MOVED).items() if hasattr(torch, name)}
+    # torch's integers of less than a byte have no layout that torch itself defines.
+    return {getattr(torch, name): dtype for name, dtype in names.items() if dtype in dtypes.NAMES or "float8" in name}
+
+
+def tensor_of(array: Array) -> Any:
+    """A tensor over the memory of `array`."""
+    torch = sys.modules["torch"]
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    kind = next(kind for kind, dtype in table().items() if dtype == array.dtype)
+    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(kind)

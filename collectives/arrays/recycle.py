@@ -1,0 +1,77 @@
+"""Memory for new results: aligned as frameworks want it, and used again once nobody holds the last ones.
+
+The kernel clears each page of a large new array, which takes longer than reducing into it.
+
+Invariant: memory is given to an array only when no array, nor any view of one, refers to it any more. Never more
+is kept than was in use at one time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+from collectives.arrays.array import Array, Dtype
+
+ALIGNMENT: Final = 64  # bytes: frameworks copy what begins elsewhere, or abort the process
+_BYTE: Final = np.dtype(np.uint8)
+SMALLEST: Final = 128 << 10  # bytes; smaller memory the allocator keeps by itself
+
+
+class Recycler:
+    """Makes arrays. One thread at a time calls it; arrays may be dropped in any."""
+
+    def __init__(self) -> None:
+        self._back: Final[deque[Array]] = deque()  # what was dropped since the last call
+        self._free: Final[dict[int, list[Array]]] = {}  # by bytes
+        self._used = self._kept = self._most = 0  # bytes: in arrays, in none, in arrays at one time
+
+    def empty(self, shape: tuple[int, ...], dtype: Dtype) -> Array:
+        """An uninitialised array; from `SMALLEST` bytes on it begins at a multiple of 64 bytes."""
+        n = math.prod(shape) * dtype.itemsize
+        if n < SMALLEST:
+            return np.empty(shape, dtype)
+        memory = self._take(n)
+        # Views of an array refer to what it is made of, not to the array: that is what has to be watched.
+        lent = (ctypes.c_char * n).from_buffer(memory.data)
+        weakref.finalize(lent, self._back.append, memory).atexit = False
+        array: Array = np.frombuffer(memoryview(lent), np.uint8).view(dtype).reshape(shape)
+        return array
+
+    @property
+    def kept(self) -> int:
+        """Bytes that no array uses, as of the last call."""
+        return self._kept
+
+    def _take(self, n: int) -> Array:
+        while self._back:
+            memory = self._back.popleft()
+            self._free.setdefault(memory.nbytes, []).append(memory)
+            self._used -= memory.nbytes
+            self._kept += memory.nbytes
+        self._used += n
+        self._most = max(self._most, self._used)
+        if self._free.get(n):
+            self._kept -= n
+            return self._free[n].pop()
+        while self._used + self._kept > self._most:
+            size, free = next(iter(self._free.items()))
+            if free:
+                free.pop()
+                self._kept -= size
+            else:
+                del self._free[size]
+        return aligned((n,), _BYTE)
+
+
+def aligned(shape: tuple[int, ...], dtype: Dtype) -> Array:
+    """A new, uninitialised array that begins at a multiple of 64 bytes, in memory of its own."""
+    n = math.prod(shape) * dtype.itemsize
+    memory = np.empty(n + ALIGNMENT, np.uint8)
+    start = -int(memory.__array_interface__["data"][0]) % ALIGNMENT
+    return memory[start : start + n].view(dtype).reshape(shape)

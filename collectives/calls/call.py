@@ -1,0 +1,117 @@
+"""A call that is ready to be run: what the engine does, on which memory, and what becomes of the result.
+
+Invariant: whatever is wrong with the arguments has been refused before there is such a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from collectives.arrays.array import Array, Target
+from collectives.calls.status import Status
+from collectives.calls.work import Tickets, Waiter, Work
+from collectives.native import _engine
+
+Receipt = tuple[int, int]
+_NONE: Receipt = (-1, 0)
+
+
+class Ready(Protocol):
+    """`seconds` is how long it may take. It may be run again, on the same memory."""
+
+    @property
+    def result(self) -> Any:
+        """What running it gives, where that is an array that is there already."""
+
+    def run(self, group: _engine.Group, seconds: float) -> Any: ...
+    def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class Call(NamedTuple):
+    """One operation with its memory. `target` is None where this rank gets nothing.
+
+    `copies`: `inp` is `out`, which the operation overwrites too soon, so it reads a copy. `finish`: what is left to be
+    done to the result. `status`: of a message, where its receipt goes.
+    """
+
+    operation: _engine.Operation
+    inp: Array | None
+    out: Array | None
+    target: Target | None
+    seconds: float
+    finish: Callable[[Array], None] | None = None
+    status: Status | None = None
+    copies: bool = False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same operation does for other arrays like these, with nothing to do before or after it."""
+        return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
+
+    @property
+    def result(self) -> Any:
+        return None if self.target is None else self.target.result
+
+    @property
+    def taken(self) -> Array | None:
+        """What the operation reads."""
+        return self.inp.copy() if self.copies and self.inp is not None else self.inp
+
+    def begin(self) -> None:
+        """As `Target.begin`."""
+        if self.target is not None:
+            self.target.begin()
+
+    def deliver(self, receipt: Receipt = _NONE) -> Any:
+        if self.status is not None:
+            self.status.source, self.status.count = receipt
+        if self.target is None:
+            return None
+        if self.finish is not None:
+            self.finish(self.target.host)
+        return self.target.deliver()
+
+    def run(self, group: _engine.Group, seconds: float) -> Any:
+        self.begin()
+        return self.deliver(group.run(self.operation, self.taken, self.out, seconds))
+
+    def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
+        self.begin()
+        ticket = group.start(self.operation, self.taken, self.out, seconds)
+        return Work(ticket, lambda: self.deliver(ticket.receipt), waiter, owner)
+
+
+class Exchange(NamedTuple):
+    """A message that is sent and one that is received, both at once. `overlap`: one would overwrite the other."""
+
+    sent: Call
+    received: Call
+    overlap: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.received.seconds
+
+    @property
+    def result(self) -> Any:
+        return self.received.result
+
+    def run(self, group: _engine.Group, seconds: float) -> Any:
+        sent, received, _ = self
+        received.begin()
+        receipt = group.exchange(sent.operation, self._leaving(), received.operation, received.out, seconds)
+        return received.deliver(receipt)
+
+    def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
+        sent, received, _ = self
+        received.begin()
+        leaving = group.start(sent.operation, self._leaving(), None, seconds)
+        coming = group.start(received.operation, None, received.out, seconds)
+        return Work(Tickets((leaving, coming)), lambda: received.deliver(coming.receipt), waiter, owner)
+
+    def _leaving(self) -> Array | None:
+        inp = self.sent.inp
+        return inp.copy() if inp is not None and self.overlap else inp

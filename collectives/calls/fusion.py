@@ -1,0 +1,247 @@
+"""Allreduce of many arrays in one call, where small ones of one dtype travel together.
+
+Invariant: what travels together follows from shapes, dtypes and the size of a bucket alone, and is part of what
+ranks compare, so ranks that pass other lists raise DesyncError. Nothing is sent before all is checked.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from collectives.arrays.array import Array, Dtype, Target, check_number, in_place, output, reading, updating
+from collectives.arrays.device import is_device_array
+from collectives.arrays.mappings import address
+from collectives.arrays.recycle import Recycler
+from collectives.calls.call import Call
+from collectives.calls.reductions import ReductionCalls
+
+BUCKET: Final = 25 << 20  # bytes
+# From this size on the copies to a bucket and back cost more than an operation of its own.
+_ALONE: Final = 512 << 10
+_MOST_KEPT: Final = 64  # plans; lists of ever new shapes must not grow without limit
+
+Form: TypeAlias = "tuple[tuple[tuple[int, ...], Dtype], ...]"  # shape and dtype of each array
+Key: TypeAlias = "tuple[Form, str, int, str]"  # with op, bucket_bytes and algorithm
+
+
+class Part(NamedTuple):
+    """What travels together: places in the list, and where each array begins in the bucket, in elements."""
+
+    members: tuple[int, ...]
+    starts: tuple[int, ...]
+    dtype: Dtype
+    elements: int
+
+
+class Bucket(NamedTuple):
+    """Memory for a part's arrays: `ins` are filled, `outs` hold what came of them. Mostly they are the same."""
+
+    inp: Array
+    out: Array
+    ins: tuple[Array, ...]
+    outs: tuple[Array, ...]
+
+
+class Plan(NamedTuple):
+    """How lists of that form travel. `free[i]`: the buckets of part i that no operation uses."""
+
+    parts: list[Part]
+    purpose: str
+    free: list[list[Bucket]]
+
+
+class Step(NamedTuple):
+    """One operation; those of `ins` go into the bucket before it, and out to `outs` after it, unless one goes alone."""
+
+    call: Call
+    bucket: Bucket | None = None
+    ins: tuple[Array, ...] = ()
+    outs: tuple[Array, ...] = ()
+    free: list[Bucket] | None = None
+
+    def pack(self) -> None:
+        if self.bucket is not None:
+            for place, array in zip(self.bucket.ins, self.ins, strict=True):
+                np.copyto(place, array)
+
+    def unpack(self) -> None:
+        if self.bucket is None or self.free is None:
+            return
+        for array, place in zip(self.outs, self.bucket.outs, strict=True):
+            np.copyto(array, place)
+        self.free.append(self.bucket)
+
+
+class Many(NamedTuple):
+    """A call made ready."""
+
+    steps: list[Step]
+    targets: list[Target]
+
+    def begin(self) -> None:
+        """As `Target.begin`."""
+        for target in self.targets:
+            target.begin()
+
+    def deliver(self) -> list[Any]:
+        return [target.deliver() for target in self.targets]
+
+
+class Fusion:
+    """Makes such calls ready for one communicator; the caller sees to it that one thread at a time does."""
+
+    def __init__(self, calls: ReductionCalls, memory: Callable[[int, Dtype], Array]) -> None:
+        """`memory` gives an array of so many elements, where it can be one that peers read directly."""
+        self._calls: Final = calls
+        self._memory: Final = memory
+        self._plans: Final[dict[Key, Plan]] = {}
+        self._recycler: Final = Recycler()
+
+    def prepare(self, arrays: Any, out: Any, timeout: float | None, op: str, bucket_bytes: int, algorithm: str) -> Many:
+        """TypeError and ValueError say which array of the list is wrong."""
+        hosts, targets = _checked(arrays, out, self._recycler)
+        form = tuple((host.shape, host.dtype) for host in hosts)
+        plan = self._plan(form, op, bucket_bytes, algorithm)
+        deadline = self._calls.limit(timeout)
+        steps = []
+        for part, free in zip(plan.parts, plan.free, strict=True):
+            if len(part.members) == 1:
+                i = part.members[0]
+                call = self._calls.engine_allreduce(
+                    hosts[i], targets[i].host, deadline.left, op, algorithm, plan.purpose
+                )
+                steps.append(Step(call))
+                continue
+            bucket = free.pop() if free else self._bucket(part, form, op, algorithm)
+            call = self._calls.engine_allreduce(bucket.inp, bucket.out, deadline.left, op, algorithm, plan.purpose)
+            ins, outs = zip(*((hosts[i], targets[i].host) for i in part.members), strict=True)
+            steps.append(Step(call, bucket, ins, outs, free))
+        return Many(steps, targets)
+
+    def _plan(self, form: Form, op: str, bucket_bytes: int, algorithm: str) -> Plan:
+        key = (form, op, bucket_bytes, algorithm)
+        try:
+            return self._plans[key]
+        except (KeyError, TypeError):  # not hashable: refused below, with better words
+            pass
+        most = check_number(bucket_bytes, "bucket_bytes")
+        if most < 1:
+            raise ValueError(f"bucket_bytes is {most}: it must be a number of bytes from 1 up")
+        # A lone rank has nothing to send: nothing is gained by copies.
+        found = parts(form, most if self._calls.size > 1 else 1)
+        purpose = f"many {zlib.crc32(repr((form, most)).encode())}"
+        plan = Plan(found, purpose, [[] for _ in found])
+        for part in found:  # refuses what cannot be, before memory is taken for it
+            self._calls.check_allreduce(part.dtype, part.elements, op, algorithm)
+        if len(self._plans) >= _MOST_KEPT:
+            self._plans.clear()
+        self._plans[key] = plan
+        return plan
+
+    def _bucket(self, part: Part, form: Form, op: str, algorithm: str) -> Bucket:
+        inp = self._memory(part.elements, part.dtype)
+        overwrites = self._calls.check_allreduce(part.dtype, part.elements, op, algorithm)
+        out = inp if overwrites else self._memory(part.elements, part.dtype)
+        return Bucket(inp, out, _views(inp, part, form), _views(out, part, form))
+
+
+def parts(form: Form, bucket_bytes: int) -> list[Part]:
+    """What travels together, in the order in which it is sent: arrays of one dtype, up to a bucket full of them."""
+    done: list[list[int]] = []
+    filling: dict[Dtype, list[int]] = {}
+    held: dict[Dtype, int] = {}
+    for i, (shape, dtype) in enumerate(form):
+        n = math.prod(shape) * dtype.itemsize
+        if n == 0:
+            continue
+        if n >= min(_ALONE, bucket_bytes):
+            done.append([i])
+            continue
+        if held.get(dtype, 0) + n > bucket_bytes:
+            done.append(filling.pop(dtype))
+            held[dtype] = 0
+        filling.setdefault(dtype, []).append(i)
+        held[dtype] = held.get(dtype, 0) + n
+    return [_part(members, form) for members in (*done, *filling.values())]
+
+
+def _part(members: list[int], form: Form) -> Part:
+    starts, end = [], 0
+    for i in members:
+        starts.append(end)
+        end += math.prod(form[i][0])
+    return Part(tuple(members), tuple(starts), form[members[0]][1], end)
+
+
+def _views(memory: Array, part: Part, form: Form) -> tuple[Array, ...]:
+    ends = (*part.starts[1:], part.elements)
+    return tuple(
+        memory[start:end].reshape(form[i][0]) for i, start, end in zip(part.members, part.starts, ends, strict=True)
+    )
+
+
+def _checked(arrays: Any, out: Any, recycler: Recycler) -> tuple[list[Array], list[Target]]:
+    """The inputs' memory and where results go. An array may be its own result, and no other one's."""
+    given = _listed(arrays, "arrays")
+    wanted = [None] * len(given) if out is None else _listed(out, "out")
+    if len(wanted) != len(given):
+        raise ValueError(f"out has {len(wanted)} arrays, but there are {len(given)} to reduce")
+    hosts, targets = [], []
+    for i, (x, y) in enumerate(zip(given, wanted, strict=True)):
+        try:
+            if y is x:
+                target = updating(x)
+                host = target.host
+            else:
+                host = reading(x)
+                if y is None and not is_device_array(x):
+                    memory = recycler.empty(host.shape, host.dtype)
+                    target = Target(memory, result=memory)
+                else:
+                    target = output(y, host.shape, host.dtype, x)
+                    in_place(host, target.host)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"array {i} of the list: {error}") from None
+        hosts.append(host)
+        targets.append(target)
+    if out is not None:
+        _check_apart(hosts, [target.host for target in targets])
+    return hosts, targets
+
+
+def _check_apart(inputs: list[Array], results: list[Array]) -> None:
+    """Raises ValueError where a result shares memory with another array's result or input."""
+    spans = []
+    for i, (x, y) in enumerate(zip(inputs, results, strict=True)):
+        if y.nbytes:
+            spans.append((*_span(y), i, True))
+            if x is not y:
+                spans.append((*_span(x), i, False))
+    spans.sort()
+    reach, last = [0, 0], [-1, -1]  # of inputs and of results so far: the end of the furthest, and whose it is
+    for start, end, i, written in spans:
+        if start < reach[True] and last[True] != i:
+            a, b = sorted((last[True], i))
+            if written:
+                raise ValueError(f"the results of arrays {a} and {b} of the list share memory")
+            raise ValueError(f"array {i} of the list shares memory with the result of array {last[True]}")
+        if written and start < reach[False] and last[False] != i:
+            raise ValueError(f"array {last[False]} of the list shares memory with the result of array {i}")
+        if end > reach[written]:
+            reach[written], last[written] = end, i
+
+
+def _span(x: Array) -> tuple[int, int]:
+    start = address(x)
+    return start, start + x.nbytes
+
+
+def _listed(arrays: Any, name: str) -> list[Any]:
+    if not isinstance(arrays, list | tuple):
+        raise TypeError(f"{name} must be a list or tuple of arrays, not {type(arrays).__name__}")
+    return list(arrays)

@@ -1,0 +1,69 @@
+"""The description of an array that travels before the array where receivers cannot know it.
+
+Invariant: a fixed number of int64 values for a given number of ranks; each is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.arrays.dtypes import FLOAT0, MOVED, NAMES, Dtype, name_of
+from collectives.arrays.exporters.reached import Array
+
+_MOST_AXES: Final = 64  # NumPy's own limit
+_FIXED: Final = 3  # status, dtype, number of axes
+_LARGEST: Final = 1 << 62
+_DTYPES: Final = (*NAMES, FLOAT0, *MOVED)  # their order is part of the wire format
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Rows for each rank, of one dtype and of shape `trailing`."""
+
+    dtype: Dtype
+    trailing: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    @property
+    def row_elements(self) -> int:
+        return math.prod(self.trailing)
+
+
+def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """`x`, whose first axis is divided as `rows` say; None says that there is nothing to be had."""
+    header = np.zeros(_FIXED + _MOST_AXES + rows.size, np.int64)
+    if x is not None:
+        header[:_FIXED] = 1, _DTYPES.index(x.dtype), x.ndim - 1
+        header[_FIXED : _FIXED + x.ndim - 1] = x.shape[1:]
+        header[_FIXED + _MOST_AXES :] = rows
+    return header
+
+
+def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
+    """What `pack` packed. Raises ValueError for what it cannot have packed."""
+    status, dtype, axes, *rest = header.tolist()
+    if status == 0:
+        return None
+    shape, rows = tuple(rest[:axes]), tuple(rest[_MOST_AXES:])
+    if (
+        status != 1
+        or not 0 <= dtype < len(_DTYPES)
+        or not 0 <= axes < _MOST_AXES
+        or len(rows) != size
+        or min(*shape, *rows, 0) < 0
+        or max(math.prod(shape), 1) * max(sum(rows), 1) * _DTYPES[dtype].itemsize > _LARGEST
+    ):
+        raise ValueError(f"not the description of an array: {header.tolist()[:8]}...")
+    return Header(_DTYPES[dtype], shape, rows)
+
+
+def kind(x: Array) -> int:
+    """A number that is the same for arrays whose rows have the same shape and dtype, else as good as always not."""
+    text = f"{name_of(x.dtype)} {x.shape[1:]}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)

@@ -1,0 +1,48 @@
+"""From the arguments of send, recv and sendrecv to what the engine runs.
+
+Invariant: arguments are checked completely before anything is sent. A message says itself from whom it is and how
+long: a receiver states the dtype, the most that it takes, and who may send.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from collectives.arrays.array import check_rank, reading, share, updating
+from collectives.calls.call import Call, Exchange
+from collectives.calls.moves import Calls
+from collectives.calls.status import Status
+
+
+class MessageCalls:
+    """Prepares the messages of one communicator; as `Calls`, of which it is a part in a file of its own."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls: Final = calls
+
+    def send(self, x: Any, _out: Any, timeout: float | None, dest: int) -> Call:
+        deadline = self._calls.limit(timeout)
+        dest = check_rank(dest, self._calls.size, "dest")
+        inp = reading(x, moved=True)
+        operation = self._calls.prepare.sending(dest, inp.dtype, inp.size)
+        return Call(operation, inp, None, None, deadline.left)
+
+    def recv(
+        self, out: Any, _out: Any, timeout: float | None, source: int | None, status: Status | None = None
+    ) -> Call:
+        deadline = self._calls.limit(timeout)
+        if source is not None:
+            source = check_rank(source, self._calls.size, "source")
+        if status is not None and not isinstance(status, Status):
+            raise TypeError(f"status must be a collectives.Status, not {type(status).__name__}")
+        target = updating(out, "out", moved=True)  # a shorter message leaves the rest as it was
+        operation = self._calls.prepare.receiving(source, target.host.dtype, target.host.size)
+        return Call(operation, None, target.host, target, deadline.left, status=status)
+
+    def sendrecv(
+        self, x: Any, out: Any, timeout: float | None, dest: int, source: int | None, status: Status | None
+    ) -> Exchange:
+        receive = self.recv(out, None, timeout, source, status)
+        send = self.send(x, None, timeout, dest)
+        assert send.inp is not None and receive.out is not None
+        return Exchange(send, receive, share(send.inp, receive.out))

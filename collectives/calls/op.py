@@ -1,0 +1,115 @@
+"""Op: a reduction that is a function of the caller's.
+
+Invariant: nothing is assumed of it that was not declared, but that it is associative.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from collectives.arrays.array import Array, Dtype
+
+Function: TypeAlias = "Callable[[Array, Array], Any]"
+
+
+class Op:
+    """`function(a, b)`, to be given as `op`: `comm.allreduce(x, op=Op(np.hypot, commutative=True))`.
+
+    `function` gets two arrays, which it must not change, and returns one of their shape and dtype: a NumPy ufunc, or
+    anything else that is associative. `a` comes from lower ranks than `b`. The arrays have x's shape (for
+    reduce_scatter that of a block), or, with `elementwise`, may be pieces of them, flattened. It is tried on
+    this rank's own data before anything is sent, so that a wrong one leaves nobody waiting, the first time for a
+    shape and dtype. All ranks have to give functions of the same name, declared alike.
+
+    `commutative`: function(a, b) is function(b, a), so that operands may be taken in any order; else they are
+    combined in the order of ranks. `elementwise`: each element of the result depends only on those at its place, so
+    that large arrays may be divided. `identity`: the value e with function(e, x) = x, which `exscan` gives to rank 0.
+    A ufunc is elementwise by itself, and brings its identity. Results have the same bits on every rank.
+
+    TypeError for what cannot be called with two arrays.
+    """
+
+    __slots__ = ("_tried", "commutative", "elementwise", "function", "identity", "name")
+
+    def __init__(
+        self, function: Function, *, commutative: bool = False, elementwise: bool | None = None, identity: Any = None
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {type(function).__name__}")
+        ufunc: Any = function if isinstance(function, np.ufunc) else None
+        if ufunc is not None and (ufunc.nin, ufunc.nout) != (2, 1):
+            raise TypeError(f"{ufunc!r} takes {ufunc.nin} arrays and gives {ufunc.nout}: it reduces nothing")
+        self.function: Final = function
+        self.commutative: Final = bool(commutative)
+        self.elementwise: Final = ufunc is not None if elementwise is None else bool(elementwise)
+        self.identity: Final = ufunc.identity if ufunc is not None and identity is None else identity
+        self.name: Final = str(getattr(function, "__qualname__", None) or getattr(function, "__name__", function))
+        self._tried: Final[set[tuple[tuple[int, ...], Dtype]]] = set()
+
+    def __repr__(self) -> str:
+        said = [name for name in ("commutative", "elementwise") if getattr(self, name)]
+        return f"Op({', '.join([self.name, *said])})"
+
+    @property
+    def code(self) -> int:
+        """32 bits that differ, as good as always, between ops that ranks must not mix."""
+        return zlib.crc32(f"{self.name} {self.commutative} {self.elementwise}".encode())
+
+    def combine(self, a: Array, b: Array, out: Array) -> None:
+        """out = function(a, b). TypeError, ValueError for a result of another shape or dtype."""
+        a, b = _to_read(a), _to_read(b)
+        if isinstance(self.function, np.ufunc):
+            self.function(a, b, out=out)
+            return
+        result = np.asarray(self.function(a, b))
+        if result.shape != out.shape:
+            raise ValueError(f"op {self.name} gives shape {result.shape} for arrays of shape {out.shape}")
+        if result.dtype != out.dtype:
+            raise TypeError(f"op {self.name} gives dtype {result.dtype} for arrays of dtype {out.dtype}")
+        out[...] = result
+
+    def try_on(self, x: Array) -> None:
+        """Call it, where it was not called for such an array before."""
+        key = (x.shape, x.dtype)
+        if key not in self._tried and len(self._tried) < 1024:
+            self.combine(x, x, np.empty_like(x))
+            self._tried.add(key)
+
+
+Reduction: TypeAlias = "str | Op | Function"  # what may be given as `op`
+
+
+def op_of(value: Any) -> Op:
+    """`value` as an Op: a function that nothing was declared of counts as neither commutative nor elementwise."""
+    if isinstance(value, Op):
+        return value
+    if not callable(value):
+        raise TypeError(f"op must be a name, a function or a collectives.Op, not {value!r}")
+    return Op(value)
+
+
+def identity_of(op: str, dtype: Dtype) -> Any:
+    """The value e of `dtype` with e op x = x, for an op of the engine that has a meaning for it."""
+    if op in ("sum", "bor", "bxor", "lor", "lxor"):
+        return 0
+    if op in ("prod", "land"):
+        return 1
+    if op == "band":
+        return ~np.zeros((), dtype)
+    if dtype == np.bool_:
+        return op == "min"
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max if op == "min" else np.iinfo(dtype).min
+    sign = 1 if op == "min" else -1
+    return dtype.type(sign * np.inf) if dtype.type is not ml_dtypes.bfloat16 else ml_dtypes.bfloat16(sign * np.inf)
+
+
+def _to_read(array: Array) -> Array:
+    view: Array = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,61 @@
+"""Plan: a call made ready once, for the same arrays every time.
+
+Invariant: a plan keeps its arrays and its communicator, and nothing keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from collectives.calls.work import Work
+
+
+class Plan(Protocol):
+    """What the `_plan` twins give: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
+
+    def __call__(self) -> Any:
+        """Run it on the arrays as they are now; what the call gives, always the same array, or None."""
+
+    @property
+    def out(self) -> Any:
+        """The array that each call writes and returns; None where this rank gets nothing."""
+
+    @property
+    def start(self) -> Callable[[], Work[Any]]:
+        """`plan.start()`: the same in the background."""
+
+
+class StepwisePlan:
+    """A plan of more than one operation of the engine."""
+
+    __slots__ = ("_out", "_owner", "_run", "_start")
+
+    def __init__(self, out: Any, run: Callable[[], Any], start: Callable[[], Work[Any]], owner: object) -> None:
+        self._out = out
+        self._run = run
+        self._start = start
+        self._owner = owner
+
+    def __call__(self) -> Any:
+        return self._run()
+
+    @property
+    def out(self) -> Any:
+        return self._out
+
+    @property
+    def start(self) -> Callable[[], Work[Any]]:
+        return self._start
+
+
+def check_planned(array: Any, name: str) -> None:
+    """Refuse what a plan cannot use where it lies: it reads and writes the array itself, each time."""
+    if type(array) is not np.ndarray:
+        raise TypeError(f"a plan needs NumPy arrays, but {name} is {type(array).__name__}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"a plan needs arrays without gaps, in C order, but {name} is not contiguous")
+    if not array.flags.aligned:
+        raise ValueError(f"a plan needs aligned arrays, but {name} is not aligned to its dtype {array.dtype}")

@@ -1,0 +1,275 @@
+"""Operations made ready for the engine: the algorithm chosen, compiled and bound to sizes.
+
+Invariant: a prepared operation is the same on every rank that makes the same call, and is kept, so that a
+repeated call finds it by one lookup.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.algorithms import registry
+from collectives.arrays.dtypes import FLOAT0, MOVED, NAMES, Dtype
+from collectives.native import _engine
+from collectives.native.spelling import hint
+from collectives.schedule.algorithm import Algorithm, schedule_of
+from collectives.schedule.compile import RECV, SEND, CompiledStep, program
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.form import IN, OUT, Schedule
+from collectives.schedule.layout import Layout
+from collectives.schedule.select import select
+from collectives.schedule.table import Row, Situation, Table
+
+Parts: TypeAlias = "int | tuple[int, ...]"  # elements in equal shares, or the elements of each rank's part
+
+SECTION: Final = 2 << 20  # bytes of an allreduce that are worked on before the next ones
+_BYTE: Final = np.dtype(np.uint8)
+_FLOAT: Final = np.dtype(np.float32)
+_MOST_KEPT = 1024  # prepared operations; calls of ever new shapes must not grow without limit
+
+
+class Shape(NamedTuple):
+    """A call as far as the engine is concerned: what, on how many elements, divided how.
+
+    `agreed`: the elements that all ranks must agree on, 0 where they need not. `purpose` sets apart calls that
+    the library makes on its own account. `in_place`: IN and OUT are the same memory.
+    """
+
+    collective: str
+    dtype: Dtype
+    inp: Parts
+    out: Parts
+    agreed: int
+    op: str = "sum"
+    root: int = 0
+    in_place: bool = False
+    purpose: str = ""
+
+    @property
+    def uneven(self) -> bool:
+        return isinstance(self.inp, tuple) or isinstance(self.out, tuple)
+
+    @property
+    def nbytes(self) -> int:
+        """What the choice goes by: bytes of the larger buffer; 0 for alltoallv, where no rank knows all sizes."""
+        if isinstance(self.inp, tuple) and isinstance(self.out, tuple):
+            return 0
+        return max(_total(self.inp), _total(self.out)) * self.dtype.itemsize
+
+
+class Prepared(NamedTuple):
+    """An operation, and whether it is right where the two buffers are one."""
+
+    operation: _engine.Operation
+    in_place: bool
+
+
+class Preparer:
+    """Makes and keeps the operations of one communicator."""
+
+    def __init__(self, rank: int, situation: Situation, layout: Layout) -> None:
+        self.rank: Final = rank
+        self.size: Final = situation.size
+        self.situation: Final = situation
+        self.layout: Final = layout
+        self.table: Table = DEFAULTS
+        self._kept: dict[tuple[Shape, str], Prepared] = {}
+        self._messages: dict[tuple[int, int | None, Dtype, int], _engine.Operation] = {}
+        self._admitted: set[tuple[Shape, str]] = set()
+
+    def collective(self, shape: Shape, algorithm: str) -> Prepared:
+        """The operation for this call. Raises TypeError and ValueError for an algorithm or op that cannot be."""
+        key = (shape, algorithm)
+        try:
+            return self._kept[key]
+        except (KeyError, TypeError):  # not hashable: refused below, with better words
+            pass
+        shape = _carried(shape)
+        chosen, _, _ = self.choose(shape, algorithm)
+        dtype, op = _codes(shape.dtype, shape.op)
+        code = _engine.COLLECTIVES[shape.collective]
+        grid = self.schedule(chosen, shape.root).grid
+        aliased = shape.in_place and chosen.in_place
+        compiled = program(chosen, self.rank, self.size, shape.root, aliased, self.layout)
+        operation = _engine.Operation(
+            compiled,
+            dtype,
+            op,
+            _bounds(shape.inp, grid[0]),
+            _bounds(shape.out, grid[1]),
+            (code, op, dtype, shape.agreed, shape.root, _hash(chosen.name, shape)),
+            self.at_a_time(shape),
+        )
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        prepared = self._kept[key] = Prepared(operation, chosen.in_place)
+        return prepared
+
+    def check(self, shape: Shape, algorithm: str) -> bool:
+        """Refuse what `collective` would, without making it; whether it is right where the two buffers are one."""
+        shape = _carried(shape)
+        chosen, _, _ = self.choose(shape, algorithm)
+        _codes(shape.dtype, shape.op)
+        return chosen.in_place
+
+    def admit(self, shape: Shape, algorithm: str) -> None:
+        """Refuse what `collective` would for calls of that kind, whose sizes are not known yet."""
+        key = (shape, algorithm)
+        try:
+            if key in self._admitted:
+                return
+        except TypeError:  # not hashable: refused below, with better words
+            pass
+        self.choose(shape, algorithm)
+        if len(self._admitted) >= _MOST_KEPT:
+            self._admitted.clear()
+        self._admitted.add(key)
+
+    def sending(self, dest: int, dtype: Dtype, count: int) -> _engine.Operation:
+        """The operation that sends `count` elements to `dest`."""
+        return self._message(SEND, dest, dtype, count)
+
+    def receiving(self, source: int | None, dtype: Dtype, count: int) -> _engine.Operation:
+        """The operation that receives up to `count` elements from `source`, None for whoever sends first."""
+        return self._message(RECV, source, dtype, count)
+
+    def _message(self, kind: int, peer: int | None, dtype: Dtype, count: int) -> _engine.Operation:
+        key = (kind, peer, dtype, count)
+        found = self._messages.get(key)
+        if found is not None:
+            return found
+        peers = tuple(range(self.size)) if peer is None else (peer,)
+        step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
+        compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
+        shape = _carried(Shape("send", dtype, count, count, count))
+        assert isinstance(shape.inp, int)
+        code, op = _codes(shape.dtype, "sum")
+        source = self.rank if kind == SEND else peer or 0
+        operation = _engine.Operation(
+            compiled,
+            code,
+            op,
+            shape.inp if kind == SEND else 0,
+            shape.inp if kind == RECV else 0,
+            (_engine.COLLECTIVES["send"], op, code, shape.agreed, source, zlib.crc32(shape.purpose.encode())),
+        )
+        if len(self._messages) >= _MOST_KEPT:
+            self._messages.clear()
+        self._messages[key] = operation
+        return operation
+
+    def part(
+        self, shape: Shape, code: int, kind: int, peers: tuple[int, ...], count: int, first: bool
+    ) -> _engine.Operation:
+        """One message, of `count` elements, of a collective whose reductions a function of the caller's makes.
+
+        `code`: what ranks must agree on besides `shape`. `first`: of this rank's messages.
+        """
+        step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
+        compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
+        dtype, op = _codes(shape.dtype, "sum")
+        collective = _engine.COLLECTIVES[shape.collective]
+        return _engine.Operation(
+            compiled,
+            dtype,
+            op,
+            count if kind == SEND else 0,
+            count if kind == RECV else 0,
+            (collective, _engine.CALLER_OP, dtype, shape.agreed, shape.root, code),
+            part=_engine.PART_FIRST if first else _engine.PART_OTHER,
+        )
+
+    def at_a_time(self, shape: Shape) -> int:
+        """The elements that are worked on before the next ones; 0 for all.
+
+        Over sockets of one machine caches matter more than latency: what has been reduced should not have left them
+        when it is sent on. The result of an element must not depend on where others lie.
+        """
+        if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
+            return 0
+        return SECTION // shape.dtype.itemsize
+
+    def use(self, table: Table) -> None:
+        """Choose by this table from now on: before the first call that leaves the choice to us, the same everywhere."""
+        self.table = table
+        self._kept.clear()
+        self._admitted.clear()
+
+    def schedule(self, algorithm: Algorithm, root: int = 0) -> Schedule:
+        """This rank's part, remembered."""
+        return schedule_of(algorithm, self.rank, self.size, root, self.layout)
+
+    def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
+        """The algorithm asked for, or the one that suits; why; and the row that decided. TypeError, ValueError."""
+        if not isinstance(algorithm, str):
+            raise TypeError(f"algorithm must be a name, not {algorithm!r}")
+        usable = {a.name: a for a in registry.algorithms(shape.collective, self.size, uneven=shape.uneven)}
+        if algorithm == "auto":
+            choice = select(shape.collective, shape.nbytes, self.situation, usable.__contains__, self.table)
+            return usable[choice.algorithm], choice.reason, choice.row
+        known = registry.get(shape.collective, algorithm)
+        if known.name not in usable:
+            what = " with unequal parts" if shape.uneven else ""
+            there_are = ", ".join(usable) or "none"
+            raise ValueError(
+                f"{shape.collective} {known.name} does not work for {self.size} ranks{what}; those that do: {there_are}"
+            )
+        return known, "asked for", None
+
+
+def _carried(shape: Shape) -> Shape:
+    """The same in a dtype that the engine knows; what ranks compare still tells its own dtype from others."""
+    if shape.dtype in MOVED:
+        return shape._replace(dtype=_BYTE, purpose=f"{shape.purpose} {MOVED[shape.dtype]}")
+    if shape.dtype == FLOAT0:  # nothing travels
+        inp, out = (0 if isinstance(parts, int) else (0,) * len(parts) for parts in (shape.inp, shape.out))
+        return shape._replace(dtype=_FLOAT, inp=inp, out=out, agreed=0, purpose=f"{shape.purpose} float0")
+    return shape
+
+
+def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
+    """The engine's numbers. Raises TypeError where the op has no meaning for the dtype, ValueError for no op."""
+    name = NAMES[dtype]
+    try:
+        code = _engine.OPS[op]
+    except KeyError:
+        raise ValueError(f"unknown op {op!r}{hint(op, _engine.OPS)}; there are {', '.join(_engine.OPS)}") from None
+    except TypeError:
+        raise TypeError(f"op must be a name, not {op!r}") from None
+    if not _engine.supports(_engine.DTYPES[name], code):
+        fitting = ", ".join(o for o, c in _engine.OPS.items() if _engine.supports(_engine.DTYPES[name], c))
+        cure = "take the sum, and divide it as you need, as by // size; " if op == "avg" and "int" in name else ""
+        raise TypeError(f"op {op!r} has no meaning for dtype {name}; {cure}these have: {fitting}")
+    return _engine.DTYPES[name], code
+
+
+def _total(parts: Parts) -> int:
+    return parts if isinstance(parts, int) else sum(parts)
+
+
+def bounds(parts: Parts, blocks: int) -> list[int]:
+    """Where blocks begin and end, in elements, as the engine divides them."""
+    found = _bounds(parts, blocks)
+    if not isinstance(found, int):
+        return [int(offset) for offset in found]
+    return [0 if blocks == 0 else found * b // blocks for b in range(blocks + 1)]
+
+
+def _bounds(parts: Parts, blocks: int) -> int | npt.NDArray[np.int64]:
+    """Where blocks begin and end, each part being divided into as many equal blocks as the others."""
+    if isinstance(parts, int):
+        return parts
+    each = blocks // len(parts)
+    offsets, start = [0], 0
+    for part in parts:
+        offsets += [start + part * (b + 1) // each for b in range(each)]
+        start += part
+    return np.array(offsets, np.int64)
+
+
+def _hash(algorithm: str, shape: Shape) -> int:
+    return zlib.crc32(f"{algorithm} {shape.uneven} {shape.purpose}".encode())

@@ -1,0 +1,136 @@
+"""Work: an operation that runs in the background, and waiting for it from threads and event loops.
+
+Invariant: the caller's arrays belong to the operation until it is done; the result is delivered once, in a
+thread that asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from collectives.arrays.array import check_timeout
+
+T = TypeVar("T")
+
+
+class Ticket(Protocol):
+    """What the engine gives for an operation."""
+
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None) -> None: ...
+
+
+class Tickets:
+    """Those of several operations, in the order in which they were started, as one."""
+
+    __slots__ = ("_tickets",)
+
+    def __init__(self, tickets: Sequence[Ticket]) -> None:
+        self._tickets: Final = tuple(tickets)
+
+    def done(self) -> bool:
+        return all(ticket.done() for ticket in reversed(self._tickets))
+
+    def wait(self, timeout: float | None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        for ticket in self._tickets:
+            ticket.wait(None if end is None else max(0.0, end - time.monotonic()))
+
+
+class Work(Generic[T]):
+    """A started collective. Do not touch the arrays given to it, nor read its result, until it is done.
+
+    `await work` gives the result, as `wait` and `result` do. Operations of one communicator complete in the order
+    they were started. The communicator lives at least as long as its works.
+    """
+
+    __slots__ = ("_deliver", "_delivered", "_lock", "_owner", "_result", "_ticket", "_waiter")
+
+    def __init__(self, ticket: Ticket | None, deliver: Callable[[], T], waiter: Waiter, owner: object = None) -> None:
+        """`owner` is kept alive: what ends the operation when it is forgotten."""
+        self._owner = owner
+        self._ticket = ticket  # None: there was nothing to wait for
+        self._deliver = deliver
+        self._waiter = waiter
+        self._lock = threading.Lock()
+        self._delivered = False
+        self._result: T | None = None
+
+    def done(self) -> bool:
+        """Whether it has completed or failed. Does not block."""
+        return self._ticket is None or self._ticket.done()
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Block until it is done; raise its error, or return what the blocking form of the call would have.
+
+        `timeout` in seconds; None waits until the operation's own deadline. When it passes, OpTimeout is
+        raised and the operation goes on. ValueError for a negative or NaN timeout.
+        """
+        limit = None if timeout is None else check_timeout(timeout)
+        if self._ticket is not None:
+            self._ticket.wait(limit)
+        with self._lock:
+            if not self._delivered:
+                self._result = self._deliver()
+                self._delivered = True
+        return cast(T, self._result)
+
+    def result(self) -> T:
+        """The same as `wait()`."""
+        return self.wait()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            yield from self._waiter.completion(self).__await__()
+        return self.result()
+
+
+class Waiter:
+    """Tells event loops when operations complete: one thread per communicator, there only while needed.
+
+    Operations complete in the order they were started, so waiting for one after the other loses nothing as long
+    as they are awaited in about that order.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Work[Any], asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._running = False
+
+    def completion(self, work: Work[Any]) -> asyncio.Future[None]:
+        """A future of the running loop that is set when `work` is done, whether or not it failed."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            self._waiting.append((work, loop, future))
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="collectives-waiter", daemon=True).start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running = False
+                    return
+                work, loop, future = self._waiting.popleft()
+            try:
+                if work._ticket is not None:
+                    work._ticket.wait(None)
+            except BaseException:
+                pass  # it is raised again where the result is asked for
+            try:
+                loop.call_soon_threadsafe(_complete, future)
+            except RuntimeError:
+                continue  # the loop was closed meanwhile: nobody waits any more
+
+
+def _complete(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

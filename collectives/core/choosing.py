@@ -1,0 +1,261 @@
+"""The table that a group chooses by: where its rows are from, and how all ranks come to have the same.
+
+Invariant: rank 0 alone reads files and its environment, and publishes what it found before any call is left to the
+table; so ranks cannot choose differently, whatever each of them was given. Rows on top, the first that fits decides:
+
+    argument            init(table=...): a Table, or a file
+    COLLECTIVES_ALGORITHM    allreduce:ring,broadcast:binomial
+    COLLECTIVES_TABLE        a file
+    calibrated          in the cache folder, for this machine and shape of group, and for smaller groups
+    built in            collectives.schedule.defaults
+
+COLLECTIVES_CALIBRATE, or init(calibrate=...): "auto" (use calibrated tables; where there is none, measure for at most
+two seconds, see `worth_it`), "cached" (use them, never measure), "off" (do neither).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from collectives.algorithms import registry
+from collectives.calibration.run import QUICK, Outcome, calibrate
+from collectives.core import tables
+from collectives.core.tables import Machine
+from collectives.native.errors import ConfigMismatch
+from collectives.native.spelling import hint
+from collectives.schedule.conditions import COLLECTIVES
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.table import ANY_RANKS, ANY_SIZE, LONGEST, Row, Situation, Table, join, parse
+
+if TYPE_CHECKING:
+    from collectives.calls.moves import Deadline
+    from collectives.core.communicator import Communicator
+
+TableLike: TypeAlias = "Table | str | os.PathLike[str]"
+
+MODES: Final = ("auto", "cached", "off")
+MOST_RANKS: Final = 64  # of a group that is calibrated without being asked
+_LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a user asks for: rows to put on top, and the mode."""
+
+    table: Table
+    mode: str
+
+
+def wish(rank: int, table: TableLike | None, calibrate: str | None, env: Mapping[str, str] | None = None) -> Wish:
+    """From the arguments of `init` and the environment; of ranks other than 0 only the arguments' kind is checked.
+
+    Raises TypeError, and ValueError, naming file and line, for what is no table, an unknown algorithm or mode.
+    """
+    environment = os.environ if env is None else env
+    if table is not None and not isinstance(table, Table | str | os.PathLike):
+        raise TypeError(f"table must be a Table or the path of a file, not {type(table).__name__}")
+    if calibrate is not None and not isinstance(calibrate, str):
+        raise TypeError(f"calibrate must be a str, not {type(calibrate).__name__}")
+    mode = calibrate or environment.get("COLLECTIVES_CALIBRATE") or "auto"
+    if mode not in MODES:
+        what = "calibrate" if calibrate else "COLLECTIVES_CALIBRATE"
+        raise ValueError(f"{what}={mode!r} is none of {', '.join(MODES)}{hint(mode, MODES)}")
+    return Wish(_given(table, environment), mode) if rank == 0 else Wish(Table(()), mode)
+
+
+def _given(table: TableLike | None, env: Mapping[str, str]) -> Table:
+    found = []
+    if isinstance(table, Table):
+        found.append(table.from_source("argument table="))
+    elif table is not None:
+        found.append(_read(table, "argument"))
+    if env.get("COLLECTIVES_ALGORITHM"):
+        found.append(_algorithms(env["COLLECTIVES_ALGORITHM"]))
+    if env.get("COLLECTIVES_TABLE"):
+        found.append(_read(env["COLLECTIVES_TABLE"], "COLLECTIVES_TABLE"))
+    given = join(found)
+    for row in given.rows:
+        try:
+            registry.get(row.collective, row.algorithm)
+        except ValueError as error:
+            raise ValueError(f"{row.source}: {error}; import what registers it before collectives.init()") from None
+    return given
+
+
+def _read(path: str | os.PathLike[str], who: str) -> Table:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return parse(file.read(LONGEST + 1), f"{who}: {os.fspath(path)}")
+    except OSError as error:
+        raise ValueError(f"{who}: cannot read the table {os.fspath(path)}: {error.strerror}") from None
+
+
+def _algorithms(text: str) -> Table:
+    rows = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        collective, colon, name = (p.strip() for p in part.partition(":"))
+        if not colon or collective not in COLLECTIVES or not name:
+            what = f"{part[:80]!r} is not COLLECTIVE:ALGORITHM; collectives are {', '.join(COLLECTIVES)}"
+            raise ValueError(f"COLLECTIVES_ALGORITHM: {what}")
+        try:
+            known = registry.get(collective, name).name
+        except ValueError as error:
+            raise ValueError(f"COLLECTIVES_ALGORITHM: {error}") from None
+        rows.append(Row(collective, (), ANY_RANKS, ANY_SIZE, known, "asked for", source="COLLECTIVES_ALGORITHM"))
+    return Table(tuple(rows))
+
+
+def cached(machine: Machine, situation: Situation) -> list[Table]:
+    """The calibrated tables for such a group and smaller ones; a damaged one is left out, with a warning."""
+    try:
+        found = tables.load(machine, situation)
+    except ValueError as error:
+        warnings.warn(f"ignoring calibrated tables: {error}; delete the file", RuntimeWarning, stacklevel=2)
+        return []
+    known = {name: {a.name for a in registry.algorithms(name)} for name in COLLECTIVES}
+    return [Table(tuple(row for row in t.rows if row.algorithm in known[row.collective]), t.facts) for t in found]
+
+
+def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
+    """What such a group would choose by if rank 0 were started here, now, and nothing had to be measured first."""
+    known = [] if wanted.mode == "off" else cached(machine, situation)
+    return join([wanted.table, *known, DEFAULTS])
+
+
+def worth_it(situation: Situation) -> bool:
+    """Whether a group should calibrate itself when nobody asked.
+
+    On one host only, where it takes what it was planned to take. Not where ranks outnumber cores: such times say more
+    about the scheduler than about algorithms. Not threads: those are tests, or share a GIL.
+    """
+    alone_here = situation.per_host == situation.size
+    return (
+        alone_here and 2 <= situation.size <= MOST_RANKS and situation.kind in ("shm", "tcp") and not situation.crowded
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What rank 0 has found: the rows on top of the built-in ones, and for how long to measure, into which file."""
+
+    asked: Table
+    known: Sequence[Table] = ()
+    seconds: float = 0.0
+    keep: Callable[[Outcome], Table] | None = None  # keeps what was measured, and gives it as a table to use
+    noise: str = ""  # why nothing was kept
+
+    @property
+    def message(self) -> str:
+        told = join([self.asked, *self.known])
+        rows = [[str(row), row.source] for row in told.rows]
+        message = {"rows": rows, "facts": dict(told.facts), "seconds": self.seconds, "noise": self.noise}
+        return json.dumps(message if rows or told.facts or self.seconds or self.noise else None)
+
+
+def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline) -> Table:
+    """The table of this group, by what rank 0 wants; measured now where it takes that. Collective.
+
+    `machine` is asked on rank 0, if at all. Raises ConfigMismatch where rank 0's table names an algorithm that this
+    rank does not have; what calls raise.
+    """
+    with ExitStack() as reservation:
+        plan = _plan(comm, wanted, machine, deadline, reservation) if comm.rank == 0 else None
+        table, seconds = _publish(comm, plan, deadline)
+        if seconds > 0:
+            found = _measure(comm, seconds)
+            if plan is not None and found.noise:
+                plan = _Plan(plan.asked, plan.known, noise="; ".join(found.noise))
+            elif plan is not None and plan.keep is not None:
+                plan = _Plan(plan.asked, [plan.keep(found), *plan.known])
+            table, _ = _publish(comm, plan, deadline)
+    return table
+
+
+def _plan(
+    comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline, reservation: ExitStack
+) -> _Plan:
+    situation = comm._linked.situation
+    if wanted.mode == "off" or situation.size == 1:
+        return _Plan(wanted.table)
+    here = machine()
+    known = cached(here, situation)
+    if wanted.mode == "auto" and worth_it(situation) and not tables.covers(known, situation) and not _busy(here):
+        path = tables.path_for(here, situation)
+        if path is not None and reservation.enter_context(tables.reserved(path)):
+            seconds = min(QUICK.seconds, deadline.left / 4)
+            return _Plan(wanted.table, known, seconds, partial(_keep, path, here, situation))
+    return _Plan(wanted.table, known)
+
+
+def _busy(machine: Machine) -> bool:
+    """Whether others keep this machine busy just now: a table measured beside them would stay, and they would not."""
+    try:
+        return os.getloadavg()[0] > machine.cores / 2
+    except OSError:
+        return False
+
+
+def _measure(comm: Communicator, seconds: float) -> Outcome:
+    """Over links of its own, which are closed afterwards: measuring opens more of them than a program may need."""
+    trial = comm._child(0, comm.rank, "calibration")
+    assert trial is not None
+    with trial:
+        return calibrate(trial, DEFAULTS, replace(QUICK, seconds=seconds))
+
+
+def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) -> Table:
+    """The rows that were measured, in the cache too, as `tables.load` gives them."""
+    how = f"{QUICK.name}, in {found.seconds:.1f} s, at first use"
+    table = tables.described(found.table, machine, situation, how, found.facts)
+    with contextlib.suppress(OSError):  # a full disk: then the next run measures again
+        tables.save(path, table)
+    return tables.named(table, path)
+
+
+def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tuple[Table, float]:
+    """Rank 0's rows on top of the built-in ones, and for how long it wants to measure: the same on every rank."""
+    if comm.size == 1:
+        told = "" if plan is None else plan.message
+    else:
+        told = _from_rank_0(comm, b"" if plan is None else plan.message.encode(), deadline).decode()
+    message = json.loads(told)
+    if message is None:
+        return DEFAULTS, 0.0
+    found: list[Row] = []
+    for line, source in message["rows"]:
+        (row,) = parse(line, "rank 0's table", source).rows
+        try:
+            registry.get(row.collective, row.algorithm)
+        except ValueError:
+            what = f"{row.source} names {row.collective} {row.algorithm}, which rank {comm.rank} does not have"
+            raise ConfigMismatch(f"rank 0's table: {what}; import what registers it before init()") from None
+        found.append(row)
+    usual = DEFAULTS
+    if message["noise"]:
+        why = f"not calibrated, because {message['noise']}"
+        usual = replace(usual, rows=tuple(replace(row, source=f"{row.source}; {why}") for row in usual.rows))
+    return join([Table(tuple(found), message["facts"]), usual]), float(message["seconds"])
+
+
+def _from_rank_0(comm: Communicator, data: bytes, deadline: Deadline) -> bytes:
+    """Named algorithms, since there is no table yet; over links that the first barrier has opened."""
+    length = np.array(len(data), np.int64)
+    comm.broadcast(length, algorithm="binomial", timeout=deadline.left)
+    if not 0 < int(length) <= _LONGEST:
+        raise ConfigMismatch(f"rank 0 has a table of {int(length)} bytes, of at most {_LONGEST}")
+    whole = np.empty(int(length), np.uint8)
+    if comm.rank == 0:
+        whole[:] = np.frombuffer(data, np.uint8)
+    comm.broadcast(whole, algorithm="binomial", timeout=deadline.left)
+    return whole.tobytes()

@@ -1,0 +1,254 @@
+"""Communicator: a group of ranks, and the collectives that they run together.
+
+Invariant: arguments are refused with TypeError or ValueError before anything is sent. All other errors are
+CollectiveErrors; after one that concerns other ranks the communicator is broken, and later calls raise the
+first cause again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.arrays.array import Array, Dtype, check_number, check_shape, dtype_of
+from collectives.calls.messages import MessageCalls
+from collectives.calls.moves import Deadline, one_byte
+from collectives.calls.repeated import install
+from collectives.calls.runner import Runner
+from collectives.core.explaining import explain
+from collectives.core.family import Origin, separate
+from collectives.core.links import Linked
+from collectives.core.movements import Movements
+from collectives.core.plans import Plans
+from collectives.core.point_to_point import PointToPoint
+from collectives.core.reductions import Reductions
+from collectives.native._engine import Group, Repeating
+from collectives.native.errors import CollectiveError
+from collectives.schedule.table import Table
+
+Seconds: TypeAlias = "float | None"
+
+_GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks that have not come to the last call
+
+
+class Communicator(Reductions, Movements, PointToPoint, Plans, Repeating):
+    """A group of ranks. Made by `collectives.init`, `split` and `dup`; close it, or use it in a `with` statement.
+
+    Every rank of the group makes the same calls in the same order. `x` may be a NumPy array (bfloat16 is
+    `ml_dtypes.bfloat16`), any object with the buffer protocol or DLPack in host memory, or a CuPy array. It is
+    copied first if it is not C-contiguous; arrays that are written (`out`, `recv`, `broadcast`) have to be.
+    Results are new NumPy arrays (CuPy's for CuPy's) where `out` is None.
+
+    op: sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max
+    for all but complex ones, those with b and l for integers and bool. Or a function of two arrays, see
+    `collectives.Op`; it runs in the calling thread, so that the `_async` twin returns when the call is complete.
+
+    `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name that `explain`
+    lists, the same on every rank. Each call has an `_async` twin, which returns a `Work` and runs in the
+    background; those that have to agree on lengths first (scatter, and allgatherv, gatherv, scatterv, alltoallv) wait
+    for that. Each has a `_plan` twin, which returns a `Plan`: the call made ready for the same arrays every time.
+
+    Errors of every call: TypeError, ValueError (see above), PeerLost, OpTimeout, DesyncError (ranks called
+    different things), Aborted (closed meanwhile), RuntimeError (two threads at once: give each its own by `dup`).
+    """
+
+    def __init__(
+        self, rank: int, linked: Linked, origin: Origin, name: str, timeout: float, closing: Callable[[], None]
+    ) -> None:
+        """For users: `collectives.init`. Takes over `linked`; `closing` is called once, when it is closed."""
+        self._rank: Final = rank
+        self._linked: Final = linked
+        self._origin: Final = origin
+        self._children = 0
+        self._attached: Final[list[Callable[[], object]]] = []
+        self._runner = Runner(
+            linked.group, rank, linked.situation, linked.layout, name, timeout, partial(_memory, linked.group)
+        )
+        self._calls = self._runner.calls
+        self._byte = one_byte()
+        self._reductions = self._runner.reductions
+        self._messages = MessageCalls(self._calls)
+        self._repeaters = tuple(
+            self._runner.repeater(method, form, self._byte if method == "barrier" else None)
+            for method, form in _REPEATED
+        )
+        self._shut: Final = weakref.finalize(self, _shut, linked, closing, os.getpid())
+
+    # --- what it is
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group, from 0 to `size - 1`."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._linked.situation.size
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's number among those of its host, from 0."""
+        return self._linked.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """How many ranks are on this rank's host: one machine and, in it, one network namespace."""
+        return self._linked.local_size
+
+    @property
+    def epoch(self) -> int:
+        """0 for the group that met first."""
+        return self._origin.epoch
+
+    @property
+    def name(self) -> str:
+        """As given to `collectives.init`, with what was appended by `split` and `dup`."""
+        return self._runner.gate.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, here or by the end of a `with` statement."""
+        return not self._shut.alive
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call waits for other ranks where it is not told otherwise."""
+        return self._runner.timeout
+
+    def __repr__(self) -> str:
+        links = self._linked.situation.kind
+        return f"<Communicator {self.name!r}: rank {self.rank} of {self.size} over {links}, epoch {self.epoch}>"
+
+    def explain(self, collective: str, nbytes: int, dtype: Any = "float32") -> str:
+        """What would run for `collective` of `nbytes` bytes of `dtype`, why, and this rank's steps, as text.
+
+        `nbytes` is the size of the larger of the arrays that a rank passes and gets.
+        """
+        linked = self._linked
+        return explain(self._calls.prepare, linked.kinds, collective, nbytes, dtype_of(dtype), linked.sockets)
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
+        """An uninitialised NumPy array in memory that ranks on this machine can read directly.
+
+        Collectives on such arrays skip a copy. It is returned to the system with the last reference, also
+        after `close`. Where no rank shares memory with this one it is an ordinary array. TypeError for a dtype
+        that there is not, ValueError for a negative shape.
+        """
+        kind = dtype_of(dtype)
+        extents = check_shape(shape)
+        self._runner.gate.check()
+        return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
+
+    # --- its life
+
+    def dup(self) -> Communicator:
+        """A communicator of the same ranks, independent of this one: for another thread, or a library."""
+        self._children += 1
+        child = self._child(0, self._rank, f"dup{self._children}")
+        assert child is not None
+        return child
+
+    def attached(self) -> Communicator:
+        """A `dup` that is closed with this one: for what works on its behalf, such as gradient hooks."""
+        child = self.dup()
+        self._attached.append(weakref.finalize(self, child.close))
+        return child
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        """A communicator of the ranks that give the same `color`, numbered by `key`, then by rank here.
+
+        None for ranks that give the color None. `key` None means this rank's number.
+        """
+        chosen = None if color is None else check_number(color, "color")
+        place = self._rank if key is None else check_number(key, "key")
+        self._children += 1
+        return self._child(chosen, place, f"split{self._children}.{chosen}")
+
+    def _child(self, color: int | None, key: int, path: str, sockets: int | None = None) -> Communicator | None:
+        runner = self._runner
+        deadline = Deadline(runner.timeout)
+        origin = self._origin.child(path, sockets)
+        found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked)
+        if found is None:
+            return None
+        child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing)
+        child._choose_by(self._calls.prepare.table)
+        try:
+            child.barrier(timeout=deadline.left)
+        except BaseException:
+            child.close()
+            raise
+        return child
+
+    def _choose_by(self, table: Table) -> None:
+        """Leave choices to this table, the same on every rank, and in communicators made of this one."""
+        self._calls.prepare.use(table)
+
+    def _everyones(self, data: bytes) -> list[bytes]:
+        mine = np.frombuffer(data, np.uint8)
+        ends = np.cumsum(self.allgather(np.array(mine.size))).tolist()
+        whole = self.allgatherv(mine).tobytes()
+        return [whole[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def close(self) -> None:
+        """End it: links, threads and memory go; calls under way, and peers that wait for this rank, raise.
+
+        Does not wait for other ranks. May be called again, and from any thread; never raises. Warns (RuntimeWarning)
+        where ranks of this host called other collectives than this rank and no call has said so yet.
+        """
+        self._runner.gate.close()
+        self._shut()
+        for close in self._attached:
+            close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """`close`. Where the block ended without an error, DesyncError if a rank of this host called another collective
+        in place of one that this rank completed without waiting, such as a broadcast by its root. Waits up to a second
+        for those that have not come to this rank's last call."""
+        group = self._linked.group
+        try:
+            # With an error under way there is nothing to add.
+            group.confirm(_GRACE) if kind is None else group.close()
+        finally:
+            self.close()
+
+
+_REPEATED: Final = install(Communicator)
+
+
+def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
+    if os.getpid() != pid:  # a forked child has none of the threads, and the rest is the parent's
+        return
+    unseen: CollectiveError | None = None
+    try:
+        linked.group.confirm(0.0)
+    except CollectiveError as error:
+        unseen = error
+    linked.close()
+    closing()
+    if unseen is not None:
+        warnings.warn(f"a communicator was closed before it could raise {unseen!r}", RuntimeWarning, stacklevel=3)
+
+
+def _memory(group: Group, elements: int, dtype: Dtype) -> Array:
+    """That many, in memory that peers on this host can read, if there are any."""
+    memory = group.empty(elements * dtype.itemsize) if elements else None
+    return np.empty(elements, dtype) if memory is None else memory.view(dtype)
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,72 @@
+"""What a communicator would run for a call, and why, as text.
+
+Invariant: asks the same functions that calls ask, so it cannot say anything else than what happens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from collectives.algorithms import registry
+from collectives.arrays.array import NAMES, Dtype, check_number
+from collectives.calls.prepare import Preparer, Shape
+from collectives.schedule.conditions import collective as contract
+from collectives.schedule.explain import explain as listing
+from collectives.schedule.layout import Layout
+from collectives.schedule.select import ladder
+from collectives.schedule.table import ANY_SIZE, Row
+
+
+def explain(
+    prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: int, dtype: Dtype, sockets: int = 1
+) -> str:
+    """`sockets`: of each link over TCP.
+
+    ValueError for a collective that is not there, listing those there are, or a negative size.
+    """
+    contract(collective)
+    size = check_number(nbytes, "nbytes")
+    if size < 0:
+        raise ValueError(f"nbytes is {size}")
+    elements = size // dtype.itemsize
+    shape = Shape(collective, dtype, elements, elements, elements)
+    chosen, reason, row = prepare.choose(shape, "auto")
+    most = prepare.at_a_time(shape)
+    section = [f"  at a time   {most} elements: what is reduced is sent while the caches hold it"]
+    situation = prepare.situation
+    peers = Counter(kind for kind in kinds if kind != "self")
+    each = {"tcp": f" ({sockets} sockets each)"} if sockets > 1 else {}
+    links = ", ".join(f"{n} over {kind}{each.get(kind, '')}" for kind, n in peers.items()) or "none"
+    usable = [a.name for a in registry.algorithms(collective, prepare.size)]
+    others = [name for name in usable if name != chosen.name]
+    lines = [
+        f"{collective} of {size} bytes ({elements} {NAMES[dtype]}) among {situation.size} ranks",
+        f"  algorithm   {chosen.name}: {reason}",
+        *row_lines(row, 12),
+        *(section if 0 < most < elements else ()),
+        f"  peers       {links}",
+        f"  hosts       {_hosts(prepare.layout)}",
+        f"  crowded     {'yes: ranks outnumber cores somewhere' if situation.crowded else 'no'}",
+        f"  others      {', '.join(others) or 'none'}",
+        "",
+        f"choices for {collective} in this group, the first that fits",
+    ]
+    for row in ladder(collective, situation, usable.__contains__, prepare.table):
+        upto = f"up to {row.bytes} bytes" if row.bytes < ANY_SIZE else "any size"
+        lines.append(f"  {upto:22} {row.algorithm:22} {row.reason}")
+    return "\n".join([*lines, "", listing(prepare.schedule(chosen))])
+
+
+def row_lines(row: Row | None, width: int) -> list[str]:
+    """The row that decided and where it is from; nothing where an algorithm was asked for."""
+    if row is None:
+        return []
+    return [f"  {'row':{width}}{row.rule}", f"  {'from':{width}}{row.source or 'unknown'}"]
+
+
+def _hosts(layout: Layout) -> str:
+    counts = Counter(map(len, layout.members))
+    return ", ".join(
+        f"{hosts} with {ranks} rank{'s' * (ranks > 1)}" for ranks, hosts in sorted(counts.items(), reverse=True)
+    )

@@ -1,0 +1,279 @@
+"""init(): from a launcher's environment, or arguments, to a communicator whose ranks have met.
+
+Invariant: arguments are checked before anything is opened, and whatever was opened is closed again where
+`init` raises. When it returns, a first barrier has passed over the new links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from collectives.arrays.array import check_timeout
+from collectives.calls.moves import Deadline
+from collectives.core import choosing, default, losses, sizes
+from collectives.core.choosing import TableLike, Wish
+from collectives.core.communicator import Communicator
+from collectives.core.family import Origin, separate
+from collectives.core.links import Doors, Member, Policy, context, decode, link, settle
+from collectives.core.tables import Machine
+from collectives.native import _engine
+from collectives.native.errors import CollectiveError, StoreError
+from collectives.rendezvous import Membership, Store, exchange, form, open_store, release
+from collectives.rendezvous.bootstrap import Launch, bootstrap
+from collectives.rendezvous.mpi import check_world
+from collectives.schedule.table import MOST_SOCKETS
+from collectives.transports import registry
+from collectives.transports.transport import Scope
+
+TIMEOUT: Final = 300.0  # seconds for one operation
+LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two for each peer, and seven more
+_RELEASE: Final = 1.0  # seconds that removing what forming left in the store may take
+
+
+def library_version() -> str:
+    """The version of this distribution; "0+unknown" in a checkout that is not installed."""
+    try:
+        return version("pycollectives")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def init(
+    store: str | Store | None = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    name: str | None = None,
+    transport: str | None = None,
+    timeout: float | None = None,
+    join_timeout: float = 60.0,
+    secret: bytes | None = None,
+    insecure: bool = False,
+    table: TableLike | None = None,
+    calibrate: str | None = None,
+    segment: int | None = None,
+    sockets: int | None = None,
+) -> Communicator:
+    """Meet the other ranks of this job; blocks until all have come and are linked.
+
+    What is None is taken from the environment: the variables COLLECTIVES_* and those of torchrun, Slurm, Open
+    MPI, MPICH, Intel MPI and Kubernetes. Without any of them this is a group of one, with some of them ValueError.
+    `rank=0, size=1` is a group of one, whatever the environment says.
+
+    - `store`: where the ranks meet: "file:///dir", "redis://host", "rediss://host", "tcp://host:port" (served by
+      rank 0), "mpi://", "memory://name" (threads of one process), or a Store
+    - `rank`, `size`: this process's number, from 0, and how many there are
+    - `name`: sets jobs on one store apart; "default" where nobody says otherwise
+    - `transport`: "auto" (per pair of ranks: inproc, shm, tcp), or the one to use between all: "shm", "tcp",
+      "inproc", or that of another package
+    - `timeout`: seconds that an operation waits for other ranks, 300 where nobody says otherwise
+    - `join_timeout`: seconds for meeting and linking, all in all
+    - `secret`: at least 16 bytes that all ranks know and nobody else, from COLLECTIVES_SECRET_FILE where None.
+      Without one ranks can be reached from this machine only, unless `insecure`.
+
+    - `table`: rows that say which algorithm runs when, in front of all others: a Table, or the path of a file; rank
+      0's counts for all. Also COLLECTIVES_ALGORITHM ("allreduce:ring,..."), and COLLECTIVES_TABLE, a file
+    - `calibrate`: "auto" uses what was measured on this machine for such a group; where nothing was, and the group is
+      on one host with a core for each rank, it measures now, once, for less than 2 s. "cached" never measures, "off"
+      uses nothing measured. COLLECTIVES_CALIBRATE where None, else "auto"
+    - `segment`: bytes, 1 to 64 MiB, the same on all ranks: the most that is staged in shared memory, copied or reduced
+      at a time, rounded up to whole cache lines. COLLECTIVES_SEGMENT ("64K") where None, else what suits. Nothing is
+      measured at first use where it is given: tables are about the usual one
+    - `sockets`: 1 to 16, the same on all ranks: how many TCP connections each link has, which share messages of more
+      than 96 KiB, where one alone does not get all that the network has. COLLECTIVES_SOCKETS where None, else what
+      `collectives calibrate` found, else 1
+
+    COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
+
+    Raises ValueError and TypeError for wrong arguments; TransportUnavailable where ranks cannot be linked as asked;
+    StoreError where the store cannot be used; OpTimeout, naming the ranks that are missing; ConfigMismatch where
+    ranks disagree on size, numbers, version, transport, segment or sockets; AuthError where they do on the secret.
+    """
+    limit = check_timeout(join_timeout, "join_timeout")
+    chosen_timeout = None if timeout is None else check_timeout(timeout)
+    for what, text in (("name", name), ("transport", transport)):
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{what} must be a str, not {type(text).__name__}")
+    launch = bootstrap(
+        store=store, rank=rank, size=size, name=name, transport=transport, timeout=chosen_timeout, secret=secret
+    )
+    scheme = launch.transport or "auto"
+    if scheme != "auto":
+        registry.transport(scheme)  # refuses a name that is unknown, or not installed
+    wanted = choosing.wish(launch.rank, table, calibrate)
+    forced = number_asked("segment", segment, check_segment, os.environ)
+    if forced and wanted.mode == "auto":
+        wanted = replace(wanted, mode="cached")
+    policy = Policy(
+        scheme,
+        Scope(
+            launch.secret is not None or insecure,
+            os.environ.get("COLLECTIVES_INTERFACE") or None,
+            launch.size,
+            forced,
+        ),
+        launch.secret or b"",
+        forced,
+        number_asked("sockets", sockets, check_sockets, os.environ),
+    )
+    losses.watch(os.environ)
+    try:
+        comm = _join(launch, policy, wanted, insecure, Deadline(limit))
+    except StoreError as error:
+        if launch.rank != 0 and str(launch.store).startswith(("tcp:", "mpi:")):  # rank 0 serves it
+            losses.note(str(error))
+        raise
+    losses.forget()
+    return comm
+
+
+def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline: Deadline) -> Communicator:
+    name = launch.name or "default"
+    with ExitStack() as opened:
+        doors = Doors(policy, launch.store is None)
+        opened.callback(doors.close)
+        closing = _Closing()
+        opened.callback(closing)
+        if launch.store is None:
+            run = secrets.token_hex(16)
+            records: Sequence[Mapping[str, Any]] = [doors.member.to_json()]
+        else:
+            if launch.store == "mpi://":
+                check_world(launch.rank, launch.size, launch.told)
+            closing.store = open_store(
+                launch.store,
+                timeout=deadline.left,
+                host=launch.rank == 0,
+                secret=launch.secret,
+                insecure=insecure,
+            )
+            closing.owned = isinstance(launch.store, str)
+            closing.membership = form(
+                closing.store,
+                rank=launch.rank,
+                size=launch.size,
+                name=name,
+                record=doors.member.to_json(),
+                fingerprint=_fingerprint(policy),
+                run_id=launch.run_id,
+                secret=launch.secret,
+                timeout=deadline.left,
+            )
+            run, records = closing.membership.run_id.hex(), closing.membership.records
+        members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
+        if closing.store is not None and closing.membership is not None:
+            told = partial(exchange, closing.store, closing.membership, timeout=deadline.left)
+            members = settle(launch.rank, members, doors, told)
+        origin = Origin(run, 0, "0", policy)
+        linked = link(launch.rank, members, doors, policy, context(run, 0, origin.path), 0, deadline)
+        timeout = TIMEOUT if launch.timeout is None else launch.timeout
+        comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
+        opened.callback(comm.close)
+        comm.barrier(algorithm="dissemination", timeout=deadline.left)  # the table is not known yet
+        closing.met(launch.rank)
+        machine = partial(Machine.of, [member.identity for member in members], library_version())
+        chosen = choosing.agree(comm, wanted, machine, deadline)
+        if not policy.sockets and chosen.sockets and comm._linked.situation.kind == "tcp":
+            comm = _relinked(comm, origin, chosen.sockets, closing, deadline)
+            opened.callback(comm.close)
+        comm._choose_by(chosen)
+        opened.pop_all()
+        default.register(comm)
+        return comm
+
+
+def check_segment(size: int) -> int:
+    """`size` in bytes. Raises ValueError."""
+    if not 1 <= size <= LARGEST_SEGMENT:
+        raise ValueError(f"a segment is 1 byte to {sizes.text(LARGEST_SEGMENT)}, not {size}")
+    return size
+
+
+def check_sockets(count: int) -> int:
+    """`count`. Raises ValueError."""
+    if not 1 <= count <= MOST_SOCKETS:
+        raise ValueError(f"a link has 1 to {MOST_SOCKETS} sockets, not {count}")
+    return count
+
+
+def number_asked(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
+    """The argument, or COLLECTIVES_NAME; 0 where nobody asks for anything. Raises TypeError, ValueError."""
+    if isinstance(given, bool) or not isinstance(given, int | None):
+        raise TypeError(f"{name} must be an int, not {type(given).__name__}")
+    if given is not None:
+        return check(given)
+    variable = f"COLLECTIVES_{name.upper()}"
+    text = env.get(variable)
+    if not text:
+        return 0
+    try:
+        return check(sizes.parse(text))
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
+
+
+def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closing, deadline: Deadline) -> Communicator:
+    """The same ranks over links of so many sockets each, in place of `comm`, which is closed where that is another
+    number than it has."""
+    if sockets == comm._linked.sockets:
+        return comm
+    wanted = origin.child("sockets", sockets)
+    found = separate(comm.rank, 0, comm.rank, wanted, comm._everyones, deadline, comm._linked)
+    assert found is not None
+    rank, linked = found
+    wider = Communicator(rank, linked, wanted, comm.name, comm.timeout, closing.moved())
+    try:
+        wider.barrier(algorithm="dissemination", timeout=deadline.left)
+    except BaseException:
+        wider.close()
+        raise
+    comm.close()
+    return wider
+
+
+def _fingerprint(policy: Policy) -> str:
+    """What ranks have to agree on."""
+    segment = f"{policy.segment} bytes" if policy.segment else "usual"
+    links = f"transport {policy.transport}, segment {segment}, sockets {policy.sockets or 'usual'}"
+    return f"pycollectives {library_version()}, wire {_engine.WIRE_VERSION}, {links}"
+
+
+class _Closing:
+    """Gives back what `init` opened besides links, once the communicator ends."""
+
+    def __init__(self) -> None:
+        self.store: Store | None = None
+        self.owned = False
+        self.membership: Membership | None = None
+
+    def met(self, rank: int) -> None:
+        """All ranks are out of `form`, so what it left in the store can go: the store is asked no more when the
+        communicator closes, by when it may be gone together with whoever served it."""
+        membership, self.membership = self.membership, None
+        if rank == 0 and membership is not None and self.store is not None:
+            release(self.store, membership, _RELEASE)
+
+    def moved(self) -> _Closing:
+        """Another one, that gives back what this one would have; this one gives back nothing any more."""
+        other = _Closing()
+        other.store, other.owned, other.membership = self.store, self.owned, self.membership
+        self.store = None
+        return other
+
+    def __call__(self) -> None:
+        store, self.store = self.store, None
+        if store is None:
+            return
+        with contextlib.suppress(CollectiveError):
+            if self.membership is not None:
+                release(store, self.membership, _RELEASE)
+        if self.owned:
+            store.close()

@@ -1,0 +1,311 @@
+"""Who talks to whom how: the transport of every pair of ranks, decided from what all have published.
+
+Invariant: both ranks of a pair decide alike, since they look at the same two records. What a record says came
+from a peer and is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from collectives.calls.moves import Deadline
+from collectives.native._engine import Group
+from collectives.native.errors import ConfigMismatch, TransportUnavailable
+from collectives.schedule.layout import Layout
+from collectives.schedule.table import Situation
+from collectives.transports import abstract, neighbours, registry, shm
+from collectives.transports.cache import cache_share
+from collectives.transports.host import HostIdentity, fill_cores, home_core, oversubscribed, ranks_per_core
+from collectives.transports.transport import Listener, Place, Scope
+
+T = TypeVar("T")
+
+_MOST_SCHEMES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a group and those split from it are linked: `transport` as in `init`; `secret` may be empty; `segment` is 0
+    for what the engine chooses, `sockets` for what the table says."""
+
+    transport: str
+    scope: Scope
+    secret: bytes
+    segment: int = 0
+    sockets: int = 0  # of each link over TCP
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        return registry.AUTO if self.transport == "auto" else (self.transport,)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank's record: where it runs and where it listens, by scheme."""
+
+    identity: HostIdentity
+    addresses: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"host": self.identity.to_json(), "addresses": {s: list(a) for s, a in self.addresses.items()}}
+
+    @staticmethod
+    def from_json(value: Any) -> Member:
+        """Raises ValueError for what `to_json` cannot have made."""
+        match value:
+            case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
+                found = {}
+                for scheme, texts in addresses.items():
+                    if not isinstance(texts, list) or not all(isinstance(t, str) and len(t) <= 255 for t in texts):
+                        raise ValueError(f"not a list of addresses: {str(texts)[:200]}")
+                    found[str(scheme)] = tuple(texts)
+                return Member(HostIdentity.from_json(identity), found)
+        raise ValueError(f"not a rank's record: {str(value)[:200]}")
+
+
+class Doors:
+    """This rank's listeners for one group, open from before ranks meet until their links are made."""
+
+    def __init__(self, policy: Policy, alone: bool = False, place: HostIdentity | None = None) -> None:
+        """Raises TransportUnavailable where the transport asked for does not work here, ValueError for an
+        unknown interface. `alone`: nobody will come. `place`: the host of this rank, as an earlier group settled it."""
+        self.reasons: dict[str, str] = {}  # why a transport is not offered
+        self._listeners: dict[str, Listener] = {}
+        self._proof: socket.socket | None = None
+        try:
+            for scheme in () if alone else policy.schemes:
+                self._open(scheme, policy)
+            if place is not None:
+                identity = replace(HostIdentity.here(place.proof), boot=place.boot, netns=place.netns)
+            else:
+                proof, self._proof = ("", None) if alone else abstract.bound()
+                identity = HostIdentity.here(proof)
+        except BaseException:
+            self.close()
+            raise
+        self.member = Member(
+            identity, {scheme: tuple(door.addresses) for scheme, door in self._listeners.items()}
+        )  # where others are told that it is, and then where the group has settled that it is
+
+    def _open(self, scheme: str, policy: Policy) -> None:
+        transport = registry.transport(scheme)
+        reason = transport.available()
+        if reason is None:
+            try:
+                self._listeners[scheme] = transport.listen(policy.scope)
+            except TransportUnavailable as error:
+                reason = str(error)
+        if reason is None:
+            return
+        if policy.transport == scheme:
+            raise TransportUnavailable(f"transport {scheme!r} cannot be used here: {reason}")
+        self.reasons[scheme] = reason
+
+    def attach(self, group: Group, schemes: Iterable[str]) -> None:
+        """Let `group` accept over these, and close the others."""
+        wanted = set(schemes)
+        for scheme in sorted(wanted, key=lambda s: s == "inproc"):  # the engine wants processes before threads
+            self._listeners[scheme].attach(group)
+        for scheme, listener in self._listeners.items():
+            if scheme not in wanted:
+                listener.close()
+
+    def settled(self, member: Member) -> None:
+        """All ranks know where this one is: its proof is not needed any more."""
+        self.member = member
+        self._close_proof()
+
+    def _close_proof(self) -> None:
+        if self._proof is not None:
+            self._proof.close()
+
+    def close(self) -> None:
+        self._close_proof()
+        for listener in self._listeners.values():
+            listener.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A group ready to run: the engine's side, what it is like, and this rank's place on its machine."""
+
+    group: Group
+    doors: Doors
+    situation: Situation
+    layout: Layout
+    kinds: tuple[str, ...]  # by rank: the transport to it, "self" for this one
+    hosts: tuple[str, ...]
+    local_rank: int
+    local_size: int
+    home: int  # the core to wait on where ranks leave none to others
+    sockets: int  # of each link over TCP
+
+    @property
+    def place(self) -> HostIdentity:
+        """This rank's host, as the group has settled it."""
+        return self.doors.member.identity
+
+    def close(self) -> None:
+        self.group.close()
+        self.doors.close()
+
+
+def context(run: str, epoch: int, path: str) -> bytes:
+    """16 bytes that name one communicator of one run, so that no other can be taken for it."""
+    return hashlib.sha256(f"pycollectives {run} {epoch} {path}".encode()).digest()[:16]
+
+
+def link(
+    rank: int,
+    members: Sequence[Member],
+    doors: Doors,
+    policy: Policy,
+    name: bytes,
+    epoch: int,
+    deadline: Deadline,
+    home: int | None = None,
+) -> Linked:
+    """Make the group and tell it how to reach every peer. Opens no links yet, closes nothing on errors but what
+    it made; the doors stay the caller's then. `home`: this rank's core in the group that it first belonged to.
+
+    Raises TransportUnavailable for a pair that no allowed transport connects, with every reason.
+    """
+    kinds = tuple(
+        "self" if peer == rank else scheme_between(rank, peer, members, policy, doors.reasons)
+        for peer in range(len(members))
+    )
+    identities = [m.identity for m in members]
+    mine = identities[rank]
+    _warn_of_detours(mine, identities, kinds, doors.reasons)
+    layout = Layout.of((identity.boot, identity.netns) for identity in identities)
+    crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
+    here = oversubscribed(mine, identities)
+    # Those who share cores in the group that they first belonged to may be as many as cores in this one.
+    returns = here or (home is None and fill_cores(mine, identities))
+    if home is None:
+        home = home_core(rank, identities)
+    seat = home if returns else -1
+    sockets = policy.sockets or 1
+    group = Group(
+        rank,
+        len(members),
+        name,
+        epoch,
+        policy.secret,
+        policy.segment,
+        here,
+        seat,
+        crowded,
+        sockets,
+        cache_share(mine, identities),
+        ranks_per_core(mine, identities),
+        shm.have_heaps(m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind != "tcp"),
+    )
+    try:
+        doors.attach(group, set(kinds) - {"self"})
+        for peer, kind in enumerate(kinds):
+            if peer != rank:
+                transport = registry.transport(kind)
+                places = _place(rank, kind, members), _place(peer, kind, members)
+                _checked(peer, partial(transport.route, group, *places, policy.scope, deadline.left))
+    except BaseException:
+        group.close()
+        raise
+    return Linked(
+        group=group,
+        doors=doors,
+        situation=Situation(
+            len(members), slowest(kinds), crowded, per_host=max(map(len, layout.members)), hosts=len(layout.members)
+        ),
+        layout=layout,
+        kinds=kinds,
+        hosts=tuple(identity.host for identity in identities),
+        local_rank=layout.local_rank(rank),
+        local_size=len(layout.members[layout.hosts[rank]]),
+        home=home,
+        sockets=sockets,
+    )
+
+
+def settle(
+    rank: int, members: Sequence[Member], doors: Doors, exchanged: Callable[[int], Sequence[Any]]
+) -> Sequence[Member]:
+    """The members with hosts that are right, where their identities leave a doubt.
+
+    `exchanged` gives what each rank passes; it is called on all ranks, or on none. Raises ConfigMismatch, and what
+    `exchanged` does.
+    """
+    identities = [member.identity for member in members]
+    if not neighbours.doubtful(identities):
+        doors.settled(members[rank])
+        return members
+    answers = exchanged(neighbours.seen(rank, identities))
+    if not all(isinstance(answer, int) for answer in answers):
+        raise ConfigMismatch(f"a rank published something that makes no sense: {str(answers)[:200]}")
+    try:
+        places = neighbours.settled(identities, answers)
+    except ValueError as error:
+        raise ConfigMismatch(f"a rank published something that makes no sense: {error}") from error
+    found = [replace(member, identity=place) for member, place in zip(members, places, strict=True)]
+    doors.settled(found[rank])
+    return found
+
+
+def _warn_of_detours(
+    mine: HostIdentity, everyone: Sequence[HostIdentity], kinds: Sequence[str], reasons: Mapping[str, str]
+) -> None:
+    """Say so where ranks of one host do not share memory because this one cannot."""
+    detours = [
+        rank
+        for rank, (identity, kind) in enumerate(zip(everyone, kinds, strict=True))
+        if kind == "tcp" and mine.same_machine(identity) and mine.same_network(identity)
+    ]
+    if detours and "shm" in reasons:
+        text = f"ranks of this host are reached over TCP, which is slower than shared memory: {reasons['shm']}"
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
+
+
+def decode(rank: int, record: Any) -> Member:
+    """The record of that rank. Raises ConfigMismatch where it makes no sense."""
+    return _checked(rank, partial(Member.from_json, record))
+
+
+def _place(rank: int, scheme: str, members: Sequence[Member]) -> Place:
+    return Place(rank, members[rank].identity, members[rank].addresses.get(scheme, ()))
+
+
+def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Policy, reasons: Mapping[str, str]) -> str:
+    """The first transport allowed that both offer and that connects them: the same seen from either side.
+
+    Raises TransportUnavailable with what speaks against each; `reasons` says why this rank does not offer some.
+    """
+    problems = []
+    for scheme in policy.schemes:
+        transport = registry.transport(scheme)
+        mine, theirs = _place(rank, scheme, members), _place(peer, scheme, members)
+        problem = _checked(peer, partial(transport.reaches, mine, theirs))
+        if problem is None:
+            return scheme
+        problems.append(f"{scheme}: {reasons.get(scheme, problem)}")
+    raise TransportUnavailable(f"rank {rank} cannot reach rank {peer}; " + "; ".join(problems))
+
+
+def slowest(kinds: Sequence[str]) -> str:
+    """The same on every rank, since being one process, or one machine, holds for all ranks of a group or for none
+    of the pairs between its parts."""
+    order = ("self", "inproc", "shm", "tcp")
+    return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
+
+
+def _checked(rank: int, use: Callable[[], T]) -> T:
+    """Run `use`, which takes apart what rank `rank` published."""
+    try:
+        return use()
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ConfigMismatch(f"rank {rank} published something that makes no sense: {error}") from error

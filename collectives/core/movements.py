@@ -1,0 +1,130 @@
+"""Movements: the methods of a communicator that bring data from rank to rank as it is, and the barrier.
+
+Invariant: where lengths have to travel first, every rank learns of a mismatch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives.arrays.array import Array
+from collectives.calls.moves import Calls, one_byte
+from collectives.calls.repeated import repeated
+from collectives.calls.runner import Runner, Seconds
+from collectives.calls.work import Work
+
+
+class Movements:
+    """A part of `Communicator`, which documents what holds for all its calls."""
+
+    _runner: Runner
+    _calls: Calls
+    _byte: tuple[Array, Array]
+
+    @repeated("x")
+    def broadcast(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
+        """Overwrite `x`, of the same shape and dtype everywhere, with the root's. Returns `x`."""
+        return self._runner.remembered(self._calls.broadcast, x, None, timeout, root, algorithm)
+
+    def broadcast_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
+        """`broadcast` in the background."""
+        return self._runner.start(self, self._calls.broadcast, x, None, timeout, root, algorithm)
+
+    @repeated("x")
+    def allgather(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
+        """Every rank's `x`, of the same shape everywhere, stacked: shape (size, *x.shape)."""
+        return self._runner.remembered(self._calls.allgather, x, out, timeout, algorithm)
+
+    def allgather_async(
+        self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Work[Any]:
+        """`allgather` in the background."""
+        return self._runner.start(self, self._calls.allgather, x, out, timeout, algorithm)
+
+    def allgatherv(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
+        """Every rank's `x`, joined on the first axis in rank order; only x.shape[0] may differ between ranks.
+
+        DesyncError on every rank where dtypes or the other extents differ.
+        """
+        return self._runner.run(self._calls.allgatherv, x, None, timeout, algorithm)
+
+    def allgatherv_async(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
+        """`allgatherv` in the background, once every rank has called it."""
+        return self._runner.start(self, self._calls.allgatherv, x, None, timeout, algorithm)
+
+    @repeated("x")
+    def gather(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
+        """Every rank's `x`, stacked, on `root`: shape (size, *x.shape); None elsewhere."""
+        return self._runner.remembered(self._calls.gather, x, None, timeout, root, algorithm)
+
+    def gather_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
+        """`gather` in the background."""
+        return self._runner.start(self, self._calls.gather, x, None, timeout, root, algorithm)
+
+    def gatherv(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
+        """As `allgatherv`, on `root` only; None elsewhere."""
+        return self._runner.run(self._calls.gatherv, x, None, timeout, root, algorithm)
+
+    def gatherv_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
+        """`gatherv` in the background, once every rank has called it."""
+        return self._runner.start(self, self._calls.gatherv, x, None, timeout, root, algorithm)
+
+    def scatter(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
+        """The root's x[rank], where its `x` has shape (size, ...). Others pass None; shape and dtype travel.
+
+        Where the root's `x` will not do it raises ValueError or TypeError, and the other ranks Aborted.
+        """
+        return self._runner.run(self._calls.scatter, x, None, timeout, root, algorithm)
+
+    def scatter_async(
+        self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Work[Any]:
+        """`scatter` in the background, once the root has called it."""
+        return self._runner.start(self, self._calls.scatter, x, None, timeout, root, algorithm)
+
+    def scatterv(
+        self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Any:
+        """This rank's rows of the root's `x`: the first counts[0] rows go to rank 0, the next counts[1] to rank 1, ...
+
+        Others pass None. Errors as of `scatter`; ValueError where `counts` do not add up to x.shape[0].
+        """
+        return self._runner.run(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
+
+    def scatterv_async(
+        self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Work[Any]:
+        """`scatterv` in the background, once the root has called it."""
+        return self._runner.start(self, self._calls.scatterv, x, None, timeout, counts, root, algorithm)
+
+    @repeated("x")
+    def alltoall(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
+        """Block i of `x` goes to rank i, blocks being x.shape[0] / size rows; those received, in rank order.
+
+        ValueError where `size` does not divide `x.shape[0]`.
+        """
+        return self._runner.remembered(self._calls.alltoall, x, out, timeout, algorithm)
+
+    def alltoall_async(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
+        """`alltoall` in the background."""
+        return self._runner.start(self, self._calls.alltoall, x, out, timeout, algorithm)
+
+    def alltoallv(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
+        """counts[i] rows of `x` go to rank i; the rows received, in rank order.
+
+        ValueError where `counts` do not add up to x.shape[0]; DesyncError as of `allgatherv`.
+        """
+        return self._runner.run(self._calls.alltoallv, x, None, timeout, counts, algorithm)
+
+    def alltoallv_async(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
+        """`alltoallv` in the background, once every rank has called it."""
+        return self._runner.start(self, self._calls.alltoallv, x, None, timeout, counts, algorithm)
+
+    @repeated(None)
+    def barrier(self, *, algorithm: str = "auto", timeout: Seconds = None) -> None:
+        """Return when every rank has called it."""
+        self._runner.remembered(self._calls.barrier, *self._byte, timeout, algorithm)
+
+    def barrier_async(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[None]:
+        """`barrier` in the background."""
+        return self._runner.start(self, self._calls.barrier, *one_byte(), timeout, algorithm)

@@ -1,0 +1,154 @@
+"""Plans of every collective and message: the methods of a communicator that make them.
+
+Invariant: making a plan sends nothing, except where lengths have to travel (scatter, and names ending in v): there
+it is a call that every rank makes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives.calls.messages import MessageCalls
+from collectives.calls.moves import Calls, one_byte
+from collectives.calls.op import Reduction
+from collectives.calls.plan import Plan, check_planned
+from collectives.calls.reductions import ReductionCalls
+from collectives.calls.runner import Build, Runner, Seconds
+from collectives.calls.status import Status
+
+
+class Plans:
+    """A part of `Communicator`, which documents what holds for all its calls.
+
+    The arrays are C-contiguous NumPy arrays, which a plan reads and writes, as they then are, at every call. Where
+    `out` is not given, or cannot be, it makes one for all calls, `plan.out`. Every rank calls its plan at the same
+    place in its order of calls. A call costs next to nothing beside the operation.
+    """
+
+    _runner: Runner
+    _calls: Calls
+    _reductions: ReductionCalls
+    _messages: MessageCalls
+
+    def allreduce_plan(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Plan:
+        """`allreduce` of these arrays made ready: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
+        return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
+
+    def reduce_plan(
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        root: int = 0,
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Plan:
+        """`reduce` of these arrays made ready."""
+        return self._plan(self._reductions.reduce, x, out, timeout, op, root, algorithm)
+
+    def scan_plan(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Plan:
+        """`scan` of these arrays made ready."""
+        return self._plan(self._reductions.scan, x, out, timeout, op, algorithm)
+
+    def exscan_plan(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Plan:
+        """`exscan` of these arrays made ready."""
+        return self._plan(self._reductions.exscan, x, out, timeout, op, algorithm)
+
+    def reduce_scatter_plan(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Plan:
+        """`reduce_scatter` of these arrays made ready."""
+        return self._plan(self._reductions.reduce_scatter, x, out, timeout, op, algorithm)
+
+    def reduce_scatterv_plan(
+        self,
+        x: Any,
+        counts: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Plan:
+        """`reduce_scatterv` of these arrays made ready."""
+        return self._plan(self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
+
+    def broadcast_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`broadcast` of this array made ready."""
+        return self._plan(self._calls.broadcast, x, None, timeout, root, algorithm)
+
+    def allgather_plan(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`allgather` of these arrays made ready."""
+        return self._plan(self._calls.allgather, x, out, timeout, algorithm)
+
+    def allgatherv_plan(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`allgatherv` of these arrays made ready. Every rank makes it at once: lengths travel here, and no more."""
+        return self._plan(self._calls.allgatherv, x, None, timeout, algorithm)
+
+    def gather_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`gather` of these arrays made ready."""
+        return self._plan(self._calls.gather, x, None, timeout, root, algorithm)
+
+    def gatherv_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`gatherv` of these arrays made ready. Every rank makes it at once: lengths travel here, and no more."""
+        return self._plan(self._calls.gatherv, x, None, timeout, root, algorithm)
+
+    def scatter_plan(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`scatter` of these arrays made ready. Every rank makes it at once: the shape travels here, and no more."""
+        return self._plan(self._calls.scatter, x, None, timeout, root, algorithm)
+
+    def scatterv_plan(
+        self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Plan:
+        """`scatterv` of these arrays made ready. Every rank makes it at once: lengths travel here, and no more."""
+        return self._plan(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
+
+    def alltoall_plan(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`alltoall` of these arrays made ready."""
+        return self._plan(self._calls.alltoall, x, out, timeout, algorithm)
+
+    def alltoallv_plan(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`alltoallv` of these arrays made ready. Every rank makes it at once: lengths travel here, and no more."""
+        return self._plan(self._calls.alltoallv, x, None, timeout, counts, algorithm)
+
+    def barrier_plan(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
+        """`barrier` made ready."""
+        return self._plan(self._calls.barrier, *one_byte(), timeout, algorithm)
+
+    def send_plan(self, x: Any, dest: int, *, timeout: Seconds = None) -> Plan:
+        """`send` of this array made ready."""
+        return self._plan(self._messages.send, x, None, timeout, dest)
+
+    def recv_plan(
+        self, out: Any, source: int | None = None, *, status: Status | None = None, timeout: Seconds = None
+    ) -> Plan:
+        """`recv` into this array made ready; `status` learns of each message."""
+        check_planned(out, "out")
+        return self._plan(self._messages.recv, out, None, timeout, source, status)
+
+    def sendrecv_plan(
+        self,
+        x: Any,
+        dest: int,
+        out: Any,
+        source: int | None = None,
+        *,
+        status: Status | None = None,
+        timeout: Seconds = None,
+    ) -> Plan:
+        """`sendrecv` of these arrays made ready."""
+        return self._plan(self._messages.sendrecv, x, out, timeout, dest, source, status)
+
+    def _plan(self, build: Build, x: Any, out: Any, timeout: Seconds, *args: Any) -> Plan:
+        if x is not None:  # as for the ranks of a scatter that get
+            check_planned(x, "x")
+        if out is not None:
+            check_planned(out, "out")
+        return self._runner.plan(self, build, x, out, timeout, *args)

@@ -1,0 +1,180 @@
+"""Reductions: the methods of a communicator that combine what ranks bring.
+
+Invariant: a reduction has the same bits on every rank that gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from collectives.calls.fusion import BUCKET
+from collectives.calls.op import Reduction
+from collectives.calls.reductions import ReductionCalls
+from collectives.calls.repeated import repeated
+from collectives.calls.runner import Runner, Seconds
+from collectives.calls.work import Work
+
+
+class Reductions:
+    """A part of `Communicator`, which documents what holds for all its calls."""
+
+    _runner: Runner
+    _reductions: ReductionCalls
+
+    @repeated("x")
+    def allreduce(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Any:
+        """The reduction of every rank's `x`, of the same shape and dtype everywhere; the same bits on every rank.
+
+        `out`: an array of x's shape and dtype to write to, which may be `x` itself. Returns `out`, or a new array.
+        """
+        return self._runner.remembered(self._reductions.allreduce, x, out, timeout, op, algorithm)
+
+    def allreduce_async(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Work[Any]:
+        """`allreduce` in the background."""
+        return self._runner.start(self, self._reductions.allreduce, x, out, timeout, op, algorithm)
+
+    def allreduce_many(
+        self,
+        arrays: Sequence[Any],
+        op: str = "sum",
+        *,
+        out: Sequence[Any] | None = None,
+        bucket_bytes: int = BUCKET,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> list[Any]:
+        """`allreduce` of each of these arrays, of any shapes and dtypes, the same lists on every rank.
+
+        Small arrays of one dtype travel together, up to `bucket_bytes` of them at a time. `out`: a list of arrays
+        to write to, `arrays` itself to work in place; no array may share memory with another one's result.
+        Returns the results as a list. ValueError and TypeError say which array is wrong, before anything is
+        sent; DesyncError where lists, or `bucket_bytes`, differ between ranks.
+        """
+        return self._runner.run_many(arrays, out, timeout, op, bucket_bytes, algorithm)
+
+    def allreduce_many_async(
+        self,
+        arrays: Sequence[Any],
+        op: str = "sum",
+        *,
+        out: Sequence[Any] | None = None,
+        bucket_bytes: int = BUCKET,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Work[list[Any]]:
+        """`allreduce_many` in the background. Small arrays have been read when it returns."""
+        return self._runner.start_many(self, arrays, out, timeout, op, bucket_bytes, algorithm)
+
+    @repeated("x")
+    def reduce(
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        root: int = 0,
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Any:
+        """The reduction of every rank's `x` on `root`, as `allreduce` gives it; None elsewhere.
+
+        `out` is written on the root only.
+        """
+        return self._runner.remembered(self._reductions.reduce, x, out, timeout, op, root, algorithm)
+
+    def reduce_async(
+        self,
+        x: Any,
+        op: Reduction = "sum",
+        root: int = 0,
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Work[Any]:
+        """`reduce` in the background."""
+        return self._runner.start(self, self._reductions.reduce, x, out, timeout, op, root, algorithm)
+
+    @repeated("x")
+    def reduce_scatter(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Any:
+        """This rank's block of the reduction: rows [rank * n, (rank + 1) * n) of it, n = x.shape[0] / size.
+
+        ValueError where `size` does not divide `x.shape[0]`. `out` has shape (n, *x.shape[1:]).
+        """
+        return self._runner.remembered(self._reductions.reduce_scatter, x, out, timeout, op, algorithm)
+
+    def reduce_scatter_async(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Work[Any]:
+        """`reduce_scatter` in the background."""
+        return self._runner.start(self, self._reductions.reduce_scatter, x, out, timeout, op, algorithm)
+
+    def reduce_scatterv(
+        self,
+        x: Any,
+        counts: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Any:
+        """This rank's rows of the reduction: counts[0] of them for rank 0, the next counts[1] for rank 1, ...
+
+        `counts` are the same on every rank (DesyncError where they differ), so that nothing has to travel first.
+        ValueError where they do not add up to x.shape[0]. `out` has shape (counts[rank], *x.shape[1:]).
+        """
+        return self._runner.run(self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
+
+    def reduce_scatterv_async(
+        self,
+        x: Any,
+        counts: Any,
+        op: Reduction = "sum",
+        *,
+        out: Any = None,
+        algorithm: str = "auto",
+        timeout: Seconds = None,
+    ) -> Work[Any]:
+        """`reduce_scatterv` in the background."""
+        return self._runner.start(self, self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
+
+    @repeated("x")
+    def scan(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Any:
+        """The reduction of what ranks 0 to this one bring, itself included, in the order of ranks.
+
+        `out` may be `x` itself. ValueError for avg: a sum can be divided by `rank + 1`.
+        """
+        return self._runner.remembered(self._reductions.scan, x, out, timeout, op, algorithm)
+
+    def scan_async(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Work[Any]:
+        """`scan` in the background."""
+        return self._runner.start(self, self._reductions.scan, x, out, timeout, op, algorithm)
+
+    @repeated("x")
+    def exscan(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Any:
+        """The reduction of what the ranks before this one bring: as `scan`, but without its own.
+
+        Rank 0, which MPI leaves undefined, gets the identity of `op`: 0 for sum, the largest value for min, and so on.
+        Where `op` is a function without an identity it gets None, and `out` stays as it was.
+        """
+        return self._runner.remembered(self._reductions.exscan, x, out, timeout, op, algorithm)
+
+    def exscan_async(
+        self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
+    ) -> Work[Any]:
+        """`exscan` in the background."""
+        return self._runner.start(self, self._reductions.exscan, x, out, timeout, op, algorithm)

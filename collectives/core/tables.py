@@ -1,0 +1,191 @@
+"""Calibrated tables, kept in the user's cache folder: one file per machine and shape of a group.
+
+Invariant: a file is there in full or not at all, and is used only for the machine and the library that it was
+measured with. Nothing here fails because the folder cannot be written: then there is no cache.
+
+~/.cache/pycollectives/tables/MACHINE/KIND-RANKSxPER_HOST[-crowded].table, or where XDG_CACHE_HOME says. MACHINE is
+a hash of what the file's facts spell out: processor, kernel, cores, version. KIND.costs beside them are the costs that
+the simulator goes by for ranks of one host that are linked so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from collectives.native import _engine
+from collectives.schedule.table import LONGEST, Situation, Table, parse, text
+from collectives.simulation.cost import Costs
+from collectives.transports.host import HostIdentity, group_cores, processor
+
+_STALE: Final = 60.0  # seconds after which a reservation is that of a process which did not live to use it
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What measurements depend on besides the shape of the group. `cores`: those that its ranks here may use."""
+
+    processor: str
+    kernel: str
+    cores: int
+    version: str
+
+    @staticmethod
+    def here(cores: int, version: str) -> Machine:
+        features = " ".join(_engine.cpu_features())
+        name = " ".join(f"{processor()} {features}".replace("#", " ").split())
+        return Machine(name, f"{platform.system()} {platform.release()}", cores, version)
+
+    @staticmethod
+    def of(everyone: Sequence[HostIdentity], version: str) -> Machine:
+        """Where rank 0 of such a group, which has to be this process, runs."""
+        return Machine.here(group_cores(everyone[0], everyone), version)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return {
+            "processor": self.processor,
+            "kernel": self.kernel,
+            "cores": str(self.cores),
+            "version": self.version,
+        }
+
+
+def folder(machine: Machine) -> Path | None:
+    """Where that machine's tables are, or would be; None where there is no home to keep them in."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        top = Path(base) if base else Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and no entry for this user either
+        return None
+    key = hashlib.sha256("\n".join(machine.facts.values()).encode()).hexdigest()[:16]
+    return top / "pycollectives" / "tables" / key
+
+
+def file_name(situation: Situation) -> str:
+    crowded = "-crowded" if situation.crowded else ""
+    return f"{situation.kind}-{situation.size}x{situation.per_host}{crowded}.table"
+
+
+def path_for(machine: Machine, situation: Situation) -> Path | None:
+    home = folder(machine)
+    return None if home is None else home / file_name(situation)
+
+
+def load(machine: Machine, situation: Situation) -> list[Table]:
+    """The tables for such a group, if there is one, and for smaller ones, that it may be split into; largest first.
+
+    Raises ValueError, naming the file, for one that is damaged.
+    """
+    home = folder(machine)
+    names: list[Path] = []
+    if home is not None:
+        with contextlib.suppress(OSError):
+            names = sorted(home.glob("*.table"))
+    found = []
+    for path in names:
+        try:
+            written = path.read_text(errors="replace")
+        except OSError:
+            continue  # replaced, or made unreadable: as if it were not there
+        table = parse(written[: LONGEST + 1], str(path))
+        wanted = [row for row in table.rows if row.ranks[1] <= situation.size]
+        if wanted and machine.facts.items() <= table.facts.items():
+            found.append(named(Table(tuple(wanted), table.facts), path))
+    return sorted(found, key=lambda table: -table.rows[0].ranks[1])
+
+
+def named(table: Table, path: Path) -> Table:
+    """Its rows say when they were measured, and which file they are in."""
+    return table.from_source(f"calibrated on {table.facts.get('made', 'a day unknown')}: {path}")
+
+
+def covers(tables: Sequence[Table], situation: Situation) -> bool:
+    """Whether one of them was measured for such a group."""
+    return any(row.ranks == (situation.size, situation.size) and row.fits(situation) for t in tables for row in t.rows)
+
+
+def save(path: Path, table: Table) -> None:
+    """Put it there, whole, in place of what there was. Raises OSError."""
+    _write(path, text(table))
+
+
+def costs_path(machine: Machine, kind: str) -> Path | None:
+    home = folder(machine)
+    return None if home is None else home / f"{kind}.costs"
+
+
+def save_costs(path: Path, costs: Costs, machine: Machine, how: str) -> None:
+    """Put them there, whole, with comments that say when and where they were found. Raises OSError."""
+    told = {"made": _today(), "how": how, **machine.facts}
+    _write(path, "".join(f"# {name}: {value}\n" for name, value in told.items()) + costs.to_text())
+
+
+def load_costs(machine: Machine, kind: str) -> Costs | None:
+    """Those that were found here, None where there are none. ValueError, naming the file, for one that is damaged."""
+    path = costs_path(machine, kind)
+    if path is None or not path.exists():
+        return None
+    try:
+        return Costs.from_text(path.read_text(errors="replace")[:LONGEST])
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _write(path: Path, written: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".new", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(written)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def reserved(path: Path) -> Iterator[bool]:
+    """Whether this process, and no other one at the same time, may measure what is to be saved there.
+
+    False also where nothing can be written: what cannot be kept would be measured again in every run.
+    """
+    mark = path.with_name(f".{path.name}.lock")
+    mine = False
+    with contextlib.suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        if mark.exists() and time.time() - mark.stat().st_mtime > _STALE:
+            mark.unlink()
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        mine = True
+    try:
+        yield mine
+    finally:
+        if mine:
+            with contextlib.suppress(OSError):
+                mark.unlink()
+
+
+def described(table: Table, machine: Machine, situation: Situation, how: str, more: Mapping[str, str]) -> Table:
+    """The table with the facts that belong into its file."""
+    shape = {
+        "kind": situation.kind,
+        "ranks": str(situation.size),
+        "ranks-per-host": str(situation.per_host),
+        "crowded": "yes" if situation.crowded else "no",
+    }
+    return Table(table.rows, {"made": _today(), "how": how, **machine.facts, **shape, **more})
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

@@ -1,0 +1,36 @@
+"""The least that a collective has to move, and how near a prediction comes to moving it at full speed.
+
+Invariant: a bound counts bytes alone, so no algorithm can be faster than it; it knows no algorithm.
+"""
+
+from __future__ import annotations
+
+from collectives.simulation.cost import Costs
+from collectives.simulation.topology import Topology
+
+
+def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) -> float:
+    """Bytes that the busiest host, or the busiest rank where there is one host, has to send or to receive.
+
+    `nbytes`: of the larger of a rank's two arrays.
+    """
+    per_host = min(topology.ranks_per_host, ranks)
+    hosts = -(-ranks // topology.ranks_per_host)
+    parties = hosts if hosts > 1 else ranks
+    others = (parties - 1) / parties
+    each = per_host if hosts > 1 and collective == "alltoall" else 1
+    if collective == "barrier" or ranks == 1:
+        return 0.0
+    return each * nbytes * {"allreduce": 2 * others, "broadcast": 1.0, "reduce": 1.0}.get(collective, others)
+
+
+def efficiency(
+    collective: str, ranks: int, nbytes: int, seconds: float, topology: Topology, costs: Costs
+) -> float | None:
+    """The share of the bandwidth of a host's network cards, or of a core where there is one host, that was needed.
+
+    None where nothing has to be moved.
+    """
+    least = least_bytes(collective, ranks, nbytes, topology)
+    pace = costs.bandwidth * topology.cards if ranks > topology.ranks_per_host else costs.inside_bandwidth
+    return least / pace / seconds if least and seconds else None

@@ -1,0 +1,155 @@
+"""Playing a group with all its ranks' steps in arrays, round by round.
+
+Invariant: a round holds the steps all of whose data comes from earlier rounds, so every step is played once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.simulation.network import Network
+from collectives.simulation.outline import SEND, Family, partners
+
+Array = npt.NDArray[Any]
+
+
+class Played(NamedTuple):
+    """Seconds until all is done, and rounds in which something was sent."""
+
+    seconds: float
+    rounds: int
+
+
+class MismatchError(ValueError):
+    """Messages have no taker, or steps no message, or they wait for each other in a circle."""
+
+
+class Everyone:
+    """All steps of a group. Sizes are in blocks; `root` is the rank that the families count from."""
+
+    def __init__(self, found: Sequence[Family], size: int, root: int = 0) -> None:
+        self.size = size
+        lengths = np.zeros(size, np.int64)
+        for family in found:
+            lengths[family.members] = len(family.outline.shapes)
+        starts = np.cumsum(lengths) - lengths  # steps are numbered rank by rank
+        count = int(lengths.sum())
+        self.rank = (np.repeat(np.arange(size), lengths) + root) % size
+        self._step = np.arange(count) - np.repeat(starts, lengths)
+        self.kind = np.zeros(count, np.int8)
+        self.blocks, self.operands = np.zeros((2, count), np.int64)
+        edges: list[tuple[Array, Array, Array]] = []
+        ends: list[tuple[Array, Array, Array, Array, Array]] = []
+        for family in found:
+            members = np.array(family.members)
+            mine = starts[members]
+            peer = 0
+            for task, (shape, waits) in enumerate(zip(family.outline.shapes, family.outline.waits, strict=True)):
+                self.kind[mine + task] = shape.kind
+                self.blocks[mine + task] = shape.blocks
+                self.operands[mine + task] = shape.operands
+                for other, progress in waits:
+                    edges.append((mine + other, mine + task, np.full(members.size, progress)))
+                for turn in range(shape.peers):
+                    others = partners(int(family.relations[peer]), int(family.constants[peer]), members, size)
+                    sends = np.full(members.size, shape.kind == SEND)
+                    ends.append((mine + task, members, others, np.full(members.size, turn), sends))
+                    peer += 1
+        self._match(_columns(ends, 5))
+        source, target, shares = _columns(edges, 3)
+        order = np.argsort(source, kind="stable")
+        self._after, self._progress = target[order], shares[order]
+        self._first_after = _starts(source[order], count)
+        self._missing = np.bincount(target, minlength=count) + np.bincount(self._taker, minlength=count)
+
+    @property
+    def sent(self) -> float:
+        """Blocks that the rank sends that sends most."""
+        if not self._sender.size:
+            return 0.0
+        return float(np.bincount(self.rank[self._sender], self.blocks[self._sender]).max())
+
+    def _match(self, ends: Sequence[Array]) -> None:
+        """Bring both ends of each message together; messages from one rank to another keep their order."""
+        task, rank, other, turn, sends = ends
+        sends = sends.astype(bool)
+        if ((other < 0) | (other >= self.size)).any():
+            raise MismatchError("a peer is not one of the ranks")
+        giving = rank[sends] * self.size + other[sends]
+        taking = other[~sends] * self.size + rank[~sends]
+        out, into = np.argsort(giving, kind="stable"), np.argsort(taking, kind="stable")
+        if not np.array_equal(giving[out], taking[into]):
+            raise MismatchError("messages have no taker, or steps no message")
+        sender, turn, taker = task[sends][out], turn[sends][out], task[~sends][into]
+        # Messages of one send stand together, in the order in which it names its peers.
+        order = np.argsort(sender * (int(turn.max(initial=0)) + 1) + turn)
+        self._sender, self._turn, self._taker = sender[order], turn[order], taker[order]
+        self._order = self._step[self._sender] * (int(self._turn.max(initial=0)) + 1) + self._turn
+        self._first_message = _starts(self._sender, self.rank.size)
+
+    def play(self, network: Network, unit: float) -> Played:
+        """Play with `unit` bytes a block. MismatchError if steps wait for each other."""
+        count = self.rank.size
+        nbytes, missing = self.blocks * unit, self._missing.copy()
+        inside = network.is_inside(self.rank[self._sender], self.rank[self._taker])
+        near = np.bincount(self._taker[inside], minlength=count)
+        far = np.bincount(self._taker[~inside], minlength=count)
+        ready, whole = np.zeros(count), np.zeros(count)  # first slices, last bytes
+        first, last = np.zeros(count), np.zeros(count)
+        following = np.zeros(count, bool)
+        rounds = done = 0
+        frontier = np.flatnonzero(missing == 0)
+        while frontier.size:
+            done += frontier.size
+            sending = self.kind[frontier] == SEND
+            now = frontier[~sending]
+            if now.size:
+                parts = (self.kind, nbytes, self.operands, near, far)
+                takes = network.takes(self.rank[now], *(part[now] for part in parts))
+                first[now], last[now] = network.perform(takes, ready[now], whole[now], self._step[now])
+            now = frontier[sending]
+            touched = []
+            if now.size:
+                rounds += 1
+                task, messages = _spread(self._first_message, now)
+                taker = self._taker[messages]
+                targets, turn, order = self.rank[taker], self._turn[messages], self._order[messages]
+                sends = network.sends(self.rank[now], nbytes[now], task, targets, turn, order)
+                begun, ended, first[now], last[now] = network.depart(sends, ready[now], whole[now], self._step[now])
+                np.maximum.at(ready, taker, begun)
+                np.maximum.at(whole, taker, ended)
+                touched.append(taker)
+            task, edges = _spread(self._first_after, frontier)
+            after, progress, task = self._after[edges], self._progress[edges], frontier[task]
+            at = first[task] + progress * (last[task] - first[task])
+            np.maximum.at(ready, after, np.where(progress < 0, 0.0, at))
+            np.maximum.at(whole, after, last[task])
+            changed = np.concatenate([*touched, after])
+            np.subtract.at(missing, changed, 1)
+            following[changed[missing[changed] == 0]] = True
+            frontier = np.flatnonzero(following)
+            following[frontier] = False
+        if done < count:
+            raise MismatchError("steps wait for each other")
+        return Played(float(last.max(initial=0.0)), rounds)
+
+
+def _columns(rows: Sequence[tuple[Array, ...]], count: int) -> list[Array]:
+    return [np.concatenate(column) for column in zip(*rows, strict=True)] or [np.zeros(0, np.int64)] * count
+
+
+def _starts(values: Array, count: int) -> Array:
+    """Where in sorted `values` each number begins, and where the last one ends."""
+    return np.append(0, np.cumsum(np.bincount(values, minlength=count)))
+
+
+def _spread(starts: Array, chosen: Array) -> tuple[Array, Array]:
+    """The entries of the chosen numbers: which of the chosen each belongs to, and where each stands."""
+    lengths = starts[chosen + 1] - starts[chosen]
+    owner = np.repeat(np.arange(chosen.size), lengths)
+    begin = np.repeat(starts[chosen] - np.cumsum(lengths) + lengths, lengths)
+    return owner, begin + np.arange(owner.size)

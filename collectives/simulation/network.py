@@ -1,0 +1,295 @@
+"""What carries messages and who has to wait for it: cores, memory, network cards, links between switches.
+
+Invariant: whatever several share serves them slice by slice, whoever is ready first, and no more than it can carry.
+Nothing here knows a schedule.
+
+A message, and a step, is two times: when its first slice is ready and when its last byte is. What works on it next
+starts with the first slice, as the engine does, and cannot end before a slice's time after the last byte is there.
+Links hold what they are given: a sender never waits for its receiver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives.simulation.cost import Costs
+from collectives.simulation.outline import RECV, REDUCE, SHARED
+from collectives.simulation.topology import Topology
+
+Array = npt.NDArray[Any]
+
+_LINE: Final = 56  # bytes of a message for which one line of memory has room, beside what is said about it
+_SIDE_BY_SIDE: Final = 32  # so many in a queue are served for all queues at once, the rest queue by queue
+
+
+class Resource:
+    """Many of a kind, each shared slice by slice.
+
+    `free[0]`: from when on a first slice is served, those before it having had their first; `free[1]`: from when on
+    anything is served once all before it is done. `busy`: for how long it worked.
+    """
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name = name
+        self.free = np.zeros((2, count))
+        self.busy = np.zeros(count)
+        self._stamp = np.zeros(count, np.int64)
+
+    def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
+        """When first slices, which take `heads`, and everything, which takes `takes`, start: shape (2, requests).
+
+        All are `ready` then; of equals the one whose `tie` is lower is first, or the first that is given.
+        """
+        if self._are_different(which):
+            start = np.maximum(ready, self.free.take(which, axis=1))
+            self.free[0, which] = start[0] + heads
+            self.free[1, which] = start[1] + takes
+            self.busy[which] += takes
+            return start
+        order = np.lexsort((ready, which) if tie is None else (tie, ready, which))
+        which, ready = which[order], ready[order]
+        work = np.stack((heads[order], takes[order]))
+        begins = np.flatnonzero(np.concatenate(([True], which[1:] != which[:-1])))
+        lengths = np.diff(np.append(begins, which.size))
+        start = np.empty(work.shape)
+        free = self.free[:, which[begins]]
+        queues = np.arange(begins.size)
+        for k in range(_SIDE_BY_SIDE):
+            at = begins[queues] + k
+            start[:, at] = now = np.maximum(ready[at], free[:, queues])
+            free[:, queues] = now + work[:, at]
+            queues = queues[lengths[queues] > k + 1]
+            if not queues.size:
+                break
+        for queue in queues.tolist():
+            rest = slice(int(begins[queue]) + _SIDE_BY_SIDE, int(begins[queue] + lengths[queue]))
+            before = np.cumsum(work[:, rest], axis=1) - work[:, rest]
+            waited = np.maximum(np.maximum.accumulate(ready[rest] - before, axis=1), free[:, queue, None])
+            start[:, rest] = waited + before
+            free[:, queue] = start[:, rest][:, -1] + work[:, rest][:, -1]
+        self.free[:, which[begins]] = free
+        self.busy[which[begins]] += np.add.reduceat(work[1], begins)
+        result = np.empty(work.shape)
+        result[:, order] = start
+        return result
+
+    def _are_different(self, which: Array) -> bool:
+        if (which[1:] > which[:-1]).all():
+            return True
+        numbers = np.arange(which.size)
+        self._stamp[which] = numbers
+        return bool((self._stamp[which] == numbers).all())
+
+
+@dataclass(slots=True, eq=False)
+class _Stage:
+    resource: Resource
+    which: Array
+    heads: Array
+    takes: Array
+    tie: Array
+    part: Array | None  # the messages between hosts that pass here; None: all
+
+
+@dataclass(slots=True, eq=False)
+class Sends:
+    """Sends of one round, and where their messages pass. A message belongs to send `task`."""
+
+    core: Array
+    busy: Array  # seconds of the core
+    head: Array  # until the first slice is out
+    tail: Array  # a slice's time
+    task: Array
+    ahead: Array  # from the send's start until the message's first slice is out
+    inside: Array
+    across: Array
+    memory: Array
+    memory_heads: Array
+    memory_takes: Array
+    order: Array  # of those inside: which goes first
+    way: Array  # of those inside: latency
+    stages: list[_Stage]
+    wire: Array  # of those across: latency
+    slices: Array  # of those across: a slice's time on the wire
+    whole: Array  # of those across: the message's
+
+
+@dataclass(slots=True, eq=False)
+class Takes:
+    """Steps of one round that receive, reduce or copy."""
+
+    core: Array
+    busy: Array
+    head: Array
+    tail: Array
+
+
+class Network:
+    """The resources of `ranks` ranks, the first of those that the topology repeats."""
+
+    def __init__(self, topology: Topology, costs: Costs, ranks: int) -> None:
+        self.topology, self.costs, self._ranks = topology, costs, ranks
+        per = topology.ranks_per_host
+        hosts = -(-ranks // per)
+        self._cores = min(topology.cores or per, per)
+        self._core = Resource("core", hosts * self._cores)
+        self._memory = Resource("memory", hosts)
+        self._out = Resource("network card", hosts)
+        self._in = Resource("network card", hosts)
+        self._up: list[Resource] = []
+        self._down: list[Resource] = []
+        for number, span in enumerate(topology.spans, 1):
+            for side in (self._up, self._down):
+                side.append(Resource(f"switch level {number}", -(-hosts // span)))
+
+    @property
+    def resources(self) -> list[Resource]:
+        return [self._core, self._memory, self._out, self._in, *self._up, *self._down]
+
+    def is_inside(self, source: Array, target: Array) -> Array:
+        """Whether both are ranks of one host."""
+        per = self.topology.ranks_per_host
+        found: Array = source // per == target // per
+        return found
+
+    def sends(self, rank: Array, nbytes: Array, task: Array, target: Array, turn: Array, order: Array) -> Sends:
+        """Sends of `nbytes` each by `rank`; the message number `turn` of send `task` goes to `target`.
+
+        Targets are counted through all ranks, also those that the network repeats. Of messages that could go first,
+        the one from or to the lower rank does, and of those of one rank the one that is first in `order`.
+        """
+        costs, per = self.costs, self.topology.ranks_per_host
+        source = rank[task]
+        inside = self.is_inside(source, target)
+        nearby, away = np.flatnonzero(inside), np.flatnonzero(~inside)
+        copying = 1 / costs.inside_bandwidth
+        cut = np.minimum(nbytes, costs.slice)
+        publishes = np.zeros(rank.size, bool)
+        publishes[task[nearby]] = True  # once for all who share memory
+        overhead = np.where(inside, costs.inside_overhead, costs.overhead)
+        everything = np.bincount(task, overhead, rank.size)
+        tail = np.where(publishes, cut * copying, 0.0)
+        ahead = overhead * (turn + 1) + np.where(inside, tail[task], 0.0)
+        size = nbytes[task]
+        mine, theirs = source[away] // per, target[away] // per
+        width = int(order.max(initial=0)) + 1
+        departing = source * width + order
+        arriving = target % self._ranks * width + order
+        card = costs.bandwidth * self.topology.cards
+        between, heads = size[away] / card, np.minimum(size[away], costs.slice) / card
+        stages, hops = self._stages(source[away], target[away], size[away], departing[away], arriving[away])
+        return Sends(
+            core=self._core_of(rank),
+            busy=everything + np.where(publishes, nbytes * copying, 0.0),
+            head=everything + tail,
+            tail=tail,
+            task=task,
+            ahead=ahead,
+            inside=nearby,
+            across=away,
+            memory=source[nearby] // per,
+            memory_heads=np.minimum(size[nearby], costs.slice) / costs.memory_bandwidth,
+            memory_takes=size[nearby] / costs.memory_bandwidth,
+            order=departing[nearby],
+            way=costs.inside_latency + np.where(size[nearby] > _LINE, costs.staging, 0.0),
+            stages=[
+                _Stage(self._out, mine, heads, between, departing[away], None),
+                *stages,
+                _Stage(self._in, theirs % self._in.busy.size, heads, between, arriving[away], None),
+            ],
+            wire=costs.latency + costs.hop * hops,
+            slices=np.minimum(size[away], costs.slice) / costs.bandwidth,
+            whole=size[away] / costs.bandwidth,
+        )
+
+    def _stages(
+        self, source: Array, target: Array, nbytes: Array, departing: Array, arriving: Array
+    ) -> tuple[list[_Stage], Array]:
+        """The links between switches, and how many switches are on the way."""
+        ups: list[_Stage] = []
+        downs: list[_Stage] = []
+        hops = np.ones(source.size)
+        per = self.topology.ranks_per_host
+        for level, (span, share) in enumerate(zip(self.topology.spans, self.topology.shares, strict=True)):
+            mine, theirs = source // (per * span), target // (per * span)
+            passing = np.flatnonzero(mine != theirs)
+            hops[passing] += 2
+            pace = 1 / (share * self.costs.bandwidth)
+            takes, heads = nbytes[passing] * pace, np.minimum(nbytes[passing], self.costs.slice) * pace
+            up, down = self._up[level], self._down[level]
+            ups.append(_Stage(up, mine[passing], heads, takes, departing[passing], passing))
+            downs.append(_Stage(down, theirs[passing] % down.busy.size, heads, takes, arriving[passing], passing))
+        return [stage for stage in (*ups, *reversed(downs)) if stage.which.size], hops
+
+    def takes(self, rank: Array, kind: Array, nbytes: Array, operands: Array, near: Array, far: Array) -> Takes:
+        """Steps of `rank` with `near` messages from the same host and `far` ones from others."""
+        costs = self.costs
+        reduces = (kind == REDUCE) | (kind == SHARED)
+        copies = np.where(kind == RECV, near > 0, ~reduces)  # the card writes what comes from other hosts
+        pace = np.where(copies, 1 / costs.inside_bandwidth, 0.0)
+        pace = np.where(reduces, (operands - 1) / costs.reduce_bandwidth, pace)
+        together = (kind == SHARED) & (far == 0)  # a part is reduced, and the others' parts are moved
+        pace = np.where(together, pace / operands + (operands - 1) / operands / costs.inside_bandwidth, pace)
+        overhead = near * costs.inside_overhead + far * costs.overhead
+        if costs.switch:
+            waiting = np.flatnonzero(near + far)
+            _, first = np.unique(rank[waiting], return_index=True)  # one turn for all that comes in a round
+            chosen = waiting[first]
+            overhead[chosen] += costs.switch * self._neighbours(rank[chosen])
+        tail = np.minimum(nbytes, costs.slice) * pace
+        return Takes(self._core_of(rank), overhead + nbytes * pace, overhead + tail, tail)
+
+    def depart(
+        self, sends: Sends, first: Array, last: Array, tie: Array | None = None
+    ) -> tuple[Array, Array, Array, Array]:
+        """Send what is ready. Per message: first slice and last byte are there; per send: the same has left.
+
+        Of sends of one core that are ready at once, that with the lowest `tie` is first.
+        """
+        turn, start = self._core.serve(sends.core, first, sends.head, sends.busy, tie)
+        out = np.maximum(start + sends.busy, last + sends.tail)
+        begun, ended = turn[sends.task] + sends.ahead, out[sends.task]
+        here = sends.inside
+        if here.size:
+            takes = sends.memory_takes
+            turns, at = self._memory.serve(sends.memory, begun[here], sends.memory_heads, takes, sends.order)
+            begun[here] = turns + sends.way
+            ended[here] = np.maximum(ended[here], at + takes) + sends.way
+        there = sends.across
+        if there.size:
+            at, end = begun[there], ended[there] + sends.slices
+            for number, stage in enumerate(sends.stages):
+                part, serve = stage.part, stage.resource.serve
+                if part is None:
+                    at, work = serve(stage.which, at, stage.heads, stage.takes, stage.tie)
+                    end = np.maximum(end, work + stage.takes)
+                else:
+                    at[part], work = serve(stage.which, at[part], stage.heads, stage.takes, stage.tie)
+                    end[part] = np.maximum(end[part], work + stage.takes)
+                if number == 0:
+                    end = np.maximum(end, work + sends.whole)
+                    np.maximum.at(out, sends.task[there], end)
+            begun[there] = at + sends.slices + sends.wire
+            ended[there] = end + sends.wire
+        return begun, ended, turn + sends.head, out
+
+    def perform(self, takes: Takes, first: Array, last: Array, tie: Array | None = None) -> tuple[Array, Array]:
+        """Receive, reduce and copy what is ready: when the first slice and the last byte are done."""
+        turn, start = self._core.serve(takes.core, first, takes.head, takes.busy, tie)
+        return turn + takes.head, np.maximum(start + takes.busy, last + takes.tail)
+
+    def _neighbours(self, rank: Array) -> Array:
+        """Other ranks on the same core."""
+        per = self.topology.ranks_per_host
+        place = rank % per % self._cores
+        others: Array = (per - 1 - place) // self._cores
+        return others
+
+    def _core_of(self, rank: Array) -> Array:
+        per = self.topology.ranks_per_host
+        core: Array = rank // per * self._cores + rank % per % self._cores
+        return core

@@ -1,0 +1,93 @@
+"""What a training step costs: gradients that become ready one after another, and are averaged over all ranks.
+
+Invariant: pure arithmetic; what an allreduce takes is asked of a function.
+
+A step computes for a given time. Its backward pass is the last part of that, in which gradients become ready at
+equal distances unless their times are given. Neighbours are put together into buckets; a bucket goes out once its
+last gradient is ready and the bucket before it has arrived. Without overlap all go out after the computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from collectives.core import sizes
+from collectives.simulation.cost import seconds
+
+BACKWARD: Final = 2 / 3  # of the time a step computes: the backward pass takes about twice as long as the forward pass
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """`ready`: seconds from the beginning of the step, None where that follows from its place in the list."""
+
+    nbytes: int
+    ready: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seconds of one step among so many ranks.
+
+    `compute`: what each rank computes; `communication`: all allreduces together; `overlapped`: the step where they
+    run beside the backward pass; `alone`: the step where they run after it.
+    """
+
+    ranks: int
+    compute: float
+    communication: float
+    overlapped: float
+    alone: float
+
+
+def parse(text: str) -> list[Gradient]:
+    """Sizes separated by commas or lines, each followed by a time where one is known: "4M, 9.4K 85ms".
+
+    The first to become ready comes first; `#` begins a comment. ValueError for what is neither, and for none.
+    """
+    found = []
+    for line in text.splitlines():
+        for part in line.partition("#")[0].split(","):
+            words = part.split()
+            if len(words) > 2:
+                raise ValueError(f"{part.strip()!r} is not a size, or a size and a time")
+            if words:
+                found.append(Gradient(sizes.parse(words[0]), seconds(words[1]) if len(words) == 2 else None))
+    if not found:
+        raise ValueError("there are no gradients")
+    return found
+
+
+def buckets(gradients: Sequence[Gradient], compute: float, largest: int, backward: float = BACKWARD) -> list[Gradient]:
+    """Gradients put together while they have at most `largest` bytes, each with its time. 0: none are."""
+    begin, found = compute * (1 - backward), list[Gradient]()
+    for number, gradient in enumerate(gradients, 1):
+        ready = begin + (compute - begin) * number / len(gradients) if gradient.ready is None else gradient.ready
+        if found and found[-1].nbytes + gradient.nbytes <= largest:
+            before = found.pop()
+            found.append(Gradient(before.nbytes + gradient.nbytes, max(before.ready or 0.0, ready)))
+        else:
+            found.append(Gradient(gradient.nbytes, ready))
+    return found
+
+
+def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Callable[[int], float]) -> Step:
+    """A step whose buckets are `parts`. `allreduce(nbytes)`: its seconds."""
+    over = total = 0.0
+    for part in parts:
+        takes = allreduce(part.nbytes) if ranks > 1 else 0.0
+        over = max(over, part.ready or 0.0) + takes
+        total += takes
+    return Step(ranks, compute, total, max(compute, over), compute + total)
+
+
+def speedup(found: Step, compute: float) -> tuple[float, float]:
+    """How much more a second the ranks get done than one of them, with overlap and without.
+
+    `compute`: what one rank alone takes for the work of one step; in a step of `found` each rank takes
+    `found.compute` for its part.
+    """
+    work = found.ranks * found.compute / compute  # in steps of one rank
+    return work * compute / found.overlapped, work * compute / found.alone

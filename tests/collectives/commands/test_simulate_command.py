@@ -1,0 +1,157 @@
+"""`collectives simulate`: tables, sweeps, training steps, files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from collectives.algorithms import algorithms, registry
+from collectives.commands.main import main
+from collectives.core import tables
+from collectives.core.init import library_version
+from collectives.core.tables import Machine
+from collectives.simulation.cost import Costs
+from collectives.transports.host import usable_cores
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["simulate", *arguments], prog_name="collectives")
+
+
+def text(*arguments: str) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_row_for_every_algorithm() -> None:
+    said = text("allreduce", "--ranks", "16", "--ranks-per-host", "4", "--bytes", "1M")
+    names = [line.split()[0] for line in said.splitlines()[2:] if line.strip() and "fastest" not in line]
+    assert names == [a.name for a in algorithms("allreduce")]
+    assert said.startswith("allreduce of 1 MiB, 16 ranks on 4 hosts\n")
+    fastest = said.rpartition("fastest: ")[2].strip()
+    assert fastest in names
+
+
+def test_sweeps_and_files(tmp_path: Path) -> None:
+    document, picture = tmp_path / "a.json", tmp_path / "a.svg"
+    ways = ("--algorithms", "ring,tree", "--json", str(document), "--plot", str(picture))
+    text("--ranks", "2:8:2", "--bytes", "1K:64K:8", *ways)
+    found = json.loads(document.read_text())
+    cases = [(p["algorithm"], p["ranks"], p["nbytes"]) for p in found["predictions"]]
+    sizes = [1024, 8192, 65536]
+    assert cases == [(name, ranks, nbytes) for ranks in (2, 4, 8) for nbytes in sizes for name in ("ring", "tree")]
+    assert found["costs"]["bandwidth"] == Costs().bandwidth
+    assert "<svg" in picture.read_text()
+
+
+def test_sizes_as_in_the_benchmark() -> None:
+    said = text("-b", "1K", "-e", "16K", "-f", "4", "--algorithms", "ring")
+    assert [line.split(",")[0] for line in said.splitlines() if line.startswith("allreduce")] == [
+        f"allreduce of {n} KiB" for n in (1, 4, 16)
+    ]
+
+
+def test_costs_from_everywhere(tmp_path: Path) -> None:
+    file = tmp_path / "costs"
+    file.write_text("latency = 9us\nhop = 1us\n")
+    said = text("--costs", str(file), "--latency", "3us", "--cost", "overhead=1us", "--show-costs")
+    assert Costs.from_text(said) == Costs(latency=3e-6, hop=1e-6, overhead=1e-6)
+
+
+def test_the_algorithm_that_would_be_chosen(tmp_path: Path) -> None:
+    def chosen(*arguments: str) -> list[str]:
+        text("--algorithms", "auto", "--json", str(tmp_path / "a.json"), *arguments)
+        return [p["algorithm"] for p in json.loads((tmp_path / "a.json").read_text())["predictions"]]
+
+    assert chosen("-n", "4", "--ranks-per-host", "4", "-b", "1K:1M:1024") == ["one_shot", "two_shot"]
+    assert chosen("-n", "4", "-b", "1K:1M:1024") == ["one_shot", "two_shot"]
+    assert chosen("-n", "4:16:4", "--ranks-per-host", "4") == ["two_shot", "hierarchical_ring"]
+    assert "120 ms" in text("--gradients", "4M", "--compute-time", "120ms", "-n", "4", "--algorithms", "auto")
+
+
+def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine = Machine.here(usable_cores(), library_version())
+    path = tables.costs_path(machine, "shm")
+    assert path is not None
+    tables.save_costs(path, Costs(call=1.0), machine, "by hand")
+    text("--here", "shm", "-n", "2:8", "-b", "8", "--algorithms", "one_shot", "--json", str(tmp_path / "a.json"))
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert all(1 < p["seconds"] < 1.1 for p in found["predictions"])
+    assert (found["topology"]["ranks_per_host"], found["topology"]["cores"]) == (8, usable_cores())
+    assert "--transport tcp" in run("--here", "tcp").output
+    assert "goes with none of those" in run("--here", "shm", "--cores", "4").output
+
+
+def test_a_narrow_network_is_slower() -> None:
+    arguments = ("alltoall", "-n", "16", "--algorithms", "direct", "--radix", "4", "--bytes", "64M")
+    assert "network card" in text(*arguments, "--oversubscription", "1")
+    assert "switch level 1" in text(*arguments, "--oversubscription", "8")
+
+
+def test_an_algorithm_that_is_not_for_so_many_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "evenonly.py").write_text(
+        "from collectives.algorithms import algorithm, get\n"
+        "even = algorithm('barrier', name='evenonly', sizes=lambda n: n % 2 == 0)(\n"
+        "    get('barrier', 'dissemination').function)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(registry._registry, "barrier", dict(registry._registry["barrier"]))  # as it was, afterwards
+    said = text("barrier", "-n", "3", "--import", "evenonly", "--algorithms", "dissemination,evenonly")
+    assert "not for 3 ranks" in said and "fastest: dissemination" in said
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+def test_a_training_step(tmp_path: Path, scaling: str) -> None:
+    gradients, document, picture = (tmp_path / name for name in ("gradients", "b.json", "b.png"))
+    gradients.write_text("# the last layer first\n97M\n16M, 4M\n")
+    ways = ("--scaling", scaling, "--json", str(document), "--plot", str(picture), "--algorithms", "ring,tree")
+    said = text("--gradients", str(gradients), "--compute-time", "120ms", "--ranks", "1:8", *ways)
+    assert said.startswith("3 gradients of 117 MiB, 120 ms of computing on one rank")
+    steps = json.loads(document.read_text())["steps"]
+    assert [step["ranks"] for step in steps] == [1, 2, 4, 8]
+    assert steps[0]["speedup"] == pytest.approx(1)
+    for step in steps:
+        assert step["alone"] >= step["overlapped"] >= step["compute"]
+        assert step["speedup"] <= step["ranks"] + 1e-9
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_many_gradients_are_interpolated() -> None:
+    sizes = ",".join(f"{n}K" for n in range(1, 40))
+    said = text("--gradients", sizes, "--compute-time", "1ms", "--bucket", "0", "--ranks", "4", "--algorithms", "ring")
+    assert "39 gradients" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--algorithms", "rong"), "there is no algorithm 'rong' for allreduce (did you mean 'ring'?); there are"),
+        (("--ranks", "0"), "1 to"),
+        (("--ranks", "8:2"), "below the smallest"),
+        (("--bytes", "many"), "is not a size"),
+        (("--bytes", "1K:2K:3:4"), "FIRST:LAST:FACTOR"),
+        (("-f", "2"), "up to -e"),
+        (("--latency", "fast"), "is not a time"),
+        (("--cost", "speed=3"), "there is no cost 'speed'"),
+        (("--radix", "4.5"), "whole numbers"),
+        (("--radix", "1"), "at least 2"),
+        (("--oversubscription", "2"), "--radix"),
+        (("--root", "2"), "has none"),
+        (("broadcast", "--root", "8"), "not in all these groups"),
+        (("--plot", "x.txt"), "must end in"),
+        (("--json", "/nowhere/x"), "cannot be written"),
+        (("--gradients", "4M"), "needs --compute-time"),
+        (("--compute-time", "1s"), "is for --gradients"),
+        (("--gradients", "x", "--compute-time", "1s"), "is not a size"),
+        (("broadcast", "--gradients", "4M", "--compute-time", "1s"), "sizes for allreduce"),
+    ],
+)
+def test_what_is_refused(arguments: tuple[str, ...], problem: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert problem in " ".join(result.output.split())

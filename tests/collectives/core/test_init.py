@@ -1,0 +1,435 @@
+"""How ranks get a communicator, every way in which that can fail, and that nothing is left behind then."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collectives
+from collectives.rendezvous import secret as secrets
+from collectives.rendezvous.memory import MemoryStore
+from tests.collectives.groups import nothing_left
+from tests.redis_server import RedisServer
+from tests.rendezvous.threads import Outcome, together
+
+ROOT = Path(__file__).resolve().parents[3]
+VARIABLES = [name for name in os.environ if name.startswith(("COLLECTIVES_", "SLURM_", "OMPI_", "PMI_"))]
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLLECTIVES_CALIBRATE", "off")
+
+
+def start(size: int, change: Callable[[int], dict[str, Any]] | None = None, **common: Any) -> list[Outcome[float]]:
+    """Ranks as threads; `change` gives what differs from rank to rank. Each runs one allreduce."""
+
+    def rank(number: int) -> float:
+        settings = {"rank": number, "size": size, "join_timeout": 20.0, **common, **(change(number) if change else {})}
+        with collectives.init(settings.pop("store"), **settings) as comm:
+            return float(comm.allreduce(np.array(1.0)))
+
+    return together([lambda number=number: rank(number) for number in range(size)])  # type: ignore[misc]
+
+
+def errors(found: list[Outcome[float]]) -> list[str]:
+    return [type(o.error).__name__ for o in found]
+
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """A store of threads; in the end it must be empty."""
+    name = f"init-{next(_names)}"
+    keeper = MemoryStore(name)
+    yield f"memory://{name}"
+    assert len(keeper._space.table) == 0
+    keeper.close()
+
+
+def test_a_group_of_one_needs_nothing() -> None:
+    with nothing_left():
+        with collectives.init() as comm:
+            assert (comm.rank, comm.size, comm.local_rank, comm.local_size) == (0, 1, 0, 1)
+            assert comm.allreduce(np.arange(3)).tolist() == [0, 1, 2]
+        del comm
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"store": "pigeon://coop"}, ValueError, "unknown store 'pigeon://coop'.*file://.*redis://"),
+        ({"store": "file:///tmp", "rank": 2, "size": 2}, ValueError, "rank must be 0 to 1"),
+        ({"store": "file:///tmp", "rank": -1, "size": 2}, ValueError, "rank must be 0 to 1"),
+        ({"store": "file:///tmp", "rank": True, "size": 2}, TypeError, "rank must be an int, not bool"),
+        ({"store": "file:///tmp", "rank": 0, "size": 0}, ValueError, "size must be"),
+        ({"store": "file:///tmp", "rank": 0}, ValueError, "no size"),
+        ({"rank": 0, "size": 2}, ValueError, "does not know where to meet"),
+        ({"store": 7, "rank": 0, "size": 2}, TypeError, "a store is a URL"),
+        ({"transport": "pigeon"}, ValueError, "unknown transport 'pigeon'; there are auto, inproc, shm, tcp"),
+        ({"transport": 3}, TypeError, "transport must be a str"),
+        ({"transport": "verbs"}, collectives.TransportUnavailable, "no transport 'verbs' yet"),
+        ({"name": 3}, TypeError, "name must be a str"),
+        ({"timeout": math.nan}, ValueError, "timeout is nan"),
+        ({"timeout": -1}, ValueError, "timeout is -1"),
+        ({"join_timeout": math.nan}, ValueError, "join_timeout is nan"),
+        ({"join_timeout": "60"}, TypeError, "join_timeout must be a number"),
+        ({"segment": 0}, ValueError, "a segment is 1 byte to 64M, not 0"),
+        ({"segment": (64 << 20) + 1}, ValueError, "a segment is 1 byte to 64M, not 67108865"),
+        ({"segment": "64K"}, TypeError, "segment must be an int, not str"),
+        ({"segment": True}, TypeError, "segment must be an int, not bool"),
+        ({"secret": b"short"}, ValueError, "16 to 4096 bytes"),
+        ({"secret": "text"}, TypeError, "a secret is bytes"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+    with nothing_left(), pytest.raises(error, match=words):
+        collectives.init(arguments.pop("store", None), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("many", "COLLECTIVES_SEGMENT: 'many' is not a size"),
+        ("-1", "COLLECTIVES_SEGMENT: '-1' is not a size"),
+        ("0", "COLLECTIVES_SEGMENT: a segment is 1 byte to 64M, not 0"),
+        ("1G", "COLLECTIVES_SEGMENT: a segment is 1 byte to 64M, not 1073741824"),
+    ],
+)
+def test_a_wrong_segment_in_the_environment(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_SEGMENT", text)
+    with nothing_left(), pytest.raises(ValueError, match=words):
+        collectives.init()
+
+
+def test_an_unreachable_redis_is_named_in_time() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        port = nobody.getsockname()[1]
+        began = time.monotonic()
+        with nothing_left(), pytest.raises(collectives.StoreError, match=f"127.0.0.1:{port}.*refused"):
+            collectives.init(f"redis://127.0.0.1:{port}", rank=0, size=2, join_timeout=1.0)
+        assert time.monotonic() - began < 5
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    with nothing_left(), pytest.raises(collectives.StoreError, match=str(file)):
+        collectives.init((file / "store").as_uri(), rank=0, size=2, join_timeout=1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
+    """In a child that is not root, whom nothing stops."""
+    tmp_path.chmod(0o500)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setresuid(65534, 65534, 65534)
+            collectives.init((tmp_path / "store").as_uri(), rank=0, size=2, join_timeout=1.0)
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        said = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    assert said.startswith("StoreError: ")
+    assert "Permission denied" in said
+    assert str(tmp_path / "store") in said
+
+
+def test_missing_ranks_are_listed(memory: str) -> None:
+    def change(rank: int) -> dict[str, Any]:
+        return {"size": 5}
+
+    with nothing_left():
+        found = start(2, change, store=memory, join_timeout=0.5)
+    assert errors(found) == ["OpTimeout", "OpTimeout"]
+    assert isinstance(found[0].error, collectives.OpTimeout)
+    assert found[0].error.late == (2, 3, 4)
+    assert "2-4" in str(found[0].error)
+
+
+def test_sizes_that_differ_are_told_to_all(memory: str) -> None:
+    with nothing_left():
+        found = start(3, lambda rank: {"size": 4 if rank == 2 else 3}, store=memory)
+    assert errors(found) == ["ConfigMismatch"] * 3
+
+
+def test_a_rank_that_comes_twice_is_told_to_all(memory: str) -> None:
+    with nothing_left():
+        found = start(3, lambda rank: {"rank": rank % 2, "size": 3}, store=memory)
+    assert "ConfigMismatch" in errors(found)
+    assert "started twice" in str(next(o.error for o in found if isinstance(o.error, collectives.ConfigMismatch)))
+
+
+def test_transports_that_differ_are_told_to_all(memory: str) -> None:
+    with nothing_left():
+        found = start(2, lambda rank: {"transport": ("shm", "tcp")[rank]}, store=memory)
+    assert errors(found) == ["ConfigMismatch"] * 2
+    assert "transport shm" in str(found[0].error)
+    assert "transport tcp" in str(found[0].error)
+
+
+@pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
+def test_segments_that_differ_are_told_to_all(memory: str, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_SEGMENT", "1K")
+    with nothing_left():
+        found = start(3, lambda rank: {"segment": 100} if rank == 2 else {}, store=memory, transport=transport)
+    assert errors(found) == ["ConfigMismatch"] * 3
+    assert all("segment 100 bytes" in str(o.error) and "segment 1024 bytes" in str(o.error) for o in found)
+
+
+def test_numbers_of_sockets_that_differ_are_told_to_all(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_SOCKETS", "2")
+    with nothing_left():
+        found = start(3, lambda rank: {"sockets": 4} if rank == 2 else {}, store=memory, transport="tcp")
+    assert errors(found) == ["ConfigMismatch"] * 3
+    assert all("sockets 4" in str(o.error) and "sockets 2" in str(o.error) for o in found)
+
+
+def test_a_segment_is_for_all_that_comes_of_a_group(memory: str) -> None:
+    """Slots of that size make the shared memory of a group, and of its copy, larger or smaller."""
+
+    def arenas(segment: int) -> set[int]:
+        def rank(number: int) -> set[int]:
+            settings: dict[str, Any] = {"rank": number, "size": 2, "transport": "shm", "segment": segment}
+            with collectives.init(memory, **settings) as comm, comm.dup() as copy:
+                assert np.array_equal(copy.allreduce(np.ones(70_001)), np.full(70_001, 2.0))
+                found = {stat.st_size for stat in map(os.stat, _descriptors("memfd:collectives"))}
+                comm.barrier()
+                return found
+
+        return set.union(*(o.value for o in together([lambda: rank(0), lambda: rank(1)])))
+
+    (small,), (large,) = arenas(100), arenas(8 << 20)
+    # Sixteen to stage in and four that change hands for each rank, three for several, four with results, four with sums
+    # and four with copies of these, and on the board two for each rank and two that cores give each other sums in.
+    slots = 2 * (16 + 4) + 3 + 4 + 2 * 4 + 2 * 2 + 2
+    assert slots * (8 << 20) <= large - small <= slots * (8 << 20) + (4 << 20)
+
+
+def _descriptors(name: str) -> list[str]:
+    """Of this process, those open on a file of that name."""
+    paths = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return [path for path in paths if os.path.lexists(path) and name in os.readlink(path)]
+
+
+def test_another_secret_is_refused(memory: str) -> None:
+    with nothing_left():
+        found = start(2, lambda rank: {"secret": bytes([rank]) * 32}, store=memory)
+    assert set(errors(found)) <= {"AuthError", "OpTimeout"}
+    assert "AuthError" in errors(found)
+
+
+@pytest.mark.parametrize("transport", ["auto", "inproc", "shm", "tcp"])
+@pytest.mark.parametrize("secret", [None, b"s" * 32])
+def test_transports(memory: str, transport: str, secret: bytes | None) -> None:
+    with nothing_left():
+        found = start(3, store=memory, transport=transport, secret=secret)
+        assert [o.value for o in found] == [3.0, 3.0, 3.0]
+
+
+def test_auto_takes_the_shortest_way_there_is(memory: str) -> None:
+    def rank(number: int) -> str:
+        with collectives.init(memory, rank=number, size=2) as comm:
+            return repr(comm)
+
+    assert all("over inproc" in o.value for o in together([lambda: rank(0), lambda: rank(1)]))
+
+
+def test_an_interface_that_is_not_there(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_INTERFACE", "nothere0")
+    with nothing_left(), pytest.raises(ValueError, match="no interface that is up has the name or address 'nothere0'"):
+        collectives.init(memory, rank=0, size=2, transport="tcp", insecure=True)
+
+
+def test_threads_of_other_processes_are_not_reached_by_inproc(tmp_path: Path) -> None:
+    found = [process(tmp_path, rank, 2, "transport='inproc'") for rank in range(2)]
+    for child in found:
+        _, said = child.communicate(timeout=60)
+        assert child.returncode == 1
+        assert "TransportUnavailable: rank" in said
+        assert "are different processes" in said
+
+
+def test_the_environment_says_everything(memory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    secrets.write(tmp_path / "secret", secrets.mint())
+    for name, value in {
+        "STORE": memory,
+        "NAME": "job",
+        "TRANSPORT": "tcp",
+        "TIMEOUT": "12.5",
+        "SECRET_FILE": str(tmp_path / "secret"),
+    }.items():
+        monkeypatch.setenv(f"COLLECTIVES_{name}", value)
+
+    def rank(number: int) -> tuple[str, str, float]:
+        with collectives.init(rank=number, size=2) as comm:
+            return comm.name, repr(comm), comm._runner.timeout
+
+    for number, outcome in enumerate(together([lambda: rank(0), lambda: rank(1)])):
+        assert outcome.value == ("job", f"<Communicator 'job': rank {number} of 2 over tcp, epoch 0>", 12.5)
+
+
+def test_a_job_after_another_under_one_name(memory: str) -> None:
+    for size in (2, 3, 2, 1):
+        assert [o.value for o in start(size, store=memory)] == [float(size)] * size
+
+
+def test_many_rounds_leave_nothing(tmp_path: Path, redis_plain: RedisServer) -> None:
+    """Descriptors, threads, memory maps, keys and files after many rounds are what they were after a few."""
+    directory = tmp_path / "store"
+
+    def rounds(count: int) -> None:
+        for number in range(count):
+            store = (directory.as_uri(), redis_plain.url, "memory://rounds")[number % 3]
+            assert [o.value for o in start(2, store=store, transport=("shm", "tcp", "inproc")[number % 3])] == [
+                2.0,
+                2.0,
+            ]
+
+    rounds(6)
+    maps = len(Path("/proc/self/maps").read_text().splitlines())
+    with nothing_left():
+        rounds(60)
+    assert len(Path("/proc/self/maps").read_text().splitlines()) < maps + 40
+    assert [p for p in directory.rglob("*") if p.is_file()] == []
+    with contextlib.closing(redis_plain.client()) as client:
+        assert client.keys() == []
+
+
+SCRIPT = """
+import json, sys
+import numpy as np
+import collectives
+rank, size = int(sys.argv[1]), int(sys.argv[2])
+comm = collectives.init({store!r}, rank=rank, size=size, join_timeout=30, timeout=30, {options})
+print(json.dumps([comm.rank, float(comm.allreduce(np.array(1.0))), repr(comm)]), flush=True)
+{rest}
+"""
+
+
+def process(folder: Path, rank: int, size: int, options: str = "", rest: str = "") -> subprocess.Popen[str]:
+    code = SCRIPT.format(store=(folder / "store").as_uri(), options=options, rest=rest)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(rank), str(size)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def test_processes_use_shared_memory_and_need_not_close(tmp_path: Path) -> None:
+    children = [process(tmp_path, rank, 3) for rank in range(3)]
+    for rank, child in enumerate(children):
+        out, said = child.communicate(timeout=60)
+        assert (child.returncode, said) == (0, "")
+        assert json.loads(out) == [rank, 3.0, f"<Communicator 'default': rank {rank} of 3 over shm, epoch 0>"]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_killed_ranks_leave_nothing_and_are_missed_at_once(tmp_path: Path, transport: str) -> None:
+    shared = set(os.listdir("/dev/shm"))
+    rest = """
+if rank != 1:
+    try:
+        comm.barrier()
+    except collectives.PeerLost as error:
+        print(json.dumps(error.ranks), flush=True)
+else:
+    sys.stdin.read()
+"""
+    children = [process(tmp_path, rank, 3, f"transport={transport!r}", rest) for rank in range(3)]
+    assert all(child.stdout is not None and child.stdout.readline() for child in children)
+    children[1].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    survivors = [children[0].communicate(timeout=30), children[2].communicate(timeout=30)]
+    assert time.monotonic() - began < 10
+    children[1].communicate(timeout=30)
+    lost = [json.loads(out) for out, _ in survivors]
+    assert all(lost)
+    assert any(1 in ranks for ranks in lost)
+    assert set(os.listdir("/dev/shm")) == shared
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_an_interrupted_rank_returns_at_once_and_its_peer_is_told(tmp_path: Path, transport: str) -> None:
+    rest = """
+if rank == 0:
+    try:
+        print("waiting", flush=True)
+        comm.barrier()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    comm.close()
+else:
+    sys.stdin.read()
+    try:
+        comm.barrier()  # rank 0 did come to this one
+        comm.barrier()
+    except collectives.PeerLost as error:
+        print(*error.ranks, flush=True)
+"""
+    first, second = (process(tmp_path, rank, 2, f"transport={transport!r}", rest) for rank in range(2))
+    assert first.stdout is not None
+    assert [first.stdout.readline() != "", first.stdout.readline()] == [True, "waiting\n"]
+    first.send_signal(signal.SIGINT)
+    assert first.stdout.readline() == "interrupted\n"
+    out, said = first.communicate(timeout=30)
+    assert (first.returncode, said) == (0, "")
+    out, said = second.communicate(timeout=30)
+    assert (second.returncode, out.splitlines()[1:], said) == (0, ["0"], "")
+
+
+def test_a_group_that_is_interrupted_as_a_whole(tmp_path: Path) -> None:
+    # A rank learns that its peer has gone while its own signal is pending: it must not end by an abort.
+    rest = """
+try:
+    print("running", flush=True)
+    x = comm.empty(2)
+    try:
+        while True:
+            comm.allreduce(x, out=x)
+    except collectives.PeerLost:
+        sys.stdin.read()
+except KeyboardInterrupt:
+    pass
+"""
+    for attempt in range(6):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        children = [process(folder, rank, 2, "", rest) for rank in range(2)]
+        for child in children:
+            assert child.stdout is not None and child.stdout.readline() and child.stdout.readline() == "running\n"
+        time.sleep(0.01 * attempt)
+        for child in children:
+            child.send_signal(signal.SIGINT)
+        told = [child.communicate(timeout=30)[1] for child in children]
+        assert ([child.returncode for child in children], told) == ([0, 0], ["", ""])

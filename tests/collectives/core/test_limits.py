@@ -1,0 +1,149 @@
+"""What ranks do where the shell limits files, address space or private memory (ulimit -f, -v, -d)."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MIB = 1 << 20
+
+_RANK = """
+import json, resource, sys, warnings
+url, rank, size, transport, limits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5:]
+if limits:
+    resource.setrlimit(int(limits[0]), (int(limits[1]),) * 2)
+import numpy as np, collectives
+said = {}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    try:
+        with collectives.init(url, rank=rank, size=size, transport=transport, join_timeout=30, timeout=30) as comm:
+            x = comm.empty(1 << 18, "float64")
+            x[:] = rank + 1
+            said["sum"] = float(comm.allreduce(x).max())
+            large = comm.empty(4 << 20, "float64")
+            large[::4096] = rank + 1
+            said["large"] = float(comm.allreduce(large)[4096])
+            said["kinds"] = comm._linked.kinds
+    except Exception as error:
+        said["error"] = f"{type(error).__name__}: {error}"
+said["warnings"] = [str(w.message) for w in caught if w.category is RuntimeWarning]
+print(json.dumps(said))
+"""
+
+
+def ranks(tmp_path: Path, limits: Sequence[tuple[int, int] | None], transport: str) -> list[dict[str, Any]]:
+    """What each rank says, of which there are as many as `limits`: a resource and its limit, or none."""
+
+    url, size = f"file://{tmp_path}/store", str(len(limits))
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", _RANK, url, str(rank), size, transport, *map(str, limit or ())],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, limit in enumerate(limits)
+    ]
+    try:
+        found = []
+        for process in started:
+            text, _ = process.communicate(timeout=90)
+            found.append(json.loads(text))
+        return found
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_files_too_small_for_shared_memory_leave_tcp_to_all_alike(tmp_path: Path) -> None:
+    for number, said in enumerate(ranks(tmp_path, [(resource.RLIMIT_FSIZE, MIB)] * 2, "auto")):
+        assert "error" not in said, said["error"]
+        assert said["sum"] == said["large"] == 3
+        assert said["kinds"][1 - number] == "tcp"
+        assert "limited to 1 MiB (ulimit -f)" in said["warnings"][0]
+        assert "over TCP" in said["warnings"][0]
+
+
+def test_where_one_rank_has_no_room_its_pairs_use_tcp(tmp_path: Path) -> None:
+    found = ranks(tmp_path, [None, (resource.RLIMIT_FSIZE, MIB), None], "auto")
+    assert [said.get("error") for said in found] == [None] * 3
+    assert [said["kinds"] for said in found] == [["self", "tcp", "shm"], ["tcp", "self", "tcp"], ["shm", "tcp", "self"]]
+    assert [said["sum"] for said in found] == [6] * 3
+    assert [len(said["warnings"]) for said in found] == [0, 1, 0]
+
+
+def test_shared_memory_that_was_asked_for_names_the_limit(tmp_path: Path) -> None:
+    for said in ranks(tmp_path, [(resource.RLIMIT_FSIZE, MIB)] * 2, "shm"):
+        assert said["error"].startswith("TransportUnavailable: ")
+        assert "(ulimit -f)" in said["error"]
+
+
+def test_larger_files_leave_a_smaller_heap(tmp_path: Path) -> None:
+    for number, said in enumerate(ranks(tmp_path, [(resource.RLIMIT_FSIZE, 40 * MIB)] * 2, "auto")):
+        assert "error" not in said, said["error"]
+        assert said["sum"] == said["large"] == 3
+        assert said["kinds"][1 - number] == "shm"
+        assert said["warnings"] == []
+
+
+@pytest.mark.parametrize("limited", [[1], [0, 1]])
+def test_limited_address_space(tmp_path: Path, limited: list[int]) -> None:
+    """A rank that cannot map as much as the machine has memory shares memory, without heaps."""
+    limit = (resource.RLIMIT_AS, 4096 * MIB)
+    found = ranks(tmp_path, [limit if rank in limited else None for rank in range(2)], "auto")
+    for number, said in enumerate(found):
+        assert "error" not in said, said["error"]
+        assert said["sum"] == said["large"] == 3
+        assert said["kinds"][1 - number] == "shm"
+
+
+def test_limited_private_memory_leaves_threads_a_group(tmp_path: Path) -> None:
+    text = """
+import resource, threading
+import numpy as np, collectives
+resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+def rank(number):
+    with collectives.init("memory://data", rank=number, size=2, transport="inproc") as comm:
+        print(comm.allreduce(comm.empty(3)).shape)
+threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    found = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True, timeout=90)
+    assert found.stdout.split("\n") == ["(3,)", "(3,)", ""], found.stderr
+
+
+def test_address_space_for_a_few_ranks_but_not_for_many() -> None:
+    text = """
+import resource
+from collectives.native import _engine
+from collectives.core.links import Doors, Policy
+from collectives.native.errors import TransportUnavailable
+from collectives.transports.transport import Scope
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (512 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+print(_engine.why_no_room(2))
+print(_engine.why_no_room(64))
+doors = Doors(Policy("auto", Scope(False, None, 64), b""))
+print(sorted(doors.member.addresses), doors.reasons)
+doors.close()
+try:
+    Doors(Policy("shm", Scope(False, None, 64), b""))
+except TransportUnavailable as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=90, check=True)
+    few, many, offered, refused = found.stdout.splitlines()
+    assert few == "None"
+    assert many.startswith("address space is limited to") and "(ulimit -v)" in many
+    assert "['inproc', 'tcp']" in offered and "(ulimit -v)" in offered
+    assert refused.startswith("transport 'shm' cannot be used here: address space is limited")
