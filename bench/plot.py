@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from collectives.base.plotting import require
 from collectives.bench import sizes
-from collectives.commands.plotting import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

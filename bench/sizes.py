@@ -1,5 +1,5 @@
-"""Sizes, as all commands read and write them: see `collectives.core.sizes`."""
+"""Sizes, as all commands read and write them: see `collectives.base.sizes`."""
 
-from collectives.core.sizes import LARGEST, parse, series, text
+from collectives.base.sizes import LARGEST, parse, series, text
 
 __all__ = ["LARGEST", "parse", "series", "text"]

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from collectives.base.plotting import FORMATS, MISSING, available
 from collectives.bench import memory, sizes
 from collectives.bench.cases import IN_PLACE, KINDS, OUT_OF_PLACE
 from collectives.bench.commands.options import addresses_option, names, positive, say, screen, size, writable
@@ -28,7 +29,6 @@ from collectives.bench.start import start
 from collectives.bench.traces import TRACES
 from collectives.commands.child import StartError
 from collectives.commands.options import Names
-from collectives.commands.plotting import FORMATS, MISSING, available
 from collectives.commands.run import STORES
 from collectives.core.init import check_segment
 from collectives.native.errors import CollectiveError

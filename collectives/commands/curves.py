@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from collectives.commands.plotting import require
+from collectives.base.plotting import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

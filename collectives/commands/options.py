@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collectives.commands.plotting import FORMATS, MISSING, available
+from collectives.base.plotting import FORMATS, MISSING, available
 from collectives.native.spelling import hint
 
 if TYPE_CHECKING:

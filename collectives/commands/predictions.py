@@ -14,9 +14,10 @@ from typing import Any, Final
 import click
 
 from collectives.algorithms import registry
+from collectives.base import sizes
 from collectives.commands.curves import Panel
 from collectives.commands.machine import this_machine
-from collectives.core import choosing, sizes
+from collectives.core import choosing
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.check import VerificationError
 from collectives.schedule.defaults import DEFAULTS

@@ -14,12 +14,13 @@ from typing import Final, TypeVar
 import click
 
 from collectives.algorithms import registry
+from collectives.base import sizes
 from collectives.commands.curves import plot
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
 from collectives.commands.options import Names, picture, writable
 from collectives.commands.predictions import Setting, sweep, train
-from collectives.core import sizes, tables
+from collectives.core import tables
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.simulation import training

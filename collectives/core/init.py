@@ -17,8 +17,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from collectives.arrays.array import check_timeout
+from collectives.base import sizes
 from collectives.calls.moves import Deadline
-from collectives.core import choosing, default, losses, sizes
+from collectives.core import choosing, default, losses
 from collectives.core.choosing import TableLike, Wish
 from collectives.core.communicator import Communicator
 from collectives.core.family import Origin, separate

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from collectives.commands.plotting import require
+from collectives.base.plotting import require
 from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send, Step
 from collectives.schedule.group import Group
 from collectives.schedule.layout import Layout

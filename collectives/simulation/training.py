@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from collectives.core import sizes
+from collectives.base import sizes
 from collectives.simulation.cost import seconds
 
 BACKWARD: Final = 2 / 3  # of the time a step computes: the backward pass takes about twice as long as the forward pass
