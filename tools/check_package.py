@@ -29,6 +29,15 @@ with collectives.init() as comm:
     print(f"rank {comm.rank} of {comm.size} is right")
 """
 
+# A user's folders with the names of ours, without an __init__.py: they are found only where nothing else has the name.
+THEIRS = ("native", "transports", "rendezvous", "bench")
+FIND_THEIRS = """
+import importlib, sys
+import collectives, collectives.bench.sizes
+for name in sys.argv[1:]:
+    assert list(importlib.import_module(name).__path__) == [f"{sys.path[0]}/{name}"], name
+"""
+
 
 def call(*command: str | Path, cwd: Path = ROOT) -> None:
     subprocess.run([str(part) for part in command], check=True, cwd=cwd)
@@ -78,6 +87,10 @@ def main() -> None:
         programs = folder / "venv" / "bin"
         call(programs / "pip", "install", "-q", "--disable-pip-version-check", wheel)
         (folder / "use.py").write_text(USE)
+        for theirs in THEIRS:
+            (folder / theirs).mkdir()
+        (folder / "theirs.py").write_text(FIND_THEIRS)
+        call(programs / "python", "theirs.py", *THEIRS, cwd=folder)
         call(programs / "collectives", "--version", cwd=folder)
         call(programs / "collectives", "run", "-n", "2", "use.py", cwd=folder)
         call(programs / "allreduce-bench", "--help", cwd=folder)
