@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from collectives.algorithms import registry
-from collectives.arrays.array import NAMES, dtype_of
+from collectives.arrays.array import dtype_names, dtype_of
 from collectives.bench.cases import KINDS, OUT_OF_PLACE, Case, Kind, count_for
 from collectives.bench.traces import gradients
 from collectives.native import _engine
 from collectives.native.spelling import hint
 
 ALIASES: Final = {"half": "float16", "float": "float32", "double": "float64", "bf16": "bfloat16"}
-DTYPES: Final = tuple(NAMES.values())
+DTYPES: Final = tuple(dtype_names().values())
 OPS: Final = tuple(_engine.OPS)
 
 

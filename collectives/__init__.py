@@ -4,33 +4,37 @@
     with collectives.init("tcp://127.0.0.1:29500", rank=rank, size=2) as comm:
         total = comm.allreduce(x)
 
-Invariant: this is the face of the library. What is named in `__all__` is kept; everything else may change.
+Invariant: this is the face of the library. What is named in `__all__` is kept; everything else may change. A name is
+imported when it is first used, so that importing one part of the library does not import the others.
 """
 
-from collectives.algorithms import algorithm as algorithm
-from collectives.calls.op import Op as Op
-from collectives.calls.plan import Plan as Plan
-from collectives.calls.status import Status as Status
-from collectives.calls.work import Work as Work
-from collectives.core.communicator import Communicator as Communicator
-from collectives.core.init import init as init
-from collectives.core.init import library_version as _library_version
-from collectives.native.errors import Aborted as Aborted
-from collectives.native.errors import AuthError as AuthError
-from collectives.native.errors import CollectiveError as CollectiveError
-from collectives.native.errors import ConfigMismatch as ConfigMismatch
-from collectives.native.errors import DesyncError as DesyncError
-from collectives.native.errors import OpTimeout as OpTimeout
-from collectives.native.errors import PeerLost as PeerLost
-from collectives.native.errors import QuorumLost as QuorumLost
-from collectives.native.errors import StaleEpoch as StaleEpoch
-from collectives.native.errors import StoreError as StoreError
-from collectives.native.errors import TransportUnavailable as TransportUnavailable
-from collectives.rendezvous import Store as Store
-from collectives.rendezvous import open_store as open_store
-from collectives.schedule.verify import verify as verify
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
 
-__version__ = _library_version()
+if TYPE_CHECKING:
+    from collectives.algorithms import algorithm as algorithm
+    from collectives.calls.op import Op as Op
+    from collectives.calls.plan import Plan as Plan
+    from collectives.calls.status import Status as Status
+    from collectives.calls.work import Work as Work
+    from collectives.core.communicator import Communicator as Communicator
+    from collectives.core.init import init as init
+    from collectives.native.errors import Aborted as Aborted
+    from collectives.native.errors import AuthError as AuthError
+    from collectives.native.errors import CollectiveError as CollectiveError
+    from collectives.native.errors import ConfigMismatch as ConfigMismatch
+    from collectives.native.errors import DesyncError as DesyncError
+    from collectives.native.errors import OpTimeout as OpTimeout
+    from collectives.native.errors import PeerLost as PeerLost
+    from collectives.native.errors import QuorumLost as QuorumLost
+    from collectives.native.errors import StaleEpoch as StaleEpoch
+    from collectives.native.errors import StoreError as StoreError
+    from collectives.native.errors import TransportUnavailable as TransportUnavailable
+    from collectives.rendezvous import Store as Store
+    from collectives.rendezvous import open_store as open_store
+    from collectives.schedule.verification import verify as verify
+
+    __version__: str
 
 __all__ = [
     "Aborted",
@@ -55,3 +59,37 @@ __all__ = [
     "open_store",
     "verify",
 ]
+
+_HOMES = {
+    "Communicator": "core.communicator",
+    "Op": "calls.op",
+    "Plan": "calls.plan",
+    "Status": "calls.status",
+    "Store": "rendezvous",
+    "Work": "calls.work",
+    "algorithm": "algorithms",
+    "init": "core.init",
+    "open_store": "rendezvous",
+    "verify": "schedule.verification",
+}  # where a name is defined; all others of __all__ are errors
+_PACKAGES = ("algorithms", "arrays", "calls", "core", "native", "rendezvous", "schedule", "transports")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what `name` stands for, the first time that it is asked for (PEP 562)."""
+    if name in __all__:
+        value = getattr(_import_module(f"collectives.{_HOMES.get(name, 'native.errors')}"), name)
+    elif name in _PACKAGES:
+        return _import_module(f"collectives.{name}")
+    elif name == "__version__":
+        from collectives.base.version import library_version
+
+        value = library_version()
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES, "__version__"})

@@ -5,11 +5,14 @@ Invariant: `collectives.native.errors` needs nothing; asking for the engine wher
 
 import importlib
 import sys
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> "ModuleType":
     """`from collectives.native import _engine`, the first time."""
     if name != "_engine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -18,10 +21,12 @@ def __getattr__(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "collectives.native._engine":
             raise
+        from pathlib import Path  # only for this message
+
         raise ImportError(_how_to_build(Path(__file__).resolve().parent), name=error.name, path=__file__) from None
 
 
-def _how_to_build(folder: Path) -> str:
+def _how_to_build(folder: "Path") -> str:
     others = ", ".join(sorted(file.name for file in folder.glob("_engine.*.so")))
     built = f"built for another Python only ({others})" if others else "not built"
     if (folder / "src").is_dir():

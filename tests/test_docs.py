@@ -27,7 +27,7 @@ from collectives.schedule.form import Send
 from collectives.schedule.group import Group
 from collectives.schedule.layout import apart, even
 from collectives.schedule.play import Play
-from collectives.schedule.verify import cost
+from collectives.schedule.verification import cost
 
 ROOT = Path(__file__).parents[1]
 HOME = Path(collectives.__file__).parents[1]

@@ -5,7 +5,7 @@ Invariant: a name either gives a transport or an error that says why not; nothin
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from collectives.native.errors import TransportUnavailable
 from collectives.native.spelling import hint
@@ -13,6 +13,9 @@ from collectives.transports.inproc import InprocTransport
 from collectives.transports.shm import ShmTransport
 from collectives.transports.tcp import TcpTransport
 from collectives.transports.transport import Transport
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 ENTRY_POINTS = "pycollectives.transports"
 
@@ -23,9 +26,15 @@ _COMING = ("verbs", "nccl")  # nothing is called that yet; a package may bring o
 AUTO = tuple(_BUILT_IN)  # in the order in which `transport="auto"` prefers them for a pair of ranks
 
 
+def _installed(name: str | None = None) -> EntryPoints:
+    from importlib.metadata import entry_points  # takes 10 ms, and few programs have such packages
+
+    return entry_points(group=ENTRY_POINTS) if name is None else entry_points(group=ENTRY_POINTS, name=name)
+
+
 def schemes() -> tuple[str, ...]:
     """Every name that `transport` knows."""
-    return tuple(dict.fromkeys([*_BUILT_IN, *sorted(p.name for p in entry_points(group=ENTRY_POINTS))]))
+    return tuple(dict.fromkeys([*_BUILT_IN, *sorted(p.name for p in _installed())]))
 
 
 def transport(scheme: str) -> Transport:
@@ -37,7 +46,7 @@ def transport(scheme: str) -> Transport:
     known = _BUILT_IN.get(scheme) or _loaded.get(scheme)
     if known is not None:
         return known
-    for point in entry_points(group=ENTRY_POINTS, name=scheme):
+    for point in _installed(scheme):
         try:
             found: Transport = point.load()()
         except Exception as error:  # whatever a package's import may raise: it is the reason

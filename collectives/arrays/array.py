@@ -16,11 +16,12 @@ import numpy.typing as npt
 from collectives.arrays import device, exporters
 
 # ruff: noqa: PLC0414  # what others import from here
-from collectives.arrays.dtypes import NAMES as NAMES
 from collectives.arrays.dtypes import Dtype as Dtype
 from collectives.arrays.dtypes import check_array
 from collectives.arrays.dtypes import check_dtype as check_dtype
+from collectives.arrays.dtypes import dtype_names as dtype_names
 from collectives.arrays.dtypes import dtype_of as dtype_of
+from collectives.arrays.dtypes import name_of as name_of
 from collectives.arrays.exporters.reached import Array as Array
 from collectives.arrays.mappings import address
 
@@ -57,7 +58,7 @@ class Target(NamedTuple):
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
     """`x` as memory to read: its own where it can be used as it is, else a copy.
 
-    `moved`: nothing is computed with its elements, so that dtypes of `dtypes.MOVED` will do, too.
+    `moved`: nothing is computed with its elements, so that those of `dtypes.moved_names` will do, too.
     """
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)

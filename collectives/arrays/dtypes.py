@@ -6,20 +6,19 @@ these types from the others; in messages between two ranks only their size count
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from collectives.native.spelling import hint
 
 Dtype: TypeAlias = "np.dtype[Any]"
 
-NAMES: dict[Dtype, str] = {
+_BUILTIN: Final[dict[Dtype, str]] = {
     np.dtype(t): np.dtype(t).name
     for t in (
         np.float16,
-        ml_dtypes.bfloat16,
         np.float32,
         np.float64,
         np.int8,
@@ -35,29 +34,61 @@ NAMES: dict[Dtype, str] = {
         np.complex128,
     )
 }
-_BY_NAME: Final[dict[str, Dtype]] = {name: dtype for dtype, name in NAMES.items()}
+"""Those of the dtypes that can be reduced which NumPy has itself."""
+
+_BY_NAME: Final[dict[str, Dtype]] = {name: dtype for dtype, name in _BUILTIN.items()}
+_BFLOAT16: Final = "bfloat16"
 
 # In the order of ml_dtypes' releases; older ones lack the last.
 _NARROW: Final = (
     "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz int4 uint4 int2 uint2 float8_e3m4 "
     "float8_e4m3 float8_e8m0fnu float4_e2m1fn float6_e2m3fn float6_e3m2fn int1 uint1"
 )
-MOVED: Final[dict[Dtype, str]] = {
-    np.dtype(getattr(ml_dtypes, name)): name for name in _NARROW.split() if hasattr(ml_dtypes, name)
-}
-"""What collectives that only move data take as well: one byte an element, as NumPy has them."""
 
 FLOAT0: Final[Dtype] = np.dtype([("float0", np.void, 0)])
 """JAX's dtype of gradients with respect to integers, whose elements have no bytes: every collective takes it."""
+
+_USER_DEFINED: Final = 2  # `isbuiltin` of a dtype that a package has added to NumPy, as ml_dtypes does
+
+
+@lru_cache(maxsize=1)
+def dtype_names() -> dict[Dtype, str]:
+    """The contract's name of each dtype that can be reduced."""
+    import ml_dtypes  # takes longer to import than all else here, and few programs need it
+
+    float16, *others = _BUILTIN.items()
+    return dict([float16, (np.dtype(ml_dtypes.bfloat16), _BFLOAT16), *others])
+
+
+@lru_cache(maxsize=1)
+def moved_names() -> dict[Dtype, str]:
+    """The name of each dtype that is only moved, never reduced: one byte an element, as NumPy has them."""
+    import ml_dtypes  # see `dtype_names`
+
+    return {np.dtype(getattr(ml_dtypes, name)): name for name in _NARROW.split() if hasattr(ml_dtypes, name)}
+
+
+def reduced_name(dtype: Dtype) -> str | None:
+    """The contract's name of `dtype`, None where it cannot be reduced."""
+    found = _BUILTIN.get(dtype)
+    if found is None and dtype.isbuiltin == _USER_DEFINED:
+        return dtype_names().get(dtype)
+    return found
+
+
+def moved_name(dtype: Dtype) -> str | None:
+    """The name of a `dtype` that can be moved and not reduced, None for all others."""
+    return moved_names().get(dtype) if dtype.isbuiltin == _USER_DEFINED else None
 
 
 def dtype_of(dtype: Any) -> Dtype:
     """The dtype named or meant by `dtype`, which can be reduced. Raises TypeError, listing those there are."""
     try:
-        found = _BY_NAME[dtype] if isinstance(dtype, str) and dtype in _BY_NAME else np.dtype(dtype)
+        found = _named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
     except TypeError as error:
+        known = dtype_names().values()
         raise TypeError(
-            f"dtype {dtype!r} is not supported{hint(dtype, _BY_NAME)}; there are {', '.join(_BY_NAME)}"
+            f"dtype {dtype!r} is not supported{hint(dtype, known)}; there are {', '.join(known)}"
         ) from error
     check_dtype(found, "dtype")
     return found
@@ -65,7 +96,15 @@ def dtype_of(dtype: Any) -> Dtype:
 
 def name_of(dtype: Dtype) -> str:
     """The name of a dtype that `check_array` accepts."""
-    return NAMES.get(dtype) or MOVED.get(dtype) or "float0"
+    return reduced_name(dtype) or moved_name(dtype) or "float0"
+
+
+def _named(name: str) -> Dtype:
+    """Raises TypeError for a name that nobody knows."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    dtype_names()  # importing ml_dtypes makes its names known to NumPy, too
+    return np.dtype(name)
 
 
 def check_array(dtype: Dtype, name: str, moved: bool) -> None:
@@ -73,22 +112,24 @@ def check_array(dtype: Dtype, name: str, moved: bool) -> None:
 
     `name` is what messages call the array.
     """
-    if dtype not in NAMES and dtype != FLOAT0 and not (moved and dtype in MOVED):
+    if dtype in _BUILTIN or dtype == FLOAT0:
+        return
+    if reduced_name(dtype) is None and not (moved and moved_name(dtype) is not None):
         check_dtype(dtype, name)
 
 
 def check_dtype(dtype: Dtype, name: str) -> str:
     """The contract's name of `dtype`. Raises TypeError where it has none, or cannot be reduced."""
-    known = NAMES.get(dtype)
+    known = reduced_name(dtype)
     if known is not None:
         return known
-    narrow = MOVED.get(dtype)
+    narrow = moved_name(dtype)
     if narrow is not None:
         wide = "float32" if narrow.startswith("float") else "uint8" if narrow.startswith("u") else "int8"
         raise TypeError(
             f"{name} has dtype {narrow}, which can be moved (broadcast, allgather, send, ...) but not reduced: "
             f"convert it to {wide} first"
         )
-    if dtype.newbyteorder("=") in NAMES:
+    if reduced_name(dtype.newbyteorder("=")) is not None:
         raise TypeError(f"{name} has byte order {dtype.str!r}: give {name}.astype({dtype.newbyteorder('=').name!r})")
-    raise TypeError(f"{name} has dtype {dtype}, which is not supported; there are {', '.join(_BY_NAME)}")
+    raise TypeError(f"{name} has dtype {dtype}, which is not supported; there are {', '.join(dtype_names().values())}")

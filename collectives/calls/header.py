@@ -8,18 +8,24 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from collectives.arrays.dtypes import FLOAT0, MOVED, NAMES, Dtype, name_of
+from collectives.arrays.dtypes import FLOAT0, Dtype, dtype_names, moved_names, name_of
 from collectives.arrays.exporters.reached import Array
 
 _MOST_AXES: Final = 64  # NumPy's own limit
 _FIXED: Final = 3  # status, dtype, number of axes
 _LARGEST: Final = 1 << 62
-_DTYPES: Final = (*NAMES, FLOAT0, *MOVED)  # their order is part of the wire format
+
+
+@lru_cache(maxsize=1)
+def _dtypes() -> tuple[Dtype, ...]:
+    """All dtypes of arrays; their order is part of the wire format."""
+    return (*dtype_names(), FLOAT0, *moved_names())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """`x`, whose first axis is divided as `rows` say; None says that there is nothing to be had."""
     header = np.zeros(_FIXED + _MOST_AXES + rows.size, np.int64)
     if x is not None:
-        header[:_FIXED] = 1, _DTYPES.index(x.dtype), x.ndim - 1
+        header[:_FIXED] = 1, _dtypes().index(x.dtype), x.ndim - 1
         header[_FIXED : _FIXED + x.ndim - 1] = x.shape[1:]
         header[_FIXED + _MOST_AXES :] = rows
     return header
@@ -53,14 +59,14 @@ def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
     shape, rows = tuple(rest[:axes]), tuple(rest[_MOST_AXES:])
     if (
         status != 1
-        or not 0 <= dtype < len(_DTYPES)
+        or not 0 <= dtype < len(_dtypes())
         or not 0 <= axes < _MOST_AXES
         or len(rows) != size
         or min(*shape, *rows, 0) < 0
-        or max(math.prod(shape), 1) * max(sum(rows), 1) * _DTYPES[dtype].itemsize > _LARGEST
+        or max(math.prod(shape), 1) * max(sum(rows), 1) * _dtypes()[dtype].itemsize > _LARGEST
     ):
         raise ValueError(f"not the description of an array: {header.tolist()[:8]}...")
-    return Header(_DTYPES[dtype], shape, rows)
+    return Header(_dtypes()[dtype], shape, rows)
 
 
 def kind(x: Array) -> int:

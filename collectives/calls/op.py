@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from collectives.arrays.array import Array, Dtype
@@ -106,7 +105,7 @@ def identity_of(op: str, dtype: Dtype) -> Any:
     if dtype.kind in "iu":
         return np.iinfo(dtype).max if op == "min" else np.iinfo(dtype).min
     sign = 1 if op == "min" else -1
-    return dtype.type(sign * np.inf) if dtype.type is not ml_dtypes.bfloat16 else ml_dtypes.bfloat16(sign * np.inf)
+    return dtype.type(sign * np.inf)
 
 
 def _to_read(array: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.algorithms import registry
-from collectives.arrays.dtypes import FLOAT0, MOVED, NAMES, Dtype
+from collectives.arrays.dtypes import FLOAT0, Dtype, moved_name, reduced_name
 from collectives.native import _engine
 from collectives.native.spelling import hint
 from collectives.schedule.algorithm import Algorithm, schedule_of
@@ -223,8 +223,9 @@ class Preparer:
 
 def _carried(shape: Shape) -> Shape:
     """The same in a dtype that the engine knows; what ranks compare still tells its own dtype from others."""
-    if shape.dtype in MOVED:
-        return shape._replace(dtype=_BYTE, purpose=f"{shape.purpose} {MOVED[shape.dtype]}")
+    narrow = moved_name(shape.dtype)
+    if narrow is not None:
+        return shape._replace(dtype=_BYTE, purpose=f"{shape.purpose} {narrow}")
     if shape.dtype == FLOAT0:  # nothing travels
         inp, out = (0 if isinstance(parts, int) else (0,) * len(parts) for parts in (shape.inp, shape.out))
         return shape._replace(dtype=_FLOAT, inp=inp, out=out, agreed=0, purpose=f"{shape.purpose} float0")
@@ -233,7 +234,8 @@ def _carried(shape: Shape) -> Shape:
 
 def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
     """The engine's numbers. Raises TypeError where the op has no meaning for the dtype, ValueError for no op."""
-    name = NAMES[dtype]
+    name = reduced_name(dtype)
+    assert name is not None, dtype
     try:
         code = _engine.OPS[op]
     except KeyError:

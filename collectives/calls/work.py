@@ -6,14 +6,16 @@ thread that asked for it.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from collectives.arrays.array import check_timeout
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -104,6 +106,8 @@ class Waiter:
 
     def completion(self, work: Work[Any]) -> asyncio.Future[None]:
         """A future of the running loop that is set when `work` is done, whether or not it failed."""
+        import asyncio  # is there already where somebody awaits
+
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:

@@ -20,7 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from collectives.core.init import check_sockets, library_version, number_asked
+from collectives.base.version import library_version
+from collectives.core.init import check_sockets, number_asked
 from collectives.native import _engine
 from collectives.native.errors import AuthError, CollectiveError
 from collectives.rendezvous import secret as job_secret

@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from collectives.algorithms import registry
-from collectives.arrays.array import NAMES
+from collectives.arrays.array import dtype_names
 from collectives.commands.machine import this_machine
 from collectives.commands.modules import load
 from collectives.commands.options import Names, picture
@@ -25,22 +25,22 @@ from collectives.core import choosing
 from collectives.core.explaining import row_lines
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.conditions import COLLECTIVES
-from collectives.schedule.draw import draw
-from collectives.schedule.explain import explain, explain_group
+from collectives.schedule.drawing import draw
 from collectives.schedule.form import Schedule
 from collectives.schedule.group import Group
 from collectives.schedule.layout import Layout, even
+from collectives.schedule.listing import explain, explain_group
 from collectives.schedule.play import Play
 from collectives.schedule.select import ladder, select
 from collectives.schedule.table import ANY_SIZE, Row, Situation, Table, text
-from collectives.schedule.verify import cost
+from collectives.schedule.verification import cost
 from collectives.transports.host import usable_cores
 
 SIDE_BY_SIDE: Final = 8  # ranks that are shown together; of more, one
 MOST_COUNTED: Final = 128  # ranks of which all schedules are made, to count rounds and to draw
 MOST_RANKS: Final = 1 << 16
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_ITEMSIZES: Final = {name: dtype.itemsize for dtype, name in NAMES.items()}
+_ITEMSIZES: Final = {name: dtype.itemsize for dtype, name in dtype_names().items()}
 
 
 def bytes_text(count: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collectives.core.init import library_version
+from collectives.base.version import library_version
 from collectives.core.tables import Machine
 from collectives.transports.host import usable_cores
 

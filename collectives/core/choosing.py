@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from collectives.algorithms import registry
-from collectives.calibration.run import QUICK, Outcome, calibrate
 from collectives.core import tables
 from collectives.core.tables import Machine
 from collectives.native.errors import ConfigMismatch
@@ -39,6 +38,7 @@ from collectives.schedule.defaults import DEFAULTS
 from collectives.schedule.table import ANY_RANKS, ANY_SIZE, LONGEST, Row, Situation, Table, join, parse
 
 if TYPE_CHECKING:
+    from collectives.calibration.run import Outcome
     from collectives.calls.moves import Deadline
     from collectives.core.communicator import Communicator
 
@@ -193,6 +193,8 @@ def _plan(
     if wanted.mode == "auto" and worth_it(situation) and not tables.covers(known, situation) and not _busy(here):
         path = tables.path_for(here, situation)
         if path is not None and reservation.enter_context(tables.reserved(path)):
+            from collectives.calibration.run import QUICK  # imported where something is measured
+
             seconds = min(QUICK.seconds, deadline.left / 4)
             return _Plan(wanted.table, known, seconds, partial(_keep, path, here, situation))
     return _Plan(wanted.table, known)
@@ -208,6 +210,8 @@ def _busy(machine: Machine) -> bool:
 
 def _measure(comm: Communicator, seconds: float) -> Outcome:
     """Over links of its own, which are closed afterwards: measuring opens more of them than a program may need."""
+    from collectives.calibration.run import QUICK, calibrate  # see `_plan`
+
     trial = comm._child(0, comm.rank, "calibration")
     assert trial is not None
     with trial:
@@ -216,6 +220,8 @@ def _measure(comm: Communicator, seconds: float) -> Outcome:
 
 def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) -> Table:
     """The rows that were measured, in the cache too, as `tables.load` gives them."""
+    from collectives.calibration.run import QUICK  # see `_plan`
+
     how = f"{QUICK.name}, in {found.seconds:.1f} s, at first use"
     table = tables.described(found.table, machine, situation, how, found.facts)
     with contextlib.suppress(OSError):  # a full disk: then the next run measures again

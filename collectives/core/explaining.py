@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from collectives.algorithms import registry
-from collectives.arrays.array import NAMES, Dtype, check_number
+from collectives.arrays.array import Dtype, check_number, name_of
 from collectives.calls.prepare import Preparer, Shape
 from collectives.schedule.conditions import collective as contract
-from collectives.schedule.explain import explain as listing
 from collectives.schedule.layout import Layout
 from collectives.schedule.select import ladder
 from collectives.schedule.table import ANY_SIZE, Row
@@ -41,7 +40,7 @@ def explain(
     usable = [a.name for a in registry.algorithms(collective, prepare.size)]
     others = [name for name in usable if name != chosen.name]
     lines = [
-        f"{collective} of {size} bytes ({elements} {NAMES[dtype]}) among {situation.size} ranks",
+        f"{collective} of {size} bytes ({elements} {name_of(dtype)}) among {situation.size} ranks",
         f"  algorithm   {chosen.name}: {reason}",
         *row_lines(row, 12),
         *(section if 0 < most < elements else ()),
@@ -55,6 +54,8 @@ def explain(
     for row in ladder(collective, situation, usable.__contains__, prepare.table):
         upto = f"up to {row.bytes} bytes" if row.bytes < ANY_SIZE else "any size"
         lines.append(f"  {upto:22} {row.algorithm:22} {row.reason}")
+    from collectives.schedule.listing import explain as listing  # plays a whole group
+
     return "\n".join([*lines, "", listing(prepare.schedule(chosen))])
 
 

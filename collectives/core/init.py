@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from collectives.arrays.array import check_timeout
 from collectives.base import sizes
+from collectives.base.version import library_version
 from collectives.calls.moves import Deadline
 from collectives.core import choosing, default, losses
 from collectives.core.choosing import TableLike, Wish
@@ -37,14 +37,6 @@ from collectives.transports.transport import Scope
 TIMEOUT: Final = 300.0  # seconds for one operation
 LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two for each peer, and seven more
 _RELEASE: Final = 1.0  # seconds that removing what forming left in the store may take
-
-
-def library_version() -> str:
-    """The version of this distribution; "0+unknown" in a checkout that is not installed."""
-    try:
-        return version("pycollectives")
-    except PackageNotFoundError:
-        return "0+unknown"
 
 
 def init(
@@ -180,7 +172,10 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         opened.callback(comm.close)
         comm.barrier(algorithm="dissemination", timeout=deadline.left)  # the table is not known yet
         closing.met(launch.rank)
-        machine = partial(Machine.of, [member.identity for member in members], library_version())
+
+        def machine() -> Machine:
+            return Machine.of([member.identity for member in members], library_version())
+
         chosen = choosing.agree(comm, wanted, machine, deadline)
         if not policy.sockets and chosen.sockets and comm._linked.situation.kind == "tcp":
             comm = _relinked(comm, origin, chosen.sockets, closing, deadline)

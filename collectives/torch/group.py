@@ -8,6 +8,7 @@ operations as of asynchronous ones, it runs in the background and is waited for.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -86,7 +87,7 @@ class Group(dist.ProcessGroup):
         tensors = [tensor for operation in operations for tensor in operation.tensors]
         with recorded(title, inputs) as record:
             works = [self._started(operation, limit) for operation in operations]
-        work = Pending(_Several(works), tensors, after, self._completer, record=record)
+        work = Pending(Several(works), tensors, after, self._completer, record=record)
         work.end_with_backward()
         if not opts.asyncOp and self._together is None:
             work.settle()
@@ -145,7 +146,7 @@ class Group(dist.ProcessGroup):
         if not works:
             return _DONE
         tensors = [tensor for work in works for tensor in work.tensors]
-        return Pending(_Several(works), tensors, None, self._completer)
+        return Pending(Several(works), tensors, None, self._completer)
 
     # --- its life
 
@@ -226,7 +227,7 @@ class Group(dist.ProcessGroup):
         return f"<{type(self).__name__} {self._name!r}: {self._comm!r}>"
 
 
-class _Several:
+class Several:
     """Works as one, for those who only wait."""
 
     def __init__(self, works: Sequence[Pending]) -> None:
@@ -236,8 +237,10 @@ class _Several:
         return all(work.is_completed() for work in reversed(self._works))
 
     def wait(self, timeout: float | None = None) -> None:
+        """All works share one `timeout`, in seconds. The error is that of the first that fails or is late."""
+        end = None if timeout is None else time.monotonic() + timeout
         for work in self._works:
-            work.settle(timeout)
+            work.settle(None if end is None else max(0.0, end - time.monotonic()))
 
     def result(self) -> None:
         self.wait()

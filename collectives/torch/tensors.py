@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from collectives.arrays.dtypes import NAMES, Dtype
+from collectives.arrays.dtypes import Dtype, dtype_names
 from collectives.arrays.exporters import torch as exporter
 from collectives.arrays.exporters.reached import Array
 from collectives.arrays.exporters.torch import tensor_of as tensor_of  # noqa: PLC0414  # for those who import it from here
 
 Finish: TypeAlias = "Callable[[], None] | None"
 
-_DTYPES: Final = {kind: dtype for kind, dtype in exporter.table().items() if dtype in NAMES}
+_DTYPES: Final = {kind: dtype for kind, dtype in exporter.table().items() if dtype in dtype_names()}
 _USUAL: Final = (torch.Tensor, torch.nn.Parameter)
 # What is only moved may be of any dtype; ranks compare its size.
 _RAW: Final[dict[int, Dtype]] = {

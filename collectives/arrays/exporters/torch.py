@@ -140,9 +140,14 @@ def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:
 def table() -> dict[Any, dtypes.Dtype]:
     """NumPy's dtypes by torch's."""
     torch = sys.modules["torch"]
-    names = {name: dtype for dtype, name in (dtypes.NAMES | dtypes.MOVED).items() if hasattr(torch, name)}
+    known = dtypes.dtype_names() | dtypes.moved_names()
+    names = {name: dtype for dtype, name in known.items() if hasattr(torch, name)}
     # torch's integers of less than a byte have no layout that torch itself defines.
-    return {getattr(torch, name): dtype for name, dtype in names.items() if dtype in dtypes.NAMES or "float8" in name}
+    return {
+        getattr(torch, name): dtype
+        for name, dtype in names.items()
+        if dtype in dtypes.dtype_names() or "float8" in name
+    }
 
 
 def tensor_of(array: Array) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from collectives.arrays.array import NAMES
+from collectives.arrays.array import dtype_names
 from collectives.core.communicator import Communicator
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.native.errors import DesyncError
@@ -29,8 +29,8 @@ _ACTIVE, _JOINED = 0, 1
 _ALLREDUCE, _STEP = range(2)
 _OPS: Final = ("avg", "sum", "max", "min", "prod")
 _ADDITIVE: Final = ("avg", "sum")
-_DTYPES: Final = tuple(NAMES)
-_NUMBERS: Final = {name: number for number, name in enumerate(NAMES.values())}
+_DTYPES: Final = tuple(dtype_names())
+_NUMBERS: Final = {name: number for number, name in enumerate(dtype_names().values())}
 
 _optimizers: Final[list[weakref.ref[Any]]] = []  # in the order of their making, which is the same on every rank
 _world: list[weakref.ref[Communicator]] = []  # whose optimizers these are

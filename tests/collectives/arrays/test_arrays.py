@@ -45,7 +45,7 @@ class OnAnotherDevice(OnlyDlpack):
         return (2, 1)
 
 
-@pytest.mark.parametrize("dtype", list(arrays.NAMES), ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", list(arrays.dtype_names()), ids=lambda d: d.name)
 def test_every_dtype_of_the_contract_is_read_in_place(dtype: np.dtype[Any]) -> None:
     x = np.zeros((2, 3), dtype)
     assert arrays.reading(x) is x
@@ -58,7 +58,7 @@ def test_there_are_fifteen_dtypes() -> None:
     names = (
         "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex64 complex128"
     )
-    assert list(arrays.NAMES.values()) == names.split()
+    assert list(arrays.dtype_names().values()) == names.split()
 
 
 @pytest.mark.parametrize(

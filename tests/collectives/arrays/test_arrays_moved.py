@@ -14,7 +14,7 @@ from collectives.arrays import dtypes
 from collectives.core.communicator import Communicator
 from tests.collectives.groups import outcomes, ranks
 
-NARROW = list(dtypes.MOVED)
+NARROW = list(dtypes.moved_names())
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=lambda d: d.name)

@@ -144,7 +144,7 @@ def test_first_use_beside_others_keeps_the_defaults_and_explains_it(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(choosing, "worth_it", lambda situation: situation.size > 1)
     monkeypatch.setattr(choosing, "_busy", lambda machine: False)
-    monkeypatch.setattr(choosing, "QUICK", replace(QUICK, seconds=20.0, sizes=(8, 64), looks=(8, 64)))
+    monkeypatch.setattr("collectives.calibration.run.QUICK", replace(QUICK, seconds=20.0, sizes=(8, 64), looks=(8, 64)))
     with busy_programs():
         told = ranks(2, lambda comm: comm.explain("allreduce", 8), transport="tcp", calibrate="auto")
     assert told[0].partition("peers")[0] == told[1].partition("peers")[0]

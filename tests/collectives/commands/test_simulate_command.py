@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from collectives.algorithms import algorithms, registry
+from collectives.base.version import library_version
 from collectives.commands.main import main
 from collectives.core import tables
-from collectives.core.init import library_version
 from collectives.core.tables import Machine
 from collectives.simulation.cost import Costs
 from collectives.transports.host import usable_cores

@@ -254,7 +254,7 @@ def test_first_use_measures_once_and_keeps_it(cache: Path, monkeypatch: pytest.M
     """Over TCP between threads, which counts as ranks of one host; whatever the load is."""
     monkeypatch.setattr(choosing, "worth_it", lambda situation: situation.size > 1)
     monkeypatch.setattr(choosing, "_busy", lambda machine: False)
-    monkeypatch.setattr(choosing, "QUICK", replace(QUICK, seconds=20.0, sizes=(8, 64), looks=(8, 64)))
+    monkeypatch.setattr("collectives.calibration.run.QUICK", replace(QUICK, seconds=20.0, sizes=(8, 64), looks=(8, 64)))
     monkeypatch.setattr(noise, "judge", lambda *_: ())
 
     def body(comm: collectives.Communicator) -> list[str]:

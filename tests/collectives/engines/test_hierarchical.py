@@ -11,7 +11,7 @@ from collectives.algorithms import algorithms, get, registry
 from collectives.schedule import IN, Algorithm, Builder, Copy, Layout, Schedule, Send, VerificationError, verify
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.layout import apart, even
-from collectives.schedule.verify import sample_layouts
+from collectives.schedule.verification import sample_layouts
 
 HIERARCHICAL = [a for name in COLLECTIVES for a in algorithms(name) if a.hosts]
 WHOLE = {"hierarchical_doubling", "hierarchical_binomial", "hierarchical_chain"}  # each message is all of the data

@@ -11,7 +11,7 @@ import pytest
 import collectives
 from collectives import Communicator
 from collectives.algorithms import registry
-from collectives.arrays.array import NAMES
+from collectives.arrays.array import dtype_names
 from collectives.calls import prepare
 from collectives.calls.prepare import Shape
 from tests.collectives.groups import nothing_left, ranks
@@ -64,7 +64,7 @@ def test_every_algorithm_and_place_is_right(size: int) -> None:
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("dtype", [str(d) for d in NAMES])
+@pytest.mark.parametrize("dtype", [str(d) for d in dtype_names()])
 def test_every_dtype_is_right(dtype: str) -> None:
     n = 3 * SHORT // np.dtype(dtype).itemsize + 1
     values = np.random.default_rng(1).integers(0, 2, (3, n))

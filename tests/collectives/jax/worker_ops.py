@@ -16,7 +16,7 @@ from jax import numpy as jnp
 
 import collectives
 import collectives.jax as cj
-from collectives.arrays.array import NAMES
+from collectives.arrays.array import dtype_names
 
 Array = Any
 comm = collectives.init(timeout=60)
@@ -61,7 +61,7 @@ def check_shapes() -> None:
 
 
 def check_dtypes() -> None:
-    for dtype in NAMES:
+    for dtype in dtype_names():
         if dtype.kind == "b":
             continue
         x = everyones(SIZE * 5, dtype=dtype)

@@ -18,7 +18,7 @@ from collectives.schedule import Algorithm, Builder, Schedule, VerificationError
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.form import Send
 from collectives.schedule.layout import Layout
-from collectives.schedule.verify import Cost, sample_layouts
+from collectives.schedule.verification import Cost, sample_layouts
 
 EVERY = [a for name in COLLECTIVES for a in algorithms(name)]
 # Where all ranks together send about p * p messages or blocks, larger groups take long to look at.

@@ -27,7 +27,7 @@ from collectives.schedule import (
     verify,
 )
 from collectives.schedule.conditions import Collective
-from collectives.schedule.verify import sample_layouts, verify_group
+from collectives.schedule.verification import sample_layouts, verify_group
 
 
 def group(collective: str, name: str, size: int, root: int = 0) -> list[Schedule]:
