@@ -159,6 +159,10 @@ class Group:
     def exchange(self, send: Operation, inp: Any, recv: Operation, out: Any, timeout: float) -> tuple[int, int]:
         """Run both now, at once. Gives what `run` gives for the second."""
 
+    def run_together(self, calls: Sequence[tuple[Operation, Any, Any]], timeout: float) -> list[tuple[int, int]]:
+        """Run all of these (operation, inp, out) at once: all are under way before any has to be complete, however many
+        there are. Gives what `run` gives for each. The caller keeps the arrays if waiting is interrupted."""
+
     def start(self, operation: Operation, inp: Any, out: Any, timeout: float) -> Ticket:
         """Queue for the progress thread; operations complete in the order they were started."""
 

@@ -110,6 +110,28 @@ class PyGroup {
         return {receipt.source, receipt.count};
     }
 
+    // What each of them received, see `run`.
+    std::vector<std::pair<int, std::uint64_t>> run_together(const nb::sequence& calls, double timeout) {
+        std::vector<Item> items;
+        const std::size_t count = nb::len(calls);
+        std::vector<Receipt> receipts(count);
+        items.reserve(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            const nb::object call = calls[i];
+            const auto& operation = nb::cast<const PyOperation&>(call[0]);
+            items.push_back({operation.operation, input(*operation.operation, call[1]),
+                             output(*operation.operation, call[2]), &receipts[i]});
+        }
+        {
+            const nb::gil_scoped_release nogil;
+            group_->run_all(items, timeout, interrupted);
+        }
+        std::vector<std::pair<int, std::uint64_t>> found;
+        found.reserve(count);
+        for (const Receipt& receipt : receipts) found.emplace_back(receipt.source, receipt.count);
+        return found;
+    }
+
     Ticket start(const PyOperation& operation, nb::object in, nb::object out, double timeout) {
         std::erase_if(kept_, [&](const Kept& kept) { return group_->done(*kept.job); });
         std::byte* from = input(*operation.operation, in);
@@ -217,6 +239,7 @@ void add_groups(nb::module_& module) {
         .def("connect", &PyGroup::connect, "peers"_a, "timeout"_a)
         .def("run", &PyGroup::run, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
         .def("exchange", &PyGroup::exchange, "send"_a, "inp"_a.none(), "recv"_a, "out"_a.none(), "timeout"_a)
+        .def("run_together", &PyGroup::run_together, "calls"_a, "timeout"_a)
         .def("start", &PyGroup::start, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
         .def("empty", &PyGroup::empty, "nbytes"_a)
         .def("link_kind", &PyGroup::link_kind, "peer"_a)

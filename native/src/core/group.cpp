@@ -196,7 +196,9 @@ void Group::run_all(std::span<const Item> items, double timeout, const Interrupt
     }
     if (held != nullptr) held->let_go();
     std::vector<std::shared_ptr<Job>> jobs;
-    for (const Item& item : items) jobs.push_back(start(item.operation, item.in, item.out, timeout));
+    for (const Item& item : items) {
+        jobs.push_back(start(item.operation, item.in, item.out, timeout, !jobs.empty()));
+    }
     for (std::size_t i = 0; i < items.size(); ++i) {
         wait(*jobs[i], std::numeric_limits<double>::infinity(), interrupted);
         if (items[i].receipt != nullptr) *items[i].receipt = jobs[i]->receipt;
@@ -204,12 +206,13 @@ void Group::run_all(std::span<const Item> items, double timeout, const Interrupt
 }
 
 std::shared_ptr<Job> Group::start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
-                                  double timeout) {
+                                  double timeout, bool joined) {
     auto job = std::make_shared<Job>();
     job->operation = std::move(operation);
     job->in = in;
     job->out = out;
     job->timeout = timeout;
+    job->joined = joined;
     const std::lock_guard lock(queue_);
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
     jobs_.push_back(job);
@@ -266,10 +269,11 @@ void Group::fail(Jobs& under_way, const Error& error) {
 }
 
 void Group::take_jobs(Jobs& under_way) {
-    while (under_way.size() < most_at_a_time) {
+    while (true) {
         {
             const std::lock_guard lock(queue_);
             if (jobs_.empty()) return;
+            if (under_way.size() >= most_at_a_time && !jobs_.front()->joined) return;
             under_way.push_back(jobs_.front());
             jobs_.pop_front();
         }

@@ -31,8 +31,9 @@ struct Job {
     std::byte* in = nullptr;
     std::byte* out = nullptr;
     double timeout = 0;
-    Receipt receipt;    // of a message that was received
-    bool done = false;  // under the group's queue mutex
+    bool joined = false;  // taken up together with the one before it, however many are under way
+    Receipt receipt;      // of a message that was received
+    bool done = false;    // under the group's queue mutex
     std::optional<Error> error;
 };
 
@@ -74,8 +75,9 @@ class Group {
     // Several at once, which are complete when all are.
     void run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                  Held* held = nullptr);
+    // `joined`: it is under way no later than the one started before it.
     std::shared_ptr<Job> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
-                               double timeout);
+                               double timeout, bool joined = false);
     bool done(const Job& job);
     // False if it is not done after `timeout`. Throws the operation's error.
     bool wait(const Job& job, double timeout, const Interrupted& interrupted);
