@@ -102,16 +102,17 @@ class Exchange(NamedTuple):
     def run(self, group: _engine.Group, seconds: float) -> Any:
         sent, received, _ = self
         received.begin()
-        receipt = group.exchange(sent.operation, self._leaving(), received.operation, received.out, seconds)
+        receipt = group.exchange(sent.operation, self.leaving(), received.operation, received.out, seconds)
         return received.deliver(receipt)
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
         sent, received, _ = self
         received.begin()
-        leaving = group.start(sent.operation, self._leaving(), None, seconds)
+        leaving = group.start(sent.operation, self.leaving(), None, seconds)
         coming = group.start(received.operation, None, received.out, seconds)
         return Work(Tickets((leaving, coming)), lambda: received.deliver(coming.receipt), waiter, owner)
 
-    def _leaving(self) -> Array | None:
+    def leaving(self) -> Array | None:
+        """What is sent: a copy where the message that is received would overwrite it."""
         inp = self.sent.inp
         return inp.copy() if inp is not None and self.overlap else inp

@@ -6,6 +6,7 @@ Invariant: entering costs one native call while all is well; what is wrong is lo
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from typing import NoReturn
 
@@ -16,13 +17,14 @@ from collectives.native.errors import Aborted, CollectiveError
 class Gate:
     """`with gate:` around each call, which is `if not latch.acquire(): gate.refuse()` and `latch.release()`."""
 
-    __slots__ = ("__weakref__", "_cause", "_pid", "latch", "name")
+    __slots__ = ("__weakref__", "_cause", "_pid", "block", "latch", "name")
 
     def __init__(self, name: str) -> None:
         self.latch = Latch()
         self.name = name
         self._cause: CollectiveError | None = None
         self._pid = os.getpid()
+        self.block: int | None = None  # the thread that is inside a `group()` block, during which it holds the latch
         _gates.add(self)
 
     def __enter__(self) -> None:
@@ -35,6 +37,7 @@ class Gate:
     def refuse(self) -> NoReturn:
         """Raise what keeps a call from being made."""
         self.check()
+        self.check_outside()
         raise RuntimeError(
             f"communicator {self.name!r}: another thread is inside one of its calls; the order of calls has to be "
             "the same on every rank, so give each thread a communicator of its own: comm.dup()"
@@ -44,6 +47,15 @@ class Gate:
         """Raise if no call can be made any more."""
         if self._cause is not None:
             raise type(self._cause)(str(self._cause))
+
+    def check_outside(self) -> None:
+        """Raise inside a `group()` block, where nothing can be waited for."""
+        if self.block == threading.get_ident():
+            raise RuntimeError(
+                f"communicator {self.name!r}: inside a group() block only calls whose arrays have known lengths can be "
+                "made; plans, split, dup, synchronize, another group(), and calls that agree on lengths first have to "
+                "wait for other ranks: make them before or after the block"
+            )
 
     def close(self) -> None:
         self._shut(Aborted(f"communicator {self.name!r} is closed"))

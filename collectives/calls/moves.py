@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -61,6 +62,7 @@ class Calls:
         self._group: Final = group
         self.prepare: Final = preparer
         self.timeout: Final = timeout
+        self.outside: Callable[[], None] | None = None  # raises where calls are only collected
 
     @property
     def size(self) -> int:
@@ -205,6 +207,8 @@ class Calls:
 
     def _exchange(self, shape: Shape, inp: Array | None, out: Array, deadline: Deadline) -> None:
         """A small collective that has to be complete before the call itself can be prepared."""
+        if self.outside is not None:
+            self.outside()
         operation = self.prepare.collective(shape, "auto").operation
         self._group.run(operation, inp, out, deadline.left)
 

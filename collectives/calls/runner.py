@@ -6,27 +6,33 @@ on and cannot have changed: shape, dtype, op, algorithm and memory layout are lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeAlias
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from collectives.arrays.array import Array, Dtype
+from collectives.arrays.array import Array, Dtype, check_timeout
 from collectives.calls.call import Call, Ready
 from collectives.calls.fusion import Fusion
 from collectives.calls.gate import Gate
-from collectives.calls.moves import Calls
+from collectives.calls.moves import Calls, Deadline
 from collectives.calls.plan import Plan, StepwisePlan
 from collectives.calls.prepare import Preparer
 from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
-from collectives.calls.work import Tickets, Waiter, Work
+from collectives.calls.together import Together
+from collectives.calls.work import Ticket, Tickets, Waiter, Work
 from collectives.native import _engine
 from collectives.native._engine import Group, Repeater
+from collectives.native.errors import OpTimeout
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Seconds: TypeAlias = "float | None"
 Build: TypeAlias = "Callable[..., Ready]"  # (x, out, timeout, *args)
 
@@ -53,18 +59,86 @@ class Runner:
         self.reductions: Final = ReductionCalls(self.calls)
         self._fusion: Final = Fusion(self.reductions, memory)
         self._repeaters: Final[dict[str, Repeater]] = {}
+        self._block = Together()
+        self._unfinished: Final[list[Together]] = []
+        self._started: Final[deque[Ticket]] = deque()  # in the background, and not yet known to have ended
+        self._failure: BaseException | None = None  # the first of these that has failed
 
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Check and prepare the call by `build`, run it on this thread, give its result."""
+        if self._in_block():
+            return self._block.add(build(*args, **kwargs))
         with self.gate:
             call = build(*args, **kwargs)
             return call.run(self._group, call.seconds)
 
     def start(self, owner: object, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Work[Any]:
         """The same in the background; `owner` lives as long as its Work."""
+        if self._in_block():
+            return self._block.start(build(*args, **kwargs), self._waiter, owner)
         with self.gate:
             call = build(*args, **kwargs)
-            return call.start(self._group, call.seconds, self._waiter, owner)
+            return self._noted(call.start(self._group, call.seconds, self._waiter, owner))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Collect the calls that this thread makes in the block, and run them when it ends."""
+        with self.gate:
+            block = self._block = Together()
+            self.gate.block = threading.get_ident()
+            self.calls.outside = self.gate.check_outside
+            try:
+                yield
+            except BaseException as error:
+                block.forget(error)
+                raise
+            finally:
+                self.gate.block = self.calls.outside = None
+            try:
+                block.run(self._group)
+            except KeyboardInterrupt:
+                self._unfinished.append(block)  # the operations go on, and use its arrays
+                raise
+
+    def synchronize(self, timeout: float | None) -> None:
+        """Wait for all that was started in the background; raises the first error of these."""
+        self.gate.check()
+        self.gate.check_outside()
+        deadline = None if timeout is None else Deadline(check_timeout(timeout))
+        while self._started:
+            ticket = self._started[0]
+            try:
+                ticket.wait(None if deadline is None else deadline.left)
+            except Exception as error:
+                if not ticket.done():
+                    raise self._still_running(timeout) from None
+                self._failure = self._failure or error
+            self._started.popleft()
+        failure, self._failure = self._failure or self._group.broken, None
+        if failure is not None:
+            raise failure
+
+    def _still_running(self, timeout: float | None) -> OpTimeout:
+        left = sum(not ticket.done() for ticket in tuple(self._started))
+        return OpTimeout(
+            f"communicator {self.gate.name!r}: synchronize waited {timeout} s, and {left} of the operations that rank "
+            f"{self.calls.rank} has started are not complete; they go on"
+        )
+
+    def _noted(self, work: Work[T]) -> Work[T]:
+        """Remember it for `synchronize`, and forget those that have ended."""
+        while self._started and self._started[0].done():
+            try:
+                self._started[0].wait(0.0)
+            except Exception as error:
+                self._failure = self._failure or error
+            self._started.popleft()
+        if work.ticket is not None:
+            self._started.append(work.ticket)
+        return work
+
+    def _in_block(self) -> bool:
+        return self.gate.block is not None and self.gate.block == threading.get_ident()
 
     def plan(self, owner: object, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
         """The call that `build` prepares, to be run again and again; `owner` lives as long as the plan."""
@@ -78,7 +152,7 @@ class Runner:
 
         def start() -> Work[Any]:
             with self.gate:
-                return call.start(self._group, seconds, self._waiter, owner)
+                return self._noted(call.start(self._group, seconds, self._waiter, owner))
 
         if not isinstance(call, Call) or not call.repeatable:
             return StepwisePlan(call.result, again, start, owner)
@@ -91,6 +165,8 @@ class Runner:
 
     def run_many(self, *args: Any) -> list[Any]:
         """Check and prepare by `Fusion.prepare(*args)`, run one after the other on this thread, give the results."""
+        if self._in_block():
+            return self._block.add_many(self._fusion.prepare(*args))
         with self.gate:
             many = self._fusion.prepare(*args)
             many.begin()
@@ -102,6 +178,8 @@ class Runner:
 
     def start_many(self, owner: object, *args: Any) -> Work[list[Any]]:
         """The same in the background."""
+        if self._in_block():
+            return self._block.start_many(self._fusion.prepare(*args), self._waiter, owner)
         with self.gate:
             many = self._fusion.prepare(*args)
             many.begin()
@@ -117,7 +195,7 @@ class Runner:
                     step.unpack()
                 return many.deliver()
 
-            return Work(Tickets(tickets), deliver, self._waiter, owner)
+            return self._noted(Work(Tickets(tickets), deliver, self._waiter, owner))
 
     def repeater(self, name: str, form: Form, arrays: tuple[Array, Array] | None) -> Repeater:
         """Runs calls that `remembered` has seen, with no checks but those of what may have changed."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from collectives.arrays.array import check_timeout
 
@@ -25,6 +25,14 @@ class Ticket(Protocol):
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None) -> None: ...
+
+
+@runtime_checkable
+class Refusing(Protocol):
+    """A ticket that nobody may wait for yet."""
+
+    def check(self) -> None:
+        """Raise where waiting would never end."""
 
 
 class Tickets:
@@ -82,11 +90,18 @@ class Work(Generic[T]):
                 self._delivered = True
         return cast(T, self._result)
 
+    @property
+    def ticket(self) -> Ticket | None:
+        """What the engine gave for it; None where it was complete at once."""
+        return self._ticket
+
     def result(self) -> T:
         """The same as `wait()`."""
         return self.wait()
 
     def __await__(self) -> Generator[Any, None, T]:
+        if isinstance(self._ticket, Refusing):
+            self._ticket.check()
         if not self.done():
             yield from self._waiter.completion(self).__await__()
         return self.result()

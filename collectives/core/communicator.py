@@ -24,6 +24,7 @@ from collectives.calls.messages import MessageCalls
 from collectives.calls.moves import Deadline, one_byte
 from collectives.calls.repeated import install
 from collectives.calls.runner import Runner
+from collectives.core.completion import Completion
 from collectives.core.explaining import explain
 from collectives.core.family import Origin, separate
 from collectives.core.links import Linked
@@ -40,7 +41,7 @@ Seconds: TypeAlias = "float | None"
 _GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks that have not come to the last call
 
 
-class Communicator(Reductions, Movements, PointToPoint, Plans, Repeating):
+class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repeating):
     """A group of ranks. Made by `collectives.init`, `split` and `dup`; close it, or use it in a `with` statement.
 
     Every rank of the group makes the same calls in the same order. `x` may be a NumPy array (bfloat16 is
@@ -176,6 +177,7 @@ class Communicator(Reductions, Movements, PointToPoint, Plans, Repeating):
 
     def _child(self, color: int | None, key: int, path: str, sockets: int | None = None) -> Communicator | None:
         runner = self._runner
+        runner.gate.check_outside()
         deadline = Deadline(runner.timeout)
         origin = self._origin.child(path, sockets)
         found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked)

@@ -1,0 +1,164 @@
+"""Calls that are issued together: what a `group()` block collects, and what its end runs.
+
+Invariant: nothing is sent before the end of the block, and nothing at all where the block ends with an error. All calls
+are under way before any of them has to be complete, so ranks that all send before they receive do not deadlock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from collectives.arrays.array import Array, Target
+from collectives.calls.call import Call, Exchange, Ready, Receipt
+from collectives.calls.fusion import Many
+from collectives.calls.work import Waiter, Work
+from collectives.native import _engine
+from collectives.native.errors import Aborted, OpTimeout
+
+Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # with the memory it reads and writes
+
+
+class Entry(NamedTuple):
+    """A call of the block: its operations, with the arrays of each, and what makes its result of the last receipt."""
+
+    operations: tuple[Bound, ...]
+    deliver: Callable[[Receipt], Any]
+    ticket: BlockTicket
+
+
+class BlockTicket:
+    """Of a call that runs at the end of its block, for the Work of an `_async` twin."""
+
+    __slots__ = ("_ended", "_error", "_thread", "result")
+
+    def __init__(self) -> None:
+        self._thread: Final = threading.get_ident()
+        self._ended: Final = threading.Event()
+        self._error: BaseException | None = None
+        self.result: Any = None
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def check(self) -> None:
+        """Raise where waiting would keep the block from ending."""
+        if not self.done() and threading.get_ident() == self._thread:
+            raise RuntimeError("this call starts when the block of group() ends: wait for it after the block")
+
+    def wait(self, timeout: float | None) -> None:
+        self.check()
+        if not self._ended.wait(timeout):
+            raise OpTimeout("the operation is still running")
+        if self._error is not None:
+            raise self._error
+
+    def end(self, error: BaseException | None = None) -> None:
+        self._error = error
+        self._ended.set()
+
+
+class Together:
+    """The calls of one block."""
+
+    def __init__(self) -> None:
+        self._entries: Final[list[Entry]] = []
+        self._targets: Final[list[Target]] = []
+        self._seconds = 0.0
+        self._last: Target | None = None
+
+    def add(self, call: Ready) -> Any:
+        """Take up a call; gives the array that will hold its result. ValueError for one that cannot be in a block."""
+        self._take(call)
+        return None if self._last is None else _result(self._last)
+
+    def start(self, call: Ready, waiter: Waiter, owner: object) -> Work[Any]:
+        """The same for an `_async` twin."""
+        ticket = self._take(call).ticket
+        return Work(ticket, lambda: ticket.result, waiter, owner)
+
+    def add_many(self, many: Many) -> list[Any]:
+        """As `add`, for a call of several operations. Small arrays have been read when it returns."""
+        self._take_many(many)
+        return [_result(target) for target in many.targets]
+
+    def start_many(self, many: Many, waiter: Waiter, owner: object) -> Work[list[Any]]:
+        """The same for its `_async` twin."""
+        ticket = self._take_many(many).ticket
+        return Work(ticket, lambda: ticket.result, waiter, owner)
+
+    def run(self, group: _engine.Group) -> None:
+        """Run all; raises the first error, which is that of every Work of the block."""
+        if not self._entries:
+            return
+        try:
+            for target in self._targets:
+                target.begin()
+            calls = [operation for entry in self._entries for operation in entry.operations]
+            receipts = iter(group.run_together(calls, self._seconds))
+            for entry in self._entries:
+                received = [next(receipts) for _ in entry.operations]
+                entry.ticket.result = entry.deliver(received[-1] if received else (-1, 0))
+        except BaseException as error:
+            self.give_up(error)
+            raise
+        for entry in self._entries:
+            entry.ticket.end()
+
+    def give_up(self, cause: BaseException) -> None:
+        """End all Works of the block with the same error."""
+        for entry in self._entries:
+            entry.ticket.end(cause)
+
+    def forget(self, cause: BaseException) -> None:
+        """The block ended with an error, so that nothing was sent."""
+        self.give_up(Aborted(f"nothing was sent: the block of group() ended with {type(cause).__name__}: {cause}"))
+
+    def _take(self, call: Ready) -> Entry:
+        if isinstance(call, Call):
+            received, operations = call, [(call.operation, call.taken, call.out)]
+        elif isinstance(call, Exchange):
+            received = call.received
+            operations = [(call.sent.operation, call.leaving(), None), (received.operation, None, received.out)]
+        else:
+            raise ValueError("an op that is a function runs step by step in Python: it cannot be in a group() block")
+        self._last = received.target
+        if received.target is not None:
+            _check_given(received.target)
+            self._targets.append(received.target)
+        return self._append(operations, received.deliver, call.seconds)
+
+    def _take_many(self, many: Many) -> Entry:
+        for target in many.targets:
+            _check_given(target)
+        self._targets.extend(many.targets)
+        operations, seconds = [], 0.0
+        for step in many.steps:
+            step.pack()
+            operations.append((step.call.operation, step.call.taken, step.call.out))
+            seconds = max(seconds, step.call.seconds)
+
+        def deliver(_receipt: Receipt) -> list[Any]:
+            for step in many.steps:
+                step.call.deliver()
+                step.unpack()
+            return many.deliver()
+
+        return self._append(operations, deliver, seconds)
+
+    def _append(self, operations: list[Bound], deliver: Callable[[Receipt], Any], seconds: float) -> Entry:
+        entry = Entry(tuple(operations), deliver, BlockTicket())
+        self._entries.append(entry)
+        self._seconds = max(self._seconds, seconds)
+        return entry
+
+
+def _check_given(target: Target) -> None:
+    if target.fresh:
+        raise ValueError("x lies on a device: give out= in a group() block, whose results are there when it ends")
+
+
+def _result(target: Target) -> Any:
+    """The array that will hold the result."""
+    return target.result if target.origin is None else target.origin
