@@ -57,8 +57,10 @@ bench: $(READY) ## Measure allreduce over all sizes (ARGS="-n 4 --transport tcp"
 dev: $(READY) ## Only set up .venv, with this folder installed so that Python changes take effect at once.
 	@echo "Ready. Use $(BIN)/python, or: . $(BIN)/activate"
 
-docs: $(READY) ## Write docs/api.md from the docstrings.
+docs: $(READY) ## Write the pages of docs/ that are generated.
 	$(BIN)/python -m tools.api_reference
+	$(BIN)/python -m tools.decision_index
+	$(BIN)/python -m tools.performance_page
 
 build: $(READY) ## Make the source archive and the wheel, in dist/.
 	$(BIN)/python -m build --outdir dist .

@@ -31,7 +31,7 @@ from collectives.schedule.verification import cost
 
 ROOT = Path(__file__).parents[1]
 HOME = Path(collectives.__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 COMMAND = ("-c", "from collectives.commands.main import main; main(prog_name='collectives')")
 FOLDERS = "native|transports|rendezvous|collectives|bench|tests|docs|examples|tools"
 
@@ -183,13 +183,16 @@ def test_figures_are_those_in_the_code(said: str, code: str) -> None:
     assert code in native_code()
 
 
-def test_figures_in_the_performance_log_are_those_in_the_code() -> None:
-    words = " ".join(text("performance.md").split())
+RECORDS = ("015-staging-copy-is-timed", "025-results-around-the-caches")
+
+
+def test_figures_in_decision_records_are_those_in_the_code() -> None:
+    staging, results = (" ".join(text(f"decisions/{name}.md").split()) for name in RECORDS)
     code = native_code()
-    assert "6 MiB on end" in words and "looked_at = 6 << 20;" in code
-    assert "after up to 64 times as many" in words and "look_after = 64;" in code
-    assert "below 8 KiB" in words and "smallest_timed = 8 << 10;" in code
-    assert "12 MiB or more" in words
+    assert "trials of 6 MiB" in staging and "looked_at = 6 << 20;" in code
+    assert "after up to 64 times as much" in staging and "look_after = 64;" in code
+    assert "Copies of 8 KiB and more" in staging and "smallest_timed = 8 << 10;" in code
+    assert "from 12 MiB on" in results and "around_from = 12 << 20" in code
 
 
 # --- algorithms.md

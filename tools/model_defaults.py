@@ -48,8 +48,9 @@ class Kind:
     """Groups that differ in numbers only: `outer` and `inner` are the values that were simulated along each axis.
 
     `group`: what an outer and an inner value mean. `row`: a row with the ranges of both in it. `trusted`: what has
-    measured well for arrays `from_size` bytes on, which the simulator does not see (docs/performance.md). `aware`: from
-    that size on there are no others, where a collective has them: those that send each byte to a host once.
+    measured well for arrays `from_size` bytes on, which the simulator does not see
+    (docs/decisions/031-halving-doubling-order.md). `aware`: from that size on there are no others, where a collective
+    has them: those that send each byte to a host once.
     """
 
     constant: str

@@ -21,7 +21,7 @@ constexpr std::size_t smallest_inbox = 16 << 10;
 constexpr std::size_t most_per_receive = 1 << 20;
 // What is up to this size goes to the kernel at once. Of what is longer, some machines send pieces that make
 // one segment each (64 KiB with its headers) in half the time, and others need a third more for them than for
-// the largest (docs/performance.md).
+// the largest (docs/decisions/027-tcp-writes-on-one-machine.md).
 constexpr std::size_t whole_message = 512 << 10;
 constexpr std::size_t largest_write = 1 << 20;
 constexpr std::size_t one_segment = 48 << 10;

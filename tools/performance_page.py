@@ -1,0 +1,254 @@
+"""Writes docs/performance.md from what is kept under bench/results/.
+
+    python -m tools.performance_page                                       # write it
+    python -m tools.performance_page --check                               # is it up to date? by the exit code
+    python -m tools.performance_page --add standing.json --machine M1      # keep a run's JSON first
+
+Invariant: every figure on the page is in a file under bench/results/, and each stands beside its machine and its date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from tools.results import FOLDER, Line, Ratio, Results, Source, Table, Value, WrongResult, condensed, read
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+DECISIONS: Final = PAGE.parent / "decisions"
+HEAD: Final = """# Performance
+
+Written by `python -m tools.performance_page` from the files under `bench/results/`. What was tried, and why the library
+does what it does, is in the [decision records](decisions/README.md); how `collectives bench` measures is in
+[benchmark.md](benchmark.md).
+
+Compare ratios rather than times: both figures of a ratio come from one machine at about the same time. A figure is as
+old as its date. It says nothing about a machine that is not listed here, and may have changed with the code since.
+"""
+REPEAT: Final = """## How to repeat this
+
+```console
+collectives bench standing --json standing.json               # beside Open MPI, MPICH, Intel MPI and Gloo, 10 minutes
+collectives bench --memory --json memory.json
+collectives bench meeting --json meeting.json
+python -m tools.performance_page --add standing.json --machine M1 --conditions "quiet"
+```
+
+The last command keeps the run under `bench/results/`, without its raw samples, and writes this page anew. A line that
+was measured again replaces the older one of the same machine. A new machine needs a description in
+`bench/results/machines.json`. The commands for the other figures stand below their titles.
+"""
+BANDS: Final = ("8 B to 4 KiB", "16 KiB to 1 MiB", "4 MiB and more")
+MPI: Final = ("openmpi", "mpich", "impi")
+NAMES: Final = {MPI: "best MPI", ("openmpi-tcp",): "Open MPI, TCP", ("gloo",): "Gloo"}
+BESIDE: Final = (
+    "Our time over that of the best of the others, `float32` sums: the worst size of a band, and the median over its "
+    "sizes ([which sizes, how, and the bars](benchmark.md#the-table-of-bars)). *In a row* means 100 calls without a "
+    "barrier between them. All processes are started three times, and systems take turns."
+)
+# What a table is about, by its title, in the order of the page.
+ABOUT: Final = {
+    "Allreduce beside Gloo": "Allreduce of `float32` in ordinary arrays, medians, the slowest rank.",
+    "Arrays of comm.empty beside the push floor": (
+        "The rate that an allreduce reaches of the [push floor](benchmark.md#beside-the-machines-limits): "
+        "each process reduces its share of all inputs and stores it into all outputs, without waiting for "
+        "anybody."
+    ),
+    "TCP beside plain sockets": (
+        "The rate that an allreduce reaches of what two processes reach that exchange as many bytes over "
+        "plain sockets (`duplex`)."
+    ),
+    "16-bit floats beside as many of 32 bits": (
+        "Time of an allreduce of `float16` and `bfloat16` over that of as many elements of `float32`."
+    ),
+    "The automatic choice beside the best algorithm": (
+        "Time of the [automatic choice](choosing.md) over that of the best single algorithm, worst of all "
+        "calls that were tried."
+    ),
+    "Error of the simulator": (
+        "Median of |predicted / measured - 1|, with the costs that were [found on the "
+        "machine](simulate.md#the-costs-of-a-machine)."
+    ),
+    "Four hosts on links of 1 Gbit/s": (
+        "Allreduce between network namespaces. The bound for n bytes among h hosts is 2(h-1)/h · n / rate; "
+        "packets of 1500 bytes leave 95.6 % of it for data. `star` needs at least twice the bound."
+    ),
+    "Ranks that share cores": "Allreduce of 8 bytes through shared memory.",
+    "Many arrays in one call": "Allreduce of a model's gradients, 2 ranks.",
+    "Gradients through frameworks": (
+        "A model's list of gradients, 2 ranks, through our hook or backend and through the framework's own "
+        "([how](benchmark.md#through-the-frameworks))."
+    ),
+    "Exchange beside backpropagation": (
+        "A training step in TensorFlow, two hosts on a link of 1 Gbit/s, 8 layers of 768, 18 MiB of gradients."
+    ),
+    "Memory": "Resident memory that the library costs a rank ([what is counted](benchmark.md#memory)).",
+    "Meeting": "From the first rank's start to the last one's end, medians, ranks as threads of one process.",
+}
+
+
+def page(results: Results) -> str:
+    parts = [HEAD, *_machines(results), *_standing(results)]
+    titles = dict.fromkeys([*ABOUT, *(table.title for table in results.tables)])
+    for title in titles:
+        if same := [table for table in results.tables if table.title == title]:
+            parts += _figures(title, same)
+    return "\n".join([*parts, REPEAT])
+
+
+def _machines(results: Results) -> Iterator[str]:
+    yield "## Machines\n"
+    yield from (_item(f"**{name}**: {text}") for name, text in results.machines.items())
+    yield ""
+
+
+def _standing(results: Results) -> Iterator[str]:
+    yield "## Beside MPI and Gloo\n"
+    yield f"{_paragraph(BESIDE)}\n"
+    for machine in dict.fromkeys(line.source.machine for line in results.lines):
+        lines = [line for line in results.lines if line.source.machine == machine]
+        yield f"### {machine}\n"
+        for source in dict.fromkeys(line.source for line in lines):
+            yield f"{_from(source)}\n"
+        yield _row(["", "against", *BANDS])
+        yield "|---" * 5 + "|"
+        yield from (_row([_call(line), _against(line), *map(_ratio, line.ratios)]) for line in lines)
+        yield ""
+        for remark in (r for source in dict.fromkeys(line.source for line in lines) for r in source.remarks):
+            yield _item(remark)
+        yield ""
+
+
+def _figures(title: str, tables: Sequence[Table]) -> Iterator[str]:
+    yield f"## {title}\n"
+    if title in ABOUT:
+        yield f"{_paragraph(ABOUT[title])}\n"
+    for command in dict.fromkeys(table.command for table in tables if table.command):
+        yield f"```console\n{command}\n```\n"
+    for columns in dict.fromkeys(table.columns for table in tables):
+        same = [table for table in tables if table.columns == columns]
+        yield _row([same[0].unit, *columns, "where, when"])
+        yield "|---" * (len(columns) + 2) + "|"
+        for table in same:
+            measured = f"{table.source.machine}, {_day(table.source.date)}"
+            yield from (_row([what, *map(_value, values), measured]) for what, values in table.rows)
+        yield ""
+    for source in dict.fromkeys(table.source for table in tables):
+        if source.conditions:
+            yield _item(f"{source.machine}, {_day(source.date)}: {source.conditions}")
+    yield ""
+
+
+def _from(source: Source) -> str:
+    commands = ", ".join(f"`{command}`" for command in source.commands)
+    kept = "recorded by hand" if source.recorded else "measured"
+    where = f"{_day(source.date)}, {commands}; {kept} in `bench/results/{source.file}`."
+    return _paragraph(f"{where} {source.conditions}")
+
+
+def _call(line: Line) -> str:
+    parts = [line.collective, f"{line.ranks} ranks"]
+    parts += ["TCP"] * (line.transport == "tcp") + ["`comm.empty`"] * (line.buffers == "shared")
+    return ", ".join([*parts, *["in a row"] * (line.row > 1)])
+
+
+def _against(line: Line) -> str:
+    return NAMES.get(line.against, ", ".join(line.against))
+
+
+def _ratio(ratio: Ratio) -> str:
+    if ratio is None:
+        return ""
+    return ", ".join(f"{value:.2f}" for value in ratio if value is not None)
+
+
+def _value(value: Value) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, list):
+        return f"{value:,.12g}".replace(",", " ")
+    low, high = value
+    return f"{low:g} and more" if high is None else f"{low:g} to {high:g}"
+
+
+def _paragraph(text: str, first: str = "", others: str = "") -> str:
+    """Lines of at most 120 columns, and a link where a decision record is named."""
+    return textwrap.fill(
+        re.sub(r"record (\d{3})", _record, text),
+        width=120,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _item(text: str) -> str:
+    return _paragraph(text, "- ", "  ")
+
+
+def _record(found: re.Match[str]) -> str:
+    record = next(DECISIONS.glob(f"{found[1]}-*.md"), None)
+    return found[0] if record is None else f"[record {found[1]}](decisions/{record.name})"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _day(date: str) -> str:
+    day = datetime.fromisoformat(date)
+    return f"{day.day} {day:%B %Y}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.performance_page", description="Write docs/performance.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page is not up to date")
+    parser.add_argument("--add", type=Path, metavar="FILE", help="a run's JSON to keep under bench/results/")
+    parser.add_argument("--machine", help="its name in bench/results/machines.json")
+    parser.add_argument("--command", action="append", default=[], help="how it was measured; may be repeated")
+    parser.add_argument("--conditions", default="", help="what else a reader has to know")
+    given = parser.parse_args()
+    if given.add and not given.machine:
+        parser.error("--add needs --machine")
+    return given
+
+
+def keep(path: Path, machine: str, commands: Sequence[str], conditions: str, folder: Path = FOLDER) -> Path:
+    """Store a run's document in the folder, named by its date, machine and kind. Raises WrongResult, OSError."""
+    document = json.loads(path.read_text())
+    day = document.get("started", datetime.now().isoformat())[:10]
+    kind = "memory" if document.get("memory") else str(document.get("format")).rpartition(" ")[2]
+    kept = condensed(document, machine, day, [*commands] or [f"collectives bench {kind}"], conditions)
+    target = folder / f"{day}-{machine.lower()}-{kind}.json"
+    target.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    return target
+
+
+def main() -> int:
+    given = _arguments()
+    try:
+        if given.add:
+            keep(given.add, given.machine, given.command, given.conditions)
+        wanted = page(read())
+    except (WrongResult, OSError) as error:
+        print(f"docs/performance.md: {error}", file=sys.stderr)
+        return 1
+    if given.check:
+        if PAGE.exists() and PAGE.read_text() == wanted:
+            return 0
+        print("docs/performance.md is not what bench/results/ says: python -m tools.performance_page", file=sys.stderr)
+        return 1
+    PAGE.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

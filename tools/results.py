@@ -1,0 +1,208 @@
+"""Reads what is kept under bench/results/: measured documents of `collectives bench`, and figures recorded by hand.
+
+    python -m tools.performance_page --add standing.json --machine M1      # keep a run
+
+Invariant: a file is kept as it was written, but for the raw samples, of which the statistics stay. Each file names its
+machine, its date and the commands; where two files have the same line for the same machine, the newer one counts.
+
+Formats (key `format`):
+    pycollectives machines             {"machines": {name: description}}
+    pycollectives bench standing       the table of bars, as `bench standing --json` writes it
+    pycollectives bench                `bench --memory --json`
+    pycollectives bench meeting        `bench meeting --json`
+    pycollectives recorded standing    the same table without a document: worst and median of each band
+    pycollectives recorded figures     {"tables": [{"title", "unit", "command", "columns", "rows"}]}; a value is a
+                                       number, a range [low, high], a lower limit [low, null] or null
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, TypeAlias
+
+FOLDER: Final = Path(__file__).resolve().parents[1] / "bench" / "results"
+STANDING: Final = "pycollectives bench standing"
+BENCH: Final = "pycollectives bench"
+MEETING: Final = "pycollectives bench meeting"
+RECORDED_STANDING: Final = "pycollectives recorded standing"
+RECORDED_FIGURES: Final = "pycollectives recorded figures"
+MACHINES: Final = "pycollectives machines"
+MIB: Final = 1 << 20
+
+Value: TypeAlias = "float | list[float | None] | None"
+Ratio: TypeAlias = "tuple[float, float | None] | None"  # worst size of a band, median over its sizes
+
+
+class WrongResult(ValueError):
+    """A file under bench/results/ is not what this page is made of; the message names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where figures come from. `recorded`: written down by hand, without a document of the run."""
+
+    file: str
+    machine: str
+    date: str
+    commands: tuple[str, ...]
+    conditions: str
+    remarks: tuple[str, ...]
+    recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the table of bars: `ratios` of our time to that of the best of `against`, one for each band."""
+
+    source: Source
+    transport: str
+    buffers: str
+    ranks: int
+    row: int
+    collective: str
+    against: tuple[str, ...]
+    ratios: tuple[Ratio, ...]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.transport, self.buffers, self.ranks, self.row, self.collective, self.against)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Figures under one title; a row is what it is about and a value for each column."""
+
+    source: Source
+    title: str
+    unit: str
+    command: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Value, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything that is kept, by machine in the order of their names, the newest of each line and table."""
+
+    machines: dict[str, str]
+    lines: tuple[Line, ...]
+    tables: tuple[Table, ...]
+
+
+def read(folder: Path = FOLDER) -> Results:
+    """All files of the folder. Raises WrongResult."""
+    machines: dict[str, str] = {}
+    lines: dict[tuple[object, ...], Line] = {}
+    tables: dict[tuple[str, str], Table] = {}
+    documents = [(path.name, _load(path)) for path in sorted(folder.glob("*.json"))]
+    for name, document in sorted(documents, key=lambda item: (item[1].get("date", ""), item[0])):
+        try:
+            if document["format"] == MACHINES:
+                machines.update(document["machines"])
+                continue
+            source = _source(name, document)
+            for line in _lines(source, document):
+                lines[source.machine, line.key] = line
+            for table in _tables(source, document):
+                tables[source.machine, table.title] = table
+        except (KeyError, TypeError, IndexError) as error:
+            raise WrongResult(f"{name}: {type(error).__name__} {error}") from error
+    sources = [line.source for line in lines.values()] + [table.source for table in tables.values()]
+    if unknown := {source.machine for source in sources} - set(machines):
+        raise WrongResult(f"machines.json does not describe {', '.join(sorted(unknown))}")
+    return Results(
+        dict(sorted(machines.items())),
+        tuple(sorted(lines.values(), key=lambda line: line.source.machine)),
+        tuple(sorted(tables.values(), key=lambda table: table.source.machine)),
+    )
+
+
+def condensed(
+    document: dict[str, Any], machine: str, date: str, commands: list[str], conditions: str
+) -> dict[str, Any]:
+    """What is kept of a run: no raw samples, and where, when and how it was measured. Raises WrongResult."""
+    if document.get("format") not in (STANDING, BENCH, MEETING):
+        raise WrongResult(f"not a document of `collectives bench`: {document.get('format')!r}")
+    if document.get("complete") is False:
+        raise WrongResult("the run was cut short")
+    kept = {"machine": machine, "date": date, "commands": commands, "conditions": conditions}
+    return {"format": document["format"], **kept, **_without_samples(document)}
+
+
+def _without_samples(value: Any) -> Any:
+    if isinstance(value, dict):
+        inner = value.items()
+        samples = "seconds" in value and isinstance(value.get("rounds"), list)
+        return {key: _without_samples(item) for key, item in inner if not (samples and key == "rounds")}
+    return [_without_samples(item) for item in value] if isinstance(value, list) else value
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise WrongResult(f"{path.name}: {error}") from error
+    known = (MACHINES, STANDING, BENCH, MEETING, RECORDED_STANDING, RECORDED_FIGURES)
+    if document.get("format") not in known:
+        raise WrongResult(f"{path.name}: unknown format {document.get('format')!r}")
+    return document
+
+
+def _source(name: str, document: dict[str, Any]) -> Source:
+    commands = tuple(document.get("commands", ()))
+    remarks = tuple(document.get("remarks", ()))
+    recorded = document["format"] in (RECORDED_STANDING, RECORDED_FIGURES)
+    conditions = document.get("conditions", "")
+    return Source(name, document["machine"], document["date"], commands, conditions, remarks, recorded)
+
+
+def _lines(source: Source, document: dict[str, Any]) -> Iterator[Line]:
+    if document["format"] == RECORDED_STANDING:
+        for told in document["lines"]:
+            bands = tuple(None if band is None else (band["worst"], band.get("median")) for band in told["bands"])
+            yield _line(source, told, bands)
+    elif document["format"] == STANDING:
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for cell in document["cells"]:
+            rows.setdefault(json.dumps(cell["line"]), []).append(cell)
+        for cells in rows.values():
+            yield _line(source, cells[0]["line"], tuple(_judged(cell["sizes"]) for cell in cells))
+
+
+def _judged(sizes: list[dict[str, Any]]) -> Ratio:
+    """Of one cell: the ratio of the size that is worst beside its bar, and the median."""
+    if not sizes:
+        return None
+    worst = max(sizes, key=lambda size: size["ratio"] / size["bar"])
+    return worst["ratio"], median(size["ratio"] for size in sizes)
+
+
+def _line(source: Source, told: dict[str, Any], ratios: tuple[Ratio, ...]) -> Line:
+    against = tuple(told["against"])
+    ratios = (*ratios, *[None] * (3 - len(ratios)))
+    where = (told["transport"], told["buffers"], told["ranks"], told["row"])
+    return Line(source, *where, told["collective"], against, ratios)
+
+
+def _tables(source: Source, document: dict[str, Any]) -> Iterator[Table]:
+    if document["format"] == RECORDED_FIGURES:
+        for told in document["tables"]:
+            rows = tuple((row["what"], tuple(row["values"])) for row in told["rows"])
+            yield Table(source, told["title"], told["unit"], told["command"], tuple(told["columns"]), rows)
+    command = source.commands[0] if source.commands else ""
+    if document.get("memory"):
+        figures = tuple((f["what"], (round(f["value"] / MIB, 2), f["bar"] / MIB)) for f in document["memory"])
+        yield Table(source, "Memory", "MiB", command, ("measured", "bar"), figures)
+    if document["format"] == MEETING:
+        times = tuple(
+            (
+                f"{m['ranks']} ranks, {m['store']} store",
+                tuple(round(1e3 * median(m[key]), 1) for key in ("meet", "init")),
+            )
+            for m in document["meetings"]
+        )
+        yield Table(source, "Meeting", "ms", command, ("through the store", "init"), times)
