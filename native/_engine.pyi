@@ -110,6 +110,17 @@ def why_no_room(ranks: int, segment: int = 0) -> str | None:
     """Why this process's limits (ulimit -f, -v) leave no room for shared memory between so many ranks; None where they
     do. `segment` as of Group."""
 
+class Job:
+    """What the communicators of one `init`, and those made from it, have in common: their control thread, which ends
+    with the last of them."""
+
+    def __init__(self) -> None: ...
+    def expect(self, context: bytes) -> None:
+        """A Group with this context is about to be made here: peers that call it sooner are kept waiting."""
+
+    def forget(self, context: bytes) -> None:
+        """That group will not be made: peers that call it are refused. Nothing where it has been made."""
+
 class Group:
     """The native side of one communicator: its links, executor, progress thread and shared memory."""
 
@@ -128,6 +139,8 @@ class Group:
         cache: int = 0,
         mates: int = 1,
         heap: bool = True,
+        job: Job | None = None,
+        job_ranks: Sequence[int] = (),
     ) -> None:
         """`context`: 16 bytes naming run and communicator. `secret` may be empty (insecure).
         `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; `home`: the
@@ -135,10 +148,15 @@ class Group:
         `crowded`: ranks outnumber cores, on some host; the same on all ranks. `sockets`: of each link over TCP, 1 to
         16, the same on all ranks. `cache`: bytes of the last cache that this rank has, 0 where nobody knows.
         `mates`: ranks on this rank's core, at most, itself among them. `heap`: False where a rank that shares memory
-        with this one has too little address space for what `empty` would give."""
+        with this one has too little address space for what `empty` would give. `job`: that it belongs to, None for one
+        of its own; `job_ranks`: by rank of the group, the rank in that job, empty where they are the same."""
 
     def listen(self, scheme: str, fd: int) -> None:
-        """Accept peers of `scheme` ("shm", "tcp") on this bound, listening, non-blocking socket; owns it."""
+        """Accept peers of `scheme` ("shm", "tcp") on this bound, listening, non-blocking socket; the job owns it, for
+        all its groups."""
+
+    def accept(self, scheme: str) -> None:
+        """Let peers reach this group, too, where the job listens for that scheme."""
 
     def listen_inproc(self) -> str:
         """The address under which threads of this process reach this group."""

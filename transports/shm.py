@@ -45,7 +45,7 @@ class ShmTransport:
         reason = self.available() or _engine.why_no_room(scope.ranks, scope.segment)
         if reason:
             raise TransportUnavailable(reason)
-        return _ShmListener()
+        return _ShmListener(scope)
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:
         if not mine.addresses or not theirs.addresses:
@@ -65,8 +65,10 @@ class ShmTransport:
 
 
 class _ShmListener:
-    def __init__(self) -> None:
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
         self._name = abstract.name()
+        self._attached = False
         self._socket: socket.socket | None = socket.socket(
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         )
@@ -83,10 +85,20 @@ class _ShmListener:
         return (self._name, _BOUNDED) if bounded else (self._name,)
 
     def attach(self, group: Group) -> None:
-        if self._socket is None:
-            raise ValueError("this listener was closed or attached before")
-        group.listen("shm", self._socket.detach())
-        self._socket = None
+        if self._socket is None and not self._attached:
+            raise ValueError("this listener was closed before")
+        if self._attached:
+            group.accept("shm")
+        self._attached = True
+        if self._socket is not None:
+            group.listen("shm", self._socket.detach())
+            self._socket = None
+
+    def split(self) -> Listener:
+        reason = _engine.why_no_room(self._scope.ranks, self._scope.segment)
+        if reason:
+            raise TransportUnavailable(reason)
+        return self
 
     def close(self) -> None:
         if self._socket is not None:

@@ -79,6 +79,7 @@ class _TcpListener:
 
     def __init__(self, scope: Scope) -> None:
         self._sockets: list[socket.socket] = []
+        self._attached = False
         try:
             self.addresses: Sequence[str] = tuple(e.text() for e in self._open(scope))[:_MOST_ADDRESSES]
         except BaseException:
@@ -86,10 +87,16 @@ class _TcpListener:
             raise
 
     def attach(self, group: Group) -> None:
-        if not self._sockets:
-            raise ValueError("this listener was closed or attached before")
+        if not self._sockets and not self._attached:
+            raise ValueError("this listener was closed before")
+        if self._attached:
+            group.accept("tcp")
+        self._attached = True
         while self._sockets:
             group.listen("tcp", self._sockets.pop().detach())
+
+    def split(self) -> Listener:
+        return self
 
     def close(self) -> None:
         while self._sockets:

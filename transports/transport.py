@@ -45,14 +45,22 @@ class Place:
 
 
 class Listener(Protocol):
-    """A rank's open door for one group over one transport. Owns its sockets until they are attached."""
+    """Where one rank listens over one transport. Owns its sockets until they are attached.
+
+    It serves a communicator and, where `split` returns the listener itself, all that are made from it.
+    """
 
     @property
     def addresses(self) -> Sequence[str]:
         """What peers need to find it: short ASCII texts, for this rank's published record. Never secret."""
 
     def attach(self, group: Group) -> None:
-        """Let `group` accept here from now on; it owns the sockets. Once only. Raises OSError."""
+        """Let `group` accept here from now on; the first group's job owns the sockets. Once for each group. Raises
+        OSError."""
+
+    def split(self) -> Listener:
+        """Where a communicator made from one that listens here does: itself, or a new listener. Does not block.
+        Raises TransportUnavailable where this process has no room for another group."""
 
     def close(self) -> None:
         """Stop being found; close what was not attached. Idempotent, never raises."""
@@ -69,7 +77,7 @@ class Transport(Protocol):
         """None if it works on this machine, else the reason why not, found by trying. Takes milliseconds."""
 
     def listen(self, scope: Scope) -> Listener:
-        """Open the door. Does not block. Raises TransportUnavailable, where this process has no room for such a group
+        """Open a listener. Does not block. Raises TransportUnavailable, where this process has no room for such a group
         too; ValueError for an unknown interface."""
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:

@@ -21,7 +21,7 @@ from collectives.calls.moves import Deadline
 from collectives.commands.checks import Problem, Section, without_password
 from collectives.core.communicator import Communicator
 from collectives.core.family import Origin
-from collectives.core.links import Doors, Policy, context, link
+from collectives.core.links import Endpoints, Policy, context, link
 from collectives.native.errors import CollectiveError, StoreError
 from collectives.native.spelling import hint
 from collectives.rendezvous import open_store
@@ -124,13 +124,13 @@ def _attempt(scheme: str, ranks: int) -> str | None:
     """Why an allreduce between two ranks in this process over that transport fails; None where it does not."""
     policy = Policy(scheme, Scope(network=False, ranks=ranks), secrets.token_bytes(job_secret.SIZE))
     run, wrong = secrets.token_hex(16), list[str]()
-    doors: list[Doors] = []
+    endpoints: list[Endpoints] = []
 
     def rank(number: int) -> None:
         try:
             deadline = Deadline(LIMIT)
-            members = [door.member for door in doors]
-            linked = link(number, members, doors[number], policy, context(run, 0, "0"), 0, deadline)
+            members = [one.member for one in endpoints]
+            linked = link(number, members, endpoints[number], policy, context(run, 0, "0"), 0, deadline)
             with Communicator(number, linked, Origin(run, 0, "0", policy), "doctor", LIMIT, lambda: None) as comm:
                 total = comm.allreduce(np.full(1 << 16, number + 1.0), timeout=deadline.left)
                 comm.barrier(timeout=deadline.left)
@@ -140,7 +140,7 @@ def _attempt(scheme: str, ranks: int) -> str | None:
             wrong.append(f"{type(error).__name__}: {error}")
 
     try:
-        doors += [Doors(policy) for _ in range(2)]
+        endpoints += [Endpoints(policy) for _ in range(2)]
     except (CollectiveError, OSError) as error:
         wrong.append(str(error))
     else:
@@ -149,6 +149,6 @@ def _attempt(scheme: str, ranks: int) -> str | None:
             thread.start()
         for thread in threads:
             thread.join()
-    for door in doors:
-        door.close()
+    for one in endpoints:
+        one.close()
     return wrong[0] if wrong else None

@@ -185,11 +185,6 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             return None
         child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing)
         child._choose_by(self._calls.prepare.table)
-        try:
-            child.barrier(timeout=deadline.left)
-        except BaseException:
-            child.close()
-            raise
         return child
 
     def _choose_by(self, table: Table) -> None:

@@ -1,6 +1,7 @@
 """New communicators out of an existing one: its ranks meet over the links they have, without a store.
 
-Invariant: every rank of the parent learns of a failure on any of them before new links are made.
+Invariant: every rank of the parent learns of a failure on any of them. Links of a new communicator are opened when
+its calls need them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from collectives.calls.moves import Deadline
-from collectives.core.links import Doors, Linked, Member, Policy, context, link
+from collectives.core.links import Endpoints, Linked, Member, Policy, context, link
 from collectives.native.errors import CollectiveError, ConfigMismatch
 
 _LONGEST: Final = 8192  # bytes that a rank may say about itself
@@ -71,34 +72,72 @@ def separate(
     """This rank's number in, and part of, a new group of those with its color, ordered by key and rank.
 
     `origin` is the new group's; `everyones` exchanges bytes over the parent; this rank's host and core are as there.
-    None where `color` is None. Raises CollectiveError, on every rank, where any cannot open its listeners; and what
-    `link` raises.
+    None where `color` is None. Raises CollectiveError, on every rank, where any cannot open its listeners or make its
+    group: on that one, what `link` raises.
     """
-    doors, wish = None, Wish(color, key, None)
+    endpoints: Endpoints | None = None
+    wish = Wish(color, key, None)
     problem: Exception | None = None
+    name = context(origin.run, origin.epoch, origin.path)
     if color is not None:
         try:
-            doors = Doors(origin.policy, place=parent.place)
-            wish = Wish(color, key, doors.member)
+            endpoints = parent.endpoints.split()
+            wish = Wish(color, key, endpoints.member)
+            parent.job.expect(name)  # a rank that gets all records sooner may call before this one has them
         except (CollectiveError, OSError, ValueError) as error:
-            problem, wish = error, Wish(color, key, None, f"{type(error).__name__}: {error}")
+            problem, wish = error, Wish(color, key, None, _text(error))
     try:
         wishes = [Wish.decode(r, data) for r, data in enumerate(everyones(wish.encode()))]
-        if problem is not None:
-            raise problem
-        failed = {r: w.error for r, w in enumerate(wishes) if w.error}
-        if failed:
-            raise CollectiveError("; ".join(f"rank {r} cannot join: {e}" for r, e in failed.items()))
-        if color is None or doors is None:
-            return None
-        ranks = sorted((w.key, r) for r, w in enumerate(wishes) if w.color == color)
-        members = [m for m in (wishes[r].member for _, r in ranks) if m is not None]
-        if len(members) != len(ranks):
-            raise ConfigMismatch("a rank that wants to join a new group sent no record")
-        mine = ranks.index((key, rank))
-        name = context(origin.run, origin.epoch, origin.path)
-        return mine, link(mine, members, doors, origin.policy, name, origin.epoch, deadline, parent.home)
+        _raise_first(problem, [w.error for w in wishes])
+        found = None
+        if color is not None and endpoints is not None:
+            ranks = sorted((w.key, r) for r, w in enumerate(wishes) if w.color == color)
+            members = [m for m in (wishes[r].member for _, r in ranks) if m is not None]
+            if len(members) != len(ranks):
+                raise ConfigMismatch("a rank that wants to join a new group sent no record")
+            mine = ranks.index((key, rank))
+            numbers = [parent.job_ranks[r] for _, r in ranks]
+            try:
+                found = (
+                    mine,
+                    link(
+                        mine,
+                        members,
+                        endpoints,
+                        origin.policy,
+                        name,
+                        origin.epoch,
+                        deadline,
+                        parent.home,
+                        parent.job,
+                        numbers,
+                    ),
+                )
+            except (CollectiveError, OSError, ValueError) as error:
+                problem = error
+        try:
+            outcomes = everyones(b"" if problem is None else _text(problem).encode()[:_LONGEST])
+            _raise_first(problem, [o.decode(errors="replace") for o in outcomes])
+        except BaseException:
+            if found is not None:
+                found[1].close()
+            raise
+        return found
     except BaseException:
-        if doors is not None:
-            doors.close()
+        if endpoints is not None:
+            endpoints.close()
+            parent.job.forget(name)
         raise
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _raise_first(own: Exception | None, errors: Sequence[str]) -> None:
+    """This rank's own error, or one that names those of others; `errors` are empty where there is none, by rank."""
+    if own is not None:
+        raise own
+    failed = "; ".join(f"rank {rank} cannot join: {error}" for rank, error in enumerate(errors) if error)
+    if failed:
+        raise CollectiveError(failed)

@@ -23,7 +23,7 @@ from collectives.core import choosing, default, losses
 from collectives.core.choosing import TableLike, Wish
 from collectives.core.communicator import Communicator
 from collectives.core.family import Origin, separate
-from collectives.core.links import Doors, Member, Policy, context, decode, link, settle
+from collectives.core.links import Endpoints, Member, Policy, context, decode, link, settle
 from collectives.core.tables import Machine
 from collectives.native import _engine
 from collectives.native.errors import CollectiveError, StoreError
@@ -131,13 +131,13 @@ def init(
 def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline: Deadline) -> Communicator:
     name = launch.name or "default"
     with ExitStack() as opened:
-        doors = Doors(policy, launch.store is None)
-        opened.callback(doors.close)
+        endpoints = Endpoints(policy, launch.store is None)
+        opened.callback(endpoints.close)
         closing = _Closing()
         opened.callback(closing)
         if launch.store is None:
             run = secrets.token_hex(16)
-            records: Sequence[Mapping[str, Any]] = [doors.member.to_json()]
+            records: Sequence[Mapping[str, Any]] = [endpoints.member.to_json()]
         else:
             if launch.store == "mpi://":
                 check_world(launch.rank, launch.size, launch.told)
@@ -154,7 +154,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                 rank=launch.rank,
                 size=launch.size,
                 name=name,
-                record=doors.member.to_json(),
+                record=endpoints.member.to_json(),
                 fingerprint=_fingerprint(policy),
                 run_id=launch.run_id,
                 secret=launch.secret,
@@ -164,9 +164,9 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
         if closing.store is not None and closing.membership is not None:
             told = partial(exchange, closing.store, closing.membership, timeout=deadline.left)
-            members = settle(launch.rank, members, doors, told)
+            members = settle(launch.rank, members, endpoints, told)
         origin = Origin(run, 0, "0", policy)
-        linked = link(launch.rank, members, doors, policy, context(run, 0, origin.path), 0, deadline)
+        linked = link(launch.rank, members, endpoints, policy, context(run, 0, origin.path), 0, deadline)
         timeout = TIMEOUT if launch.timeout is None else launch.timeout
         comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
         opened.callback(comm.close)

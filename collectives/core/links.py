@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from collectives.calls.moves import Deadline
-from collectives.native._engine import Group
+from collectives.native._engine import Group, Job
 from collectives.native.errors import ConfigMismatch, TransportUnavailable
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
@@ -69,52 +70,80 @@ class Member:
         raise ValueError(f"not a rank's record: {str(value)[:200]}")
 
 
-class Doors:
-    """This rank's listeners for one group, open from before ranks meet until their links are made."""
+class _Shared:
+    """A listener and how many communicators use it: the last one closes it."""
 
-    def __init__(self, policy: Policy, alone: bool = False, place: HostIdentity | None = None) -> None:
+    def __init__(self, listener: Listener) -> None:
+        self.listener: Final = listener
+        self._users = 1
+        self._lock: Final = threading.Lock()
+
+    def split(self) -> _Shared:
+        """For one communicator more. Raises TransportUnavailable."""
+        own = self.listener.split()
+        if own is not self.listener:
+            return _Shared(own)
+        with self._lock:
+            self._users += 1
+        return self
+
+    def close(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self.listener.close()
+
+
+class Endpoints:
+    """Where this rank listens for one group, from before ranks meet until the group is closed."""
+
+    def __init__(self, policy: Policy, alone: bool = False, parent: Endpoints | None = None) -> None:
         """Raises TransportUnavailable where the transport asked for does not work here, ValueError for an
-        unknown interface. `alone`: nobody will come. `place`: the host of this rank, as an earlier group settled it."""
+        unknown interface. `alone`: no other rank will call. `parent`: see `split`."""
         self.reasons: dict[str, str] = {}  # why a transport is not offered
-        self._listeners: dict[str, Listener] = {}
+        self._policy: Final = policy
+        self._listeners: dict[str, _Shared] = {}
         self._proof: socket.socket | None = None
         try:
-            for scheme in () if alone else policy.schemes:
-                self._open(scheme, policy)
-            if place is not None:
+            if parent is not None:
+                place = parent.member.identity
+                self.reasons.update(parent.reasons)
+                for scheme, shared in parent._listeners.items():
+                    self._open(scheme, shared.split)
                 identity = replace(HostIdentity.here(place.proof), boot=place.boot, netns=place.netns)
             else:
+                for scheme in () if alone else policy.schemes:
+                    self._open(scheme, partial(_listen, scheme, policy.scope))
                 proof, self._proof = ("", None) if alone else abstract.bound()
                 identity = HostIdentity.here(proof)
+            addresses = {scheme: tuple(shared.listener.addresses) for scheme, shared in self._listeners.items()}
+            # First where it says that it is, later where the group has settled that it is.
+            self.member = Member(identity, addresses)
         except BaseException:
             self.close()
             raise
-        self.member = Member(
-            identity, {scheme: tuple(door.addresses) for scheme, door in self._listeners.items()}
-        )  # where others are told that it is, and then where the group has settled that it is
 
-    def _open(self, scheme: str, policy: Policy) -> None:
-        transport = registry.transport(scheme)
-        reason = transport.available()
-        if reason is None:
-            try:
-                self._listeners[scheme] = transport.listen(policy.scope)
-            except TransportUnavailable as error:
-                reason = str(error)
-        if reason is None:
-            return
-        if policy.transport == scheme:
-            raise TransportUnavailable(f"transport {scheme!r} cannot be used here: {reason}")
-        self.reasons[scheme] = reason
+    def split(self) -> Endpoints:
+        """Those of a communicator made from this one: the same listeners, as far as they serve several.
+
+        The host is what this group has settled on. Raises TransportUnavailable where the transport asked for has no
+        room for another group.
+        """
+        return Endpoints(self._policy, parent=self)
+
+    def _open(self, scheme: str, opened: Callable[[], _Shared]) -> None:
+        try:
+            self._listeners[scheme] = opened()
+        except TransportUnavailable as error:
+            if self._policy.transport == scheme:
+                raise TransportUnavailable(f"transport {scheme!r} cannot be used here: {error}") from error
+            self.reasons[scheme] = str(error)
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
-        """Let `group` accept over these, and close the others."""
-        wanted = set(schemes)
-        for scheme in sorted(wanted, key=lambda s: s == "inproc"):  # the engine wants processes before threads
-            self._listeners[scheme].attach(group)
-        for scheme, listener in self._listeners.items():
-            if scheme not in wanted:
-                listener.close()
+        """Let `group` accept over these. The others stay as they are: a communicator made from it may need them."""
+        for scheme in sorted(schemes, key=lambda s: s == "inproc"):  # the engine wants processes before threads
+            self._listeners[scheme].listener.attach(group)
 
     def settled(self, member: Member) -> None:
         """All ranks know where this one is: its proof is not needed any more."""
@@ -126,9 +155,19 @@ class Doors:
             self._proof.close()
 
     def close(self) -> None:
+        """May be called again. Never raises."""
         self._close_proof()
-        for listener in self._listeners.values():
-            listener.close()
+        while self._listeners:
+            self._listeners.popitem()[1].close()
+
+
+def _listen(scheme: str, scope: Scope) -> _Shared:
+    """Raises TransportUnavailable, and ValueError for an unknown interface."""
+    transport = registry.transport(scheme)
+    reason = transport.available()
+    if reason is not None:
+        raise TransportUnavailable(reason)
+    return _Shared(transport.listen(scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +175,9 @@ class Linked:
     """A group ready to run: the engine's side, what it is like, and this rank's place on its machine."""
 
     group: Group
-    doors: Doors
+    job: Job
+    job_ranks: tuple[int, ...]  # by rank: that of the job, which is of the communicator that `init` made
+    endpoints: Endpoints
     situation: Situation
     layout: Layout
     kinds: tuple[str, ...]  # by rank: the transport to it, "self" for this one
@@ -149,11 +190,11 @@ class Linked:
     @property
     def place(self) -> HostIdentity:
         """This rank's host, as the group has settled it."""
-        return self.doors.member.identity
+        return self.endpoints.member.identity
 
     def close(self) -> None:
         self.group.close()
-        self.doors.close()
+        self.endpoints.close()
 
 
 def context(run: str, epoch: int, path: str) -> bytes:
@@ -164,25 +205,28 @@ def context(run: str, epoch: int, path: str) -> bytes:
 def link(
     rank: int,
     members: Sequence[Member],
-    doors: Doors,
+    endpoints: Endpoints,
     policy: Policy,
     name: bytes,
     epoch: int,
     deadline: Deadline,
     home: int | None = None,
+    job: Job | None = None,
+    job_ranks: Sequence[int] | None = None,
 ) -> Linked:
     """Make the group and tell it how to reach every peer. Opens no links yet, closes nothing on errors but what
-    it made; the doors stay the caller's then. `home`: this rank's core in the group that it first belonged to.
+    it made; the endpoints stay the caller's then. `home`: this rank's core in the group that it first belonged to.
+    `job`, `job_ranks`: of a communicator made from another one, the job that it belongs to and the ranks' numbers in it.
 
     Raises TransportUnavailable for a pair that no allowed transport connects, with every reason.
     """
     kinds = tuple(
-        "self" if peer == rank else scheme_between(rank, peer, members, policy, doors.reasons)
+        "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons)
         for peer in range(len(members))
     )
     identities = [m.identity for m in members]
     mine = identities[rank]
-    _warn_of_detours(mine, identities, kinds, doors.reasons)
+    _warn_of_detours(mine, identities, kinds, endpoints.reasons)
     layout = Layout.of((identity.boot, identity.netns) for identity in identities)
     crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
     here = oversubscribed(mine, identities)
@@ -192,6 +236,8 @@ def link(
         home = home_core(rank, identities)
     seat = home if returns else -1
     sockets = policy.sockets or 1
+    job = job or Job()
+    numbers = tuple(job_ranks or range(len(members)))
     group = Group(
         rank,
         len(members),
@@ -206,9 +252,11 @@ def link(
         cache_share(mine, identities),
         ranks_per_core(mine, identities),
         shm.have_heaps(m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind != "tcp"),
+        job,
+        numbers,
     )
     try:
-        doors.attach(group, set(kinds) - {"self"})
+        endpoints.attach(group, set(kinds) - {"self"})
         for peer, kind in enumerate(kinds):
             if peer != rank:
                 transport = registry.transport(kind)
@@ -219,7 +267,9 @@ def link(
         raise
     return Linked(
         group=group,
-        doors=doors,
+        job=job,
+        job_ranks=numbers,
+        endpoints=endpoints,
         situation=Situation(
             len(members), slowest(kinds), crowded, per_host=max(map(len, layout.members)), hosts=len(layout.members)
         ),
@@ -234,7 +284,7 @@ def link(
 
 
 def settle(
-    rank: int, members: Sequence[Member], doors: Doors, exchanged: Callable[[int], Sequence[Any]]
+    rank: int, members: Sequence[Member], endpoints: Endpoints, exchanged: Callable[[int], Sequence[Any]]
 ) -> Sequence[Member]:
     """The members with hosts that are right, where their identities leave a doubt.
 
@@ -243,7 +293,7 @@ def settle(
     """
     identities = [member.identity for member in members]
     if not neighbours.doubtful(identities):
-        doors.settled(members[rank])
+        endpoints.settled(members[rank])
         return members
     answers = exchanged(neighbours.seen(rank, identities))
     if not all(isinstance(answer, int) for answer in answers):
@@ -253,7 +303,7 @@ def settle(
     except ValueError as error:
         raise ConfigMismatch(f"a rank published something that makes no sense: {error}") from error
     found = [replace(member, identity=place) for member, place in zip(members, places, strict=True)]
-    doors.settled(found[rank])
+    endpoints.settled(found[rank])
     return found
 
 

@@ -274,15 +274,15 @@ inline void check_many_at_a_time(int rank, int size, Group& group, std::span<con
                                  int round) {
     std::vector<std::vector<float>> xs(30);
     std::vector<std::vector<float>> ys(30);
-    std::vector<std::shared_ptr<Job>> jobs;
+    std::vector<std::shared_ptr<Work>> works;
     for (std::size_t i = 0; i < xs.size(); ++i) {
         const std::size_t n = sizes[i % sizes.size()];
         xs[i] = values(rank, n);
         ys[i].resize(n);
         const auto make = makes[(i / 2 + static_cast<std::size_t>(round)) % makes.size()];
-        jobs.push_back(group.start(sum_of_floats(make(rank, size), n), raw(xs[i]), raw(ys[i]), 30.0));
+        works.push_back(group.start(sum_of_floats(make(rank, size), n), raw(xs[i]), raw(ys[i]), 30.0));
     }
-    REQUIRE(group.wait(*jobs.back(), 30.0, {}));
+    REQUIRE(group.wait(*works.back(), 30.0, {}));
     for (std::size_t i = 0; i < ys.size(); ++i) REQUIRE(ys[i] == total(size, sizes[i % sizes.size()]));
 }
 

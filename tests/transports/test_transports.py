@@ -29,6 +29,10 @@ class RecordingGroup:
     def __init__(self) -> None:
         self.listening: list[tuple[str, socket.socket]] = []
         self.routes: list[tuple[int, str, list[str], str]] = []
+        self.accepted: list[str] = []
+
+    def accept(self, scheme: str) -> None:
+        self.accepted.append(scheme)
 
     def listen(self, scheme: str, fd: int) -> None:
         self.listening.append((scheme, socket.socket(fileno=fd)))
@@ -100,6 +104,26 @@ def test_attached_sockets_belong_to_the_group(scheme: str, group: RecordingGroup
         assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         assert not os.get_blocking(listening.fileno())
         assert not os.get_inheritable(listening.fileno())
+
+
+@pytest.mark.parametrize("scheme", ["shm", "tcp"])
+def test_one_listener_serves_all_groups_of_a_job(scheme: str, group: RecordingGroup) -> None:
+    listener = registry.transport(scheme).listen(LOCAL)
+    listener.attach(group)  # type: ignore[arg-type]
+    assert listener.split() is listener
+    sockets = len(group.listening)
+    assert sockets == len(listener.addresses) and not group.accepted
+    listener.attach(group)  # type: ignore[arg-type]
+    assert group.accepted == [scheme] and len(group.listening) == sockets
+    listener.close()
+
+
+def test_threads_reach_each_group_at_an_address_of_its_own() -> None:
+    listener = registry.transport("inproc").listen(LOCAL)
+    other = listener.split()
+    assert set(listener.addresses).isdisjoint(other.addresses)
+    for each in (listener, other):
+        each.close()
 
 
 @pytest.mark.parametrize("scheme", ["inproc", "shm"])

@@ -24,31 +24,44 @@ namespace {
 
 struct Ticket {
     std::shared_ptr<Group> group;
-    std::shared_ptr<Job> job;
+    std::shared_ptr<Work> work;
 
-    bool done() const { return group->done(*job); }
+    bool done() const { return group->done(*work); }
     // Of a message that was received, once it is done.
-    std::pair<int, std::uint64_t> receipt() const { return {job->receipt.source, job->receipt.count}; }
+    std::pair<int, std::uint64_t> receipt() const { return {work->receipt.source, work->receipt.count}; }
 
     void wait(std::optional<double> timeout) const {
         const nb::gil_scoped_release nogil;
-        if (!group->wait(*job, timeout.value_or(std::numeric_limits<double>::infinity()), interrupted)) {
+        if (!group->wait(*work, timeout.value_or(std::numeric_limits<double>::infinity()), interrupted)) {
             throw Error(ErrorKind::op_timeout, "the operation is still running");
         }
     }
+};
+
+GroupId group_id(const nb::bytes& context) {
+    GroupId id{};
+    if (context.size() != id.size()) throw nb::value_error("context must have 16 bytes");
+    std::copy_n(reinterpret_cast<const std::byte*>(context.c_str()), context.size(), id.begin());
+    return id;
+}
+
+struct PyJob {
+    std::shared_ptr<Job> job = std::make_shared<Job>();
 };
 
 class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
             std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets, std::size_t cache,
-            int mates, bool heap) {
+            int mates, bool heap, const PyJob* job, std::vector<int> job_ranks) {
         Group::Options options;
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
-        if (context.size() != options.identity.group.size())
-            throw nb::value_error("context must have 16 bytes");
-        std::copy_n(reinterpret_cast<const std::byte*>(context.c_str()), context.size(),
-                    options.identity.group.begin());
+        options.identity.group = group_id(context);
+        if (job != nullptr) options.job = job->job;
+        if (!job_ranks.empty() && job_ranks.size() != static_cast<std::size_t>(size)) {
+            throw nb::value_error("a number in the job for each rank");
+        }
+        options.job_ranks = std::move(job_ranks);
         options.identity.rank = rank;
         options.identity.size = size;
         options.identity.epoch = epoch;
@@ -73,6 +86,7 @@ class PyGroup {
     void listen(const std::string& scheme, int fd) {
         group_->links().listen(to_scheme(scheme), UniqueFd(fd));
     }
+    void accept(const std::string& scheme) { group_->links().accept(to_scheme(scheme)); }
     std::string listen_inproc() { return group_->links().listen_inproc(); }
 
     void route(int peer, const std::string& scheme, std::vector<std::string> addresses, std::string host) {
@@ -133,11 +147,11 @@ class PyGroup {
     }
 
     Ticket start(const PyOperation& operation, nb::object in, nb::object out, double timeout) {
-        std::erase_if(kept_, [&](const Kept& kept) { return group_->done(*kept.job); });
+        std::erase_if(kept_, [&](const Kept& kept) { return group_->done(*kept.work); });
         std::byte* from = input(*operation.operation, in);
         std::byte* to = output(*operation.operation, out);
         Ticket ticket{group_, group_->start(operation.operation, from, to, timeout)};
-        kept_.push_back({ticket.job, std::move(in), std::move(out)});
+        kept_.push_back({ticket.work, std::move(in), std::move(out)});
         return ticket;
     }
 
@@ -196,7 +210,7 @@ class PyGroup {
 
   private:
     struct Kept {
-        std::shared_ptr<Job> job;
+        std::shared_ptr<Work> work;
         nb::object in;
         nb::object out;
     };
@@ -227,13 +241,23 @@ void add_groups(nb::module_& module) {
         .def_prop_ro("receipt", &Ticket::receipt)
         .def("wait", &Ticket::wait, "timeout"_a.none());
 
+    nb::class_<PyJob>(module, "Job")
+        .def(nb::init<>())
+        .def(
+            "expect", [](PyJob& self, const nb::bytes& context) { self.job->expect(group_id(context)); },
+            "context"_a)
+        .def(
+            "forget", [](PyJob& self, const nb::bytes& context) { self.job->forget(group_id(context)); },
+            "context"_a);
+
     nb::class_<PyGroup>(module, "Group")
         .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
-                      bool, int, std::size_t, int, bool>(),
+                      bool, int, std::size_t, int, bool, const PyJob*, std::vector<int>>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
              "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1, "cache"_a = 0,
-             "mates"_a = 1, "heap"_a = true)
+             "mates"_a = 1, "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = std::vector<int>())
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
+        .def("accept", &PyGroup::accept, "scheme"_a)
         .def("listen_inproc", &PyGroup::listen_inproc)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)
         .def("connect", &PyGroup::connect, "peers"_a, "timeout"_a)

@@ -5,9 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-
-#include "link/frame.hpp"
 
 namespace collectives {
 
@@ -17,64 +14,102 @@ namespace {
 
 constexpr auto handshake_time = 2s;
 constexpr std::size_t most_pending = 128;
-constexpr auto breather = 100ms;  // when there are no descriptors left to accept with
+constexpr auto pause_when_full = 100ms;      // when there are no descriptors left to accept with
+constexpr std::size_t most_ended = 1 << 10;  // communicators that are remembered after their end
 constexpr std::uint64_t order_id = 0;
-
-template <typename T>
-T from_bytes(const std::byte* data) {
-    T value;
-    std::memcpy(static_cast<void*>(&value), data, sizeof(T));
-    return value;
-}
-
-template <typename T>
-std::span<const std::byte> bytes_of(const T& value) {
-    return std::as_bytes(std::span(&value, 1));
-}
 
 }  // namespace
 
-Control::Control(Identity identity, Events events)
-    : identity_(std::move(identity)),
-      events_(std::move(events)),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      order_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Control::Control()
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), order_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!epoll_ || !order_) throw_system("epoll_create1 or eventfd", errno);
     watch(order_.get(), EPOLLIN, order_id, EPOLL_CTL_ADD);
     thread_ = std::thread([this] { run(); });
 }
 
 Control::~Control() {
-    {
-        const std::lock_guard lock(mutex_);
-        stop_ = true;
-    }
-    order();
+    post(Order([this] { stop_ = true; }));
     thread_.join();
 }
 
-void Control::order() {
+void Control::post(Order order) {
+    const std::lock_guard lock(mutex_);
+    if (over_) return;
+    orders_.push_back(std::move(order));
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto n = ::write(order_.get(), &one, sizeof(one));
 }
 
-void Control::share(std::shared_ptr<Arena> arena) {
-    const std::lock_guard lock(mutex_);
-    arena_ = std::move(arena);
+void Control::run_orders() {
+    std::vector<Order> orders;
+    {
+        const std::lock_guard lock(mutex_);
+        orders.swap(orders_);
+    }
+    for (Order& order : orders) {
+        auto outcome = order.get_future();
+        order();
+        outcome.get();
+    }
+}
+
+void Control::join(const Identity& identity, std::vector<int> job_ranks, Events events,
+                   std::shared_ptr<Arena> arena) {
+    Registration fresh{identity, std::move(job_ranks), std::move(events), std::move(arena), {}, {}};
+    post(Order([this, fresh = std::move(fresh)]() mutable {
+        const GroupId group = fresh.identity.group;
+        if (first_.size == 0) first_ = fresh.identity;
+        expected_.erase(group);
+        groups_.insert_or_assign(group, std::move(fresh));
+        admit_waiting(group);
+    }));
+}
+
+void Control::leave(const GroupId& group) {
+    std::promise<void> promise;
+    std::future<void> done = promise.get_future();
+    post(Order([this, group, promise = std::move(promise)]() mutable {
+        end(group);
+        promise.set_value();
+    }));
+    done.wait();  // also over where the thread has failed: the promise goes with the order
+}
+
+void Control::expect(const GroupId& group) {
+    post(Order([this, group] { expected_.insert(group); }));
+}
+
+void Control::forget(const GroupId& group) {
+    post(Order([this, group] {
+        if (expected_.erase(group) == 0) return;
+        end(group);
+        admit_waiting(group);  // to be refused
+    }));
+}
+
+void Control::share(const GroupId& group, std::shared_ptr<Arena> arena) {
+    post(Order([this, group, arena = std::move(arena)] {
+        if (Registration* const place = find(group)) place->arena = arena;
+        admit_waiting(group);
+    }));
 }
 
 void Control::listen(Scheme scheme, UniqueFd socket) {
-    const std::lock_guard lock(mutex_);
-    new_listeners_.push_back({scheme, std::move(socket)});
-    order();
+    post(Order([this, scheme, socket = std::move(socket)]() mutable {
+        const Id id = next_id_++;
+        watch(socket.get(), EPOLLIN, id, EPOLL_CTL_ADD);
+        listeners_.emplace(id, Listener{scheme, std::move(socket)});
+    }));
 }
 
-void Control::dial(int peer, Scheme scheme, const std::vector<std::string>& addresses, int connections) {
-    const std::lock_guard lock(mutex_);
-    for (int lane = 0; lane < connections; ++lane) {
-        new_dials_.push_back({{peer, lane}, {scheme, Dial(peer, addresses)}});
-    }
-    order();
+void Control::dial(const GroupId& group, int peer, Scheme scheme, const std::vector<std::string>& addresses,
+                   int connections) {
+    post(Order([this, group, peer, calling = Calling{scheme, Dial(peer, addresses)}, connections] {
+        Registration* const place = find(group);
+        for (int i = 0; place != nullptr && i < connections; ++i) {
+            place->dials.emplace(Channel(peer, i), calling);
+        }
+    }));
 }
 
 void Control::watch(int fd, std::uint32_t events, Id id, int operation) {
@@ -88,9 +123,14 @@ void Control::run() {
     try {
         loop();
     } catch (const std::exception& error) {
-        events_.failed(
-            -1, Error(ErrorKind::transport_unavailable, std::string("connecting ranks: ") + error.what()));
+        for (const auto& [id, group] : groups_) {
+            group.events.failed(-1, Error(ErrorKind::transport_unavailable,
+                                          std::string("connecting ranks: ") + error.what()));
+        }
     }
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    orders_.clear();
 }
 
 void Control::loop() {
@@ -103,38 +143,59 @@ void Control::loop() {
             if (id == order_id) {
                 std::uint64_t count = 0;
                 [[maybe_unused]] const auto got = ::read(order_.get(), &count, sizeof(count));
-                take_orders();
-                if (const std::lock_guard lock(mutex_); stop_) return;
+                run_orders();
+                if (stop_) return;
             } else if (listeners_.contains(id)) {
                 accept_all(id);
             } else if (connections_.contains(id)) {
                 on_ready(id);
             } else if (const auto place = watched_.find(id); place != watched_.end()) {
-                const int peer = place->second.first;
+                const int job_rank = place->second.first;
                 watched_.erase(place);
-                events_.lost(peer);
+                on_lost(job_rank);
             }
         }
         on_timers();
     }
 }
 
-void Control::take_orders() {
-    const std::lock_guard lock(mutex_);
-    for (Listener& listener : new_listeners_) {
-        const Id id = next_id_++;
-        watch(listener.socket.get(), EPOLLIN, id, EPOLL_CTL_ADD);
-        listeners_.emplace(id, std::move(listener));
+Control::Registration* Control::find(const GroupId& group) {
+    const auto place = groups_.find(group);
+    return place == groups_.end() ? nullptr : &place->second;
+}
+
+void Control::end(const GroupId& group) {
+    if (Registration* const place = find(group)) {
+        std::vector<Id> connections;
+        for (const auto& [id, connection] : connections_) {
+            if (connection.group == place) connections.push_back(id);
+        }
+        for (const Id id : connections) erase(id);
+        groups_.erase(group);
     }
-    new_listeners_.clear();
-    for (auto& [place, calling] : new_dials_) dials_.emplace(place, std::move(calling));
-    new_dials_.clear();
+    ended_.push_back(group);
+    if (ended_.size() > most_ended) ended_.pop_front();
+}
+
+void Control::on_lost(int job_rank) {
+    for (const auto& [id, group] : groups_) {
+        for (int rank = 0; rank < group.identity.size; ++rank) {
+            if (rank != group.identity.rank && group.job_rank(rank) == job_rank) group.events.lost(rank);
+        }
+    }
+}
+
+bool Control::is_watched(int job_rank) const {
+    return std::any_of(watched_.begin(), watched_.end(),
+                       [&](const auto& entry) { return entry.second.first == job_rank; });
 }
 
 int Control::next_timeout() {
     auto soonest = Clock::time_point::max();
     for (const auto& [id, connection] : connections_) soonest = std::min(soonest, connection.deadline);
-    for (const auto& [place, calling] : dials_) soonest = std::min(soonest, calling.dial.due());
+    for (const auto& [id, group] : groups_) {
+        for (const auto& [channel, calling] : group.dials) soonest = std::min(soonest, calling.dial.due());
+    }
     if (paused_) soonest = std::min(soonest, resume_at_);
     if (soonest == Clock::time_point::max()) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(soonest - Clock::now());
@@ -148,11 +209,13 @@ void Control::on_timers() {
         if (connection.deadline <= now) late.push_back(id);
     }
     for (const Id id : late) drop(id, {"no answer within two seconds"});
-    std::vector<Place> due;
-    for (const auto& [place, calling] : dials_) {
-        if (calling.dial.due() <= now) due.push_back(place);
+    for (auto& [id, group] : groups_) {
+        std::vector<Channel> due;
+        for (const auto& [channel, calling] : group.dials) {
+            if (calling.dial.due() <= now) due.push_back(channel);
+        }
+        for (const Channel& channel : due) start_dial(group, channel, group.dials.at(channel));
     }
-    for (const Place& place : due) start_dial(place, dials_.at(place));
     if (paused_ && resume_at_ <= now) resume_listeners();
 }
 
@@ -169,7 +232,7 @@ void Control::accept_all(Id id) {
         if (!socket) {
             if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
                 paused_ = true;
-                resume_at_ = Clock::now() + breather;
+                resume_at_ = Clock::now() + pause_when_full;
                 for (const auto& [other, listener] : listeners_)
                     watch(listener.socket.get(), 0, other, EPOLL_CTL_MOD);
             }
@@ -189,12 +252,12 @@ void Control::accept_all(Id id) {
     }
 }
 
-void Control::start_dial(const Place& place, Calling& calling) {
+void Control::start_dial(Registration& group, const Channel& channel, Calling& calling) {
     const std::string& address = calling.dial.next();
     const bool over_tcp = calling.scheme == Scheme::tcp;
     int error = 0;
     UniqueFd socket = over_tcp ? connect_tcp(address, error) : connect_local(address, error);
-    if (error != 0) return dial_failed(place, {errno_text(error), error == ECONNREFUSED});
+    if (error != 0) return dial_failed(group, channel, {errno_text(error), error == ECONNREFUSED});
     prepare_stream(socket.get(), over_tcp);
     const Id id = next_id_++;
     watch(socket.get(), EPOLLOUT, id, EPOLL_CTL_ADD);
@@ -202,209 +265,18 @@ void Control::start_dial(const Place& place, Calling& calling) {
     connection.scheme = calling.scheme;
     connection.socket = std::move(socket);
     connection.stage = Stage::connect;
-    connection.place = place;
+    connection.group = &group;
+    connection.channel = channel;
     connection.caller = true;
     connection.deadline = Clock::now() + handshake_time;
 }
 
-void Control::dial_failed(const Place& place, const Problem& problem) {
-    Dial& dial = dials_.at(place).dial;
+void Control::dial_failed(Registration& group, const Channel& channel, const Problem& problem) {
+    Dial& dial = group.dials.at(channel).dial;
     if (dial.failed(problem)) return;
     const Error error = dial.error();
-    const int peer = place.first;
-    dials_.erase(place);
-    events_.failed(peer, error);
-}
-
-void Control::on_ready(Id id) {
-    Connection& connection = connections_.at(id);
-    if (connection.stage == Stage::connect) {
-        if (const int error = connect_result(connection.socket.get()); error != 0) {
-            drop(id, {errno_text(error), error == ECONNREFUSED});
-            return;
-        }
-        connection.hello = make_hello(identity_, connection.place.first, connection.place.second);
-        connection.stage = Stage::reply;
-        watch(connection.socket.get(), EPOLLIN, id, EPOLL_CTL_MOD);
-        if (!send_message(connection.socket.get(), bytes_of(connection.hello))) drop(id, {"it hung up"});
-        return;
-    }
-    // Several messages may have arrived; a handler may end the connection.
-    while (connections_.contains(id) && receive(id, connections_.at(id))) {
-    }
-}
-
-bool Control::receive(Id id, Connection& connection) {
-    std::size_t want = 0;
-    switch (connection.stage) {
-        case Stage::connect:
-            return false;
-        case Stage::hello:
-            want = sizeof(Hello);
-            break;
-        case Stage::reply:
-            want = sizeof(Reply);
-            break;
-        case Stage::proof:
-            want = sizeof(Proof);
-            break;
-        case Stage::closing:
-            want = sizeof(Closing);
-            break;
-    }
-    std::size_t got = 0;
-    const auto room = std::span(connection.buffer).subspan(connection.have, want - connection.have);
-    switch (receive_message(connection.socket.get(), room, got, connection.descriptors)) {
-        case Received::nothing:
-            return false;
-        case Received::end:
-            drop(id, {"it hung up during the handshake"});
-            return false;
-        case Received::some:
-            break;
-    }
-    connection.have += got;
-    // Strangers are told apart by their first bytes.
-    if (connection.have >= sizeof(std::uint64_t) && connection.stage <= Stage::reply &&
-        from_bytes<std::uint64_t>(connection.buffer.data()) != hello_magic) {
-        drop(id, {"it does not speak this protocol"});
-        return false;
-    }
-    if (connection.have < want) return true;
-    connection.have = 0;
-    switch (connection.stage) {
-        case Stage::connect:
-            return false;
-        case Stage::hello:
-            return on_hello(id, connection);
-        case Stage::reply:
-            return on_reply(id, connection);
-        case Stage::proof:
-            return on_proof(id, connection);
-        case Stage::closing:
-            return on_closing(id, connection);
-    }
-    return false;
-}
-
-bool Control::on_hello(Id id, Connection& connection) {
-    connection.hello = from_bytes<Hello>(connection.buffer.data());
-    Verdict verdict = judge(identity_, connection.hello);
-    const Place place(connection.hello.from, connection.hello.lane);
-    if (verdict == Verdict::welcome && connection.scheme != Scheme::tcp && place.second > 0) {
-        verdict = Verdict::wrong_lane;
-    }
-    if (verdict == Verdict::welcome && linked_.contains(place)) verdict = Verdict::duplicate;
-    connection.reply = make_reply(identity_, connection.hello, verdict);
-    const bool sent = send_message(connection.socket.get(), bytes_of(connection.reply));
-    if (!sent || verdict != Verdict::welcome) {
-        drop(id, {explain(verdict)});
-        return false;
-    }
-    connection.place = place;
-    connection.stage = Stage::proof;
-    return true;
-}
-
-bool Control::on_reply(Id id, Connection& connection) {
-    connection.reply = from_bytes<Reply>(connection.buffer.data());
-    const Verdict verdict = judge(identity_, connection.hello, connection.reply);
-    if (verdict != Verdict::welcome) {
-        drop(id, {explain(verdict), false, verdict, connection.reply.hello.version});
-        return false;
-    }
-    Proof proof;
-    proof.proof = prove_caller(identity_, connection.hello, connection.reply);
-    std::vector<int> descriptors;
-    if (connection.scheme == Scheme::shm) {
-        proof.offer = make_offer(*arena_);
-        descriptors = {arena_->fd(), arena_->wake_fd()};
-    }
-    connection.stage = Stage::closing;
-    if (!send_message(connection.socket.get(), bytes_of(proof), descriptors)) {
-        drop(id, {"it hung up during the handshake"});
-        return false;
-    }
-    return true;
-}
-
-bool Control::on_proof(Id id, Connection& connection) {
-    const auto proof = from_bytes<Proof>(connection.buffer.data());
-    Closing closing;
-    Verdict verdict = Verdict::welcome;
-    if (!check_caller(identity_, connection.hello, connection.reply, proof)) verdict = Verdict::wrong_proof;
-    // Two connections may have reached this point together.
-    if (verdict == Verdict::welcome && linked_.contains(connection.place)) verdict = Verdict::duplicate;
-    closing.verdict = static_cast<std::uint32_t>(verdict);
-    std::vector<int> descriptors;
-    if (verdict == Verdict::welcome && connection.scheme == Scheme::shm) {
-        closing.offer = make_offer(*arena_);
-        descriptors = {arena_->fd(), arena_->wake_fd()};
-    }
-    const bool sent = send_message(connection.socket.get(), bytes_of(closing), descriptors);
-    if (!sent || verdict != Verdict::welcome) {
-        drop(id, {explain(verdict)});
-        return false;
-    }
-    establish(id, connection, proof.offer);
-    return false;
-}
-
-bool Control::on_closing(Id id, Connection& connection) {
-    const auto closing = from_bytes<Closing>(connection.buffer.data());
-    const auto verdict = static_cast<Verdict>(closing.verdict);
-    if (verdict != Verdict::welcome) {
-        drop(id, {explain(verdict), false, verdict, wire_version});
-        return false;
-    }
-    establish(id, connection, closing.offer);
-    return false;
-}
-
-void Control::drop(Id id, const Problem& problem) {
-    const auto place = connections_.find(id);
-    if (place == connections_.end()) return;
-    const Connection connection = std::move(place->second);
-    connections_.erase(place);
-    std::erase(pending_, id);
-    if (connection.caller) dial_failed(connection.place, problem);
-}
-
-void Control::establish(Id id, Connection& connection, const Offer& offer) {
-    Connected connected;
-    connected.peer = connection.place.first;
-    connected.lane = connection.place.second;
-    connected.scheme = connection.scheme;
-    if (connection.scheme == Scheme::shm) {
-        if (connection.descriptors.size() != 2) {
-            drop(id, {"it sent no shared memory"});
-            return;
-        }
-        try {
-            const Geometry geometry = geometry_of(offer, identity_.size);
-            connected.arena = Arena::map(connection.descriptors[0].get(), geometry, offer.cookie,
-                                         std::move(connection.descriptors[1]));
-        } catch (const Error& error) {
-            const Place place = connection.place;
-            connections_.erase(id);
-            std::erase(pending_, id);
-            dials_.erase(place);
-            events_.failed(place.first, error);
-            return;
-        }
-        connected.pid = process_at_other_end(connection.socket.get());
-        const Id watch_id = next_id_++;
-        watch(connection.socket.get(), EPOLLIN | EPOLLRDHUP, watch_id, EPOLL_CTL_MOD);
-        watched_.emplace(watch_id, std::pair(connection.place.first, std::move(connection.socket)));
-    } else {
-        watch(connection.socket.get(), 0, id, EPOLL_CTL_DEL);
-        connected.socket = std::move(connection.socket);
-    }
-    linked_.insert(connection.place);
-    dials_.erase(connection.place);
-    connections_.erase(id);
-    std::erase(pending_, id);
-    events_.connected(std::move(connected));
+    group.dials.erase(channel);
+    group.events.failed(channel.first, error);
 }
 
 }  // namespace collectives

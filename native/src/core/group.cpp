@@ -15,6 +15,9 @@ constexpr std::size_t default_staging = 256 << 10;
 constexpr std::size_t default_slice = 128 << 10;
 // As much as is staged at a time: a message's source that is copied as well is still in the caches then.
 constexpr std::size_t copied_with_cores = default_staging;
+// The progress thread ends when nothing has been started for so long; starting it again takes less than 0.1
+// ms.
+constexpr auto idle_time = std::chrono::seconds(1);
 constexpr int spins_with_cores = 2000;
 // Where cores are shared: about as long as those on another core need, each of them once.
 constexpr int spins_with_mates = 400;
@@ -55,8 +58,8 @@ Group::Group(Options options)
       executor_(make_settings(options), sleeper_, closing_),
       sent_(static_cast<std::size_t>(identity_.size), 0),
       received_(static_cast<std::size_t>(identity_.size), 0),
-      links_(identity_, make_geometry(options), make_settings(options).slice, executor_, sleeper_, closing_) {
-}
+      links_(options.job ? options.job : std::make_shared<Job>(), identity_, options.job_ranks,
+             make_geometry(options), make_settings(options).slice, executor_, sleeper_, closing_) {}
 
 void Group::throw_if_unusable() {
     if (closed_ || closing_) throw Error(ErrorKind::aborted, "this communicator is closed");
@@ -195,55 +198,62 @@ void Group::run_all(std::span<const Item> items, double timeout, const Interrupt
         return;
     }
     if (held != nullptr) held->let_go();
-    std::vector<std::shared_ptr<Job>> jobs;
+    std::vector<std::shared_ptr<Work>> works;
     for (const Item& item : items) {
-        jobs.push_back(start(item.operation, item.in, item.out, timeout, !jobs.empty()));
+        works.push_back(start(item.operation, item.in, item.out, timeout, !works.empty()));
     }
     for (std::size_t i = 0; i < items.size(); ++i) {
-        wait(*jobs[i], std::numeric_limits<double>::infinity(), interrupted);
-        if (items[i].receipt != nullptr) *items[i].receipt = jobs[i]->receipt;
+        wait(*works[i], std::numeric_limits<double>::infinity(), interrupted);
+        if (items[i].receipt != nullptr) *items[i].receipt = works[i]->receipt;
     }
 }
 
-std::shared_ptr<Job> Group::start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
-                                  double timeout, bool joined) {
-    auto job = std::make_shared<Job>();
-    job->operation = std::move(operation);
-    job->in = in;
-    job->out = out;
-    job->timeout = timeout;
-    job->joined = joined;
+std::shared_ptr<Work> Group::start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
+                                   double timeout, bool joined) {
+    auto work = std::make_shared<Work>();
+    work->operation = std::move(operation);
+    work->in = in;
+    work->out = out;
+    work->timeout = timeout;
+    work->joined = joined;
     const std::lock_guard lock(queue_);
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
-    jobs_.push_back(job);
-    if (!progress_.joinable()) progress_ = std::thread([this] { serve(); });
+    works_.push_back(work);
+    if (!serving_) {
+        if (progress_.joinable()) progress_.join();  // it has ended for want of work
+        serving_ = true;
+        progress_ = std::thread([this] { serve(); });
+    }
     if (busy_.exchange(true)) {
         executor_.call_attention();
     } else {
         queued_.notify_one();
     }
-    return job;
+    return work;
 }
 
 void Group::serve() {
     std::unique_lock lock(queue_);
     while (true) {
-        queued_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
-        if (jobs_.empty()) return;
+        queued_.wait_for(lock, idle_time, [&] { return stop_ || !works_.empty(); });
+        if (works_.empty()) {
+            serving_ = false;
+            return;
+        }
         lock.unlock();
         {
             const std::lock_guard running(running_);
             drive();
         }
         lock.lock();
-        busy_.store(!jobs_.empty(), std::memory_order_release);
+        busy_.store(!works_.empty(), std::memory_order_release);
     }
 }
 
 void Group::drive() {
-    Jobs under_way;
+    Works under_way;
     while (true) {
-        take_jobs(under_way);
+        take_works(under_way);
         if (under_way.empty()) return;
         try {
             free_held();
@@ -258,7 +268,7 @@ void Group::drive() {
     }
 }
 
-void Group::fail(Jobs& under_way, const Error& error) {
+void Group::fail(Works& under_way, const Error& error) {
     if (error.kind() == ErrorKind::invalid) {
         retire();
         finish(under_way, error);
@@ -268,21 +278,21 @@ void Group::fail(Jobs& under_way, const Error& error) {
     while (!under_way.empty()) finish(under_way, broken());
 }
 
-void Group::take_jobs(Jobs& under_way) {
+void Group::take_works(Works& under_way) {
     while (true) {
         {
             const std::lock_guard lock(queue_);
-            if (jobs_.empty()) return;
-            if (under_way.size() >= most_at_a_time && !jobs_.front()->joined) return;
-            under_way.push_back(jobs_.front());
-            jobs_.pop_front();
+            if (works_.empty()) return;
+            if (under_way.size() >= most_at_a_time && !works_.front()->joined) return;
+            under_way.push_back(works_.front());
+            works_.pop_front();
         }
         try {
             // While others are under way the group can be used, and what ends them ends this one.
             if (under_way.size() == 1) throw_if_unusable();
-            Job& job = *under_way.back();
-            Request wanted = request(*job.operation, job.in, job.out, job.timeout);
-            wanted.receipt = &job.receipt;
+            Work& work = *under_way.back();
+            Request wanted = request(*work.operation, work.in, work.out, work.timeout);
+            wanted.receipt = &work.receipt;
             Run& run = executor_.add(wanted);
             run.hold(true);
             held_.push_back(&run);
@@ -316,7 +326,7 @@ void Group::retire() {
     executor_.retire();
 }
 
-void Group::finish(Jobs& under_way, std::optional<Error> error) {
+void Group::finish(Works& under_way, std::optional<Error> error) {
     const std::lock_guard lock(queue_);
     under_way.front()->error = std::move(error);
     under_way.front()->done = true;
@@ -324,25 +334,25 @@ void Group::finish(Jobs& under_way, std::optional<Error> error) {
     finished_.notify_all();
 }
 
-bool Group::done(const Job& job) {
+bool Group::done(const Work& work) {
     const std::lock_guard lock(queue_);
-    return job.done;
+    return work.done;
 }
 
-bool Group::wait(const Job& job, double timeout, const Interrupted& interrupted) {
+bool Group::wait(const Work& work, double timeout, const Interrupted& interrupted) {
     const Deadline deadline(timeout);
     std::unique_lock lock(queue_);
-    while (!job.done) {
+    while (!work.done) {
         if (deadline.passed()) return false;
         finished_.wait_for(lock, deadline.left(look_for_signals));
-        if (!job.done && interrupted) {
+        if (!work.done && interrupted) {
             lock.unlock();
             const bool stop = interrupted();
             lock.lock();
             if (stop) throw Error(ErrorKind::interrupted, "waiting was interrupted; the operation goes on");
         }
     }
-    if (job.error) throw *job.error;
+    if (work.error) throw *work.error;
     return true;
 }
 

@@ -26,7 +26,7 @@
 namespace collectives {
 
 // One operation for the progress thread.
-struct Job {
+struct Work {
     std::shared_ptr<const Operation> operation;
     std::byte* in = nullptr;
     std::byte* out = nullptr;
@@ -52,10 +52,12 @@ class Group {
   public:
     struct Options {
         Identity identity;
-        std::size_t segment = 0;  // bytes per slice; 0: the default
-        bool heap = true;         // whether the arena has one; not where a peer's address space is limited
-        std::size_t cache = 0;    // bytes of the last cache that this rank has; 0: unknown
-        int mates = 1;            // ranks on this rank's core, at most, itself among them
+        std::shared_ptr<Job> job;    // that it belongs to; null: one of its own
+        std::vector<int> job_ranks;  // by rank, that of the job; empty where they are the same
+        std::size_t segment = 0;     // bytes per slice; 0: the default
+        bool heap = true;            // whether the arena has one; not where a peer's address space is limited
+        std::size_t cache = 0;       // bytes of the last cache that this rank has; 0: unknown
+        int mates = 1;               // ranks on this rank's core, at most, itself among them
         bool oversubscribed = false;
         bool crowded = false;  // some ranks do, on some host; the same on all ranks
         int home = -1;         // the core for this rank's threads where ranks leave none to others; -1: any
@@ -76,11 +78,11 @@ class Group {
     void run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                  Held* held = nullptr);
     // `joined`: it is under way no later than the one started before it.
-    std::shared_ptr<Job> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
-                               double timeout, bool joined = false);
-    bool done(const Job& job);
+    std::shared_ptr<Work> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
+                                double timeout, bool joined = false);
+    bool done(const Work& work);
     // False if it is not done after `timeout`. Throws the operation's error.
-    bool wait(const Job& job, double timeout, const Interrupted& interrupted);
+    bool wait(const Work& work, double timeout, const Interrupted& interrupted);
 
     // Throws, and breaks the group, if a rank that shares memory with this one has begun another collective
     // under the number of one of this rank's: operations that wait for nobody do not find that. Waits up to
@@ -104,19 +106,19 @@ class Group {
     void throw_if_unusable();
 
     // --- the progress thread
-    using Jobs = std::deque<std::shared_ptr<Job>>;
+    using Works = std::deque<std::shared_ptr<Work>>;
     void serve();
-    // Run jobs until there are none left.
+    // Run works until there are none left.
     void drive();
-    void take_jobs(Jobs& under_way);
+    void take_works(Works& under_way);
     // Let those go on whose links are there now.
     void free_held();
     // The oldest is over.
     void retire();
     // The oldest job failed; unless the fault was in the call itself, all others do.
-    void fail(Jobs& under_way, const Error& error);
+    void fail(Works& under_way, const Error& error);
     // The oldest job is done.
-    void finish(Jobs& under_way, std::optional<Error> error);
+    void finish(Works& under_way, std::optional<Error> error);
 
     Identity identity_;
     std::atomic<bool> closing_{false};
@@ -137,9 +139,10 @@ class Group {
     std::mutex queue_;
     std::condition_variable queued_;
     std::condition_variable finished_;
-    Jobs jobs_;                      // not yet taken up
+    Works works_;                    // not yet taken up
     std::atomic<bool> busy_{false};  // there are some, or the progress thread has some in hand
     bool stop_ = false;
+    bool serving_ = false;  // the progress thread takes up what is started
     std::thread progress_;
 
     Links links_;  // last: the control thread calls the two above

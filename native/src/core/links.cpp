@@ -1,6 +1,7 @@
 #include "core/links.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/wait.hpp"
 #include "inproc/ports.hpp"
@@ -13,9 +14,10 @@ namespace {
 constexpr auto between_looks = std::chrono::microseconds(200);
 }  // namespace
 
-Links::Links(Identity identity, Geometry geometry, std::size_t slice, Executor& executor, Sleeper& sleeper,
-             const std::atomic<bool>& closing)
+Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Geometry geometry,
+             std::size_t slice, Executor& executor, Sleeper& sleeper, const std::atomic<bool>& closing)
     : identity_(std::move(identity)),
+      job_ranks_(std::move(job_ranks)),
       geometry_(geometry),
       slice_(slice),
       executor_(executor),
@@ -25,6 +27,8 @@ Links::Links(Identity identity, Geometry geometry, std::size_t slice, Executor& 
       links_(static_cast<std::size_t>(identity_.size), nullptr),
       gone_(static_cast<std::size_t>(identity_.size), false) {
     add(identity_.rank, std::make_unique<SelfLink>(describe(identity_.rank)));
+    job->enter();
+    job_ = std::move(job);  // to be left
 }
 
 void Links::share(std::shared_ptr<Arena> arena) {
@@ -37,7 +41,7 @@ void Links::share(std::shared_ptr<Arena> arena) {
 }
 
 Control& Links::control() {
-    if (!control_) {
+    if (control_ == nullptr) {
         Control::Events events;
         events.connected = [this](Connected connected) {
             const std::lock_guard lock(news_);
@@ -59,18 +63,24 @@ Control& Links::control() {
             if (const auto place = watched_.find(peer); place != watched_.end()) place->second->mark_lost();
             sleeper_.ring();
         };
-        control_ = std::make_unique<Control>(identity_, std::move(events));
+        control_ = &job_->control();
+        control_->join(identity_, job_ranks_, std::move(events), arena_);
     }
     return *control_;
 }
 
 void Links::listen(Scheme scheme, UniqueFd socket) {
+    accept(scheme);
+    control().listen(scheme, std::move(socket));
+}
+
+void Links::accept(Scheme scheme) {
     if (scheme == Scheme::shm) {
         if (!arena_) share(Arena::create_shared(geometry_));
         if (arena_->fd() < 0) throw Error(ErrorKind::invalid, "listen for processes before threads");
-        control().share(arena_);
+        control().share(identity_.group, arena_);
     }
-    control().listen(scheme, std::move(socket));
+    control();
 }
 
 std::string Links::listen_inproc() {
@@ -119,7 +129,7 @@ void Links::dial(int peer) {
         add(peer, std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_, std::move(theirs), true));
     } else if (identity_.rank < peer) {
         const int connections = route.scheme == Scheme::tcp ? identity_.connections() : 1;
-        control().dial(peer, route.scheme, route.addresses, connections);
+        control().dial(identity_.group, peer, route.scheme, route.addresses, connections);
     }
 }
 
@@ -243,7 +253,8 @@ void Links::shut_down(std::optional<int> lost) {
 }
 
 void Links::close() {
-    control_.reset();
+    if (!job_) return;
+    if (control_ != nullptr) control_->leave(identity_.group);
     if (!port_.empty()) ports::close(port_);
     shut_down();
     arrived_.clear();
@@ -253,6 +264,8 @@ void Links::close() {
     grant_.revoke();
     std::fill(links_.begin(), links_.end(), nullptr);
     arena_.reset();
+    control_ = nullptr;
+    std::exchange(job_, nullptr)->exit();
 }
 
 std::shared_ptr<Arena> Links::arena() const {

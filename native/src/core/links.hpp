@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "core/control.hpp"
+#include "core/job.hpp"
 #include "schedule/executor.hpp"
 #include "shm/link.hpp"
 
@@ -27,14 +27,18 @@ using Interrupted = std::function<bool()>;
 
 class Links {
   public:
-    // `slice`: see TcpLink. `closing` ends every wait. The executor learns of all that comes; the sleeper is
-    // rung when a peer is gone.
-    Links(Identity identity, Geometry geometry, std::size_t slice, Executor& executor, Sleeper& sleeper,
-          const std::atomic<bool>& closing);
+    // `job_ranks`: by rank, that of the job; empty where they are the same. `slice`: see TcpLink. `closing`
+    // ends every wait. The executor learns of all that comes; the sleeper is rung when a peer is gone.
+    Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Geometry geometry,
+          std::size_t slice, Executor& executor, Sleeper& sleeper, const std::atomic<bool>& closing);
     Links(const Links&) = delete;
     Links& operator=(const Links&) = delete;
+    ~Links() { close(); }
 
+    // For this communicator and all others of the job, as `accept` says for each.
     void listen(Scheme scheme, UniqueFd socket);
+    // Peers may call this communicator over that transport.
+    void accept(Scheme scheme);
     std::string listen_inproc();
     void route(int peer, Scheme scheme, std::vector<std::string> addresses, std::string host);
 
@@ -84,7 +88,9 @@ class Links {
     void add_connection(Connected connected);
     Peer describe(int peer) const;
 
+    std::shared_ptr<Job> job_;
     Identity identity_;
+    std::vector<int> job_ranks_;
     Geometry geometry_;
     std::size_t slice_;
     Executor& executor_;
@@ -111,7 +117,7 @@ class Links {
     std::map<int, ShmLink*> watched_;
     std::vector<bool> gone_;  // whose connection was lost before we had made a link of it
 
-    std::unique_ptr<Control> control_;  // last: its thread calls back
+    Control* control_ = nullptr;  // the job's, once this communicator has joined
 };
 
 }  // namespace collectives

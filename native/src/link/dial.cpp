@@ -19,6 +19,8 @@ ErrorKind kind_of(Verdict verdict) {
             return ErrorKind::auth;
         case Verdict::other_epoch:
             return ErrorKind::stale_epoch;
+        case Verdict::closed:
+            return ErrorKind::peer_lost;
         default:
             return ErrorKind::config_mismatch;
     }

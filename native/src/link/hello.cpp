@@ -67,6 +67,8 @@ const char* explain(Verdict verdict) {
             return "this rank is connected to it already";
         case Verdict::wrong_lane:
             return "it opens fewer connections to each rank";
+        case Verdict::closed:
+            return "it closed the communicator";
     }
     return "an unknown verdict";
 }

@@ -35,6 +35,7 @@ enum class Verdict : std::uint16_t {
     wrong_proof,    // the secret differs
     duplicate,      // this rank is connected already
     wrong_lane,     // links have fewer connections here
+    closed,         // this communicator has been closed here
 };
 
 const char* explain(Verdict verdict);
@@ -75,7 +76,7 @@ static_assert(sizeof(Proof) == 72);
 
 struct Closing {
     std::uint32_t verdict = 0;
-    std::uint32_t unused = 0;
+    std::uint32_t watched = 0;  // shared memory, 1: both keep the connection, to notice the other's end
     Offer offer;
 };
 static_assert(sizeof(Closing) == 48);

@@ -125,7 +125,7 @@ def test_address_space_for_a_few_ranks_but_not_for_many() -> None:
     text = """
 import resource
 from collectives.native import _engine
-from collectives.core.links import Doors, Policy
+from collectives.core.links import Endpoints, Policy
 from collectives.native.errors import TransportUnavailable
 from collectives.transports.transport import Scope
 pages = int(open("/proc/self/statm").read().split()[0])
@@ -133,11 +133,11 @@ limit = pages * resource.getpagesize() + (512 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 print(_engine.why_no_room(2))
 print(_engine.why_no_room(64))
-doors = Doors(Policy("auto", Scope(False, None, 64), b""))
-print(sorted(doors.member.addresses), doors.reasons)
-doors.close()
+endpoints = Endpoints(Policy("auto", Scope(False, None, 64), b""))
+print(sorted(endpoints.member.addresses), endpoints.reasons)
+endpoints.close()
 try:
-    Doors(Policy("shm", Scope(False, None, 64), b""))
+    Endpoints(Policy("shm", Scope(False, None, 64), b""))
 except TransportUnavailable as error:
     print(error)
 """

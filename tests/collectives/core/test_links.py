@@ -15,7 +15,7 @@ from collectives import Communicator
 from collectives.calls.moves import Deadline
 from collectives.core import family as family_module
 from collectives.core.family import Origin
-from collectives.core.links import Doors, Member, Policy, context, decode, link, scheme_between, slowest
+from collectives.core.links import Endpoints, Linked, Member, Policy, context, decode, link, scheme_between, slowest
 from collectives.native.errors import ConfigMismatch, TransportUnavailable
 from collectives.transports import abstract
 from collectives.transports.host import HostIdentity
@@ -32,23 +32,23 @@ def member(addresses: Mapping[str, tuple[str, ...]], **identity: Any) -> Member:
 
 
 @pytest.fixture(scope="module")
-def doors() -> Any:
+def endpoints() -> Any:
     """Two ranks' listeners; a third of this process is never there."""
     with nothing_left():
-        pair = Doors(AUTO), Doors(AUTO)
+        pair = Endpoints(AUTO), Endpoints(AUTO)
         yield pair
         for opened in pair:
             opened.close()
 
 
-def test_each_pair_gets_the_shortest_way_and_both_sides_agree(doors: Any) -> None:
+def test_each_pair_gets_the_shortest_way_and_both_sides_agree(endpoints: Any) -> None:
     far = {"tcp": ("198.51.100.7 80",), "inproc": ("x",), "shm": ("pycollectives-" + "0" * 32,)}
     members = [
-        doors[0].member,
-        doors[1].member,
-        dataclasses.replace(doors[0].member, identity=dataclasses.replace(HERE, cookie="another process")),
+        endpoints[0].member,
+        endpoints[1].member,
+        dataclasses.replace(endpoints[0].member, identity=dataclasses.replace(HERE, cookie="another process")),
         member(far, boot="another machine", netns=1, cookie="far away"),
-        dataclasses.replace(doors[1].member, identity=dataclasses.replace(HERE, netns=1, cookie="a container")),
+        dataclasses.replace(endpoints[1].member, identity=dataclasses.replace(HERE, netns=1, cookie="a container")),
     ]
     expected = {
         (0, 1): "inproc",
@@ -64,7 +64,7 @@ def test_each_pair_gets_the_shortest_way_and_both_sides_agree(doors: Any) -> Non
         assert scheme_between(b, a, members, AUTO, {}) == scheme
 
 
-def test_ranks_that_nothing_connects_are_told_why(doors: Any) -> None:
+def test_ranks_that_nothing_connects_are_told_why(endpoints: Any) -> None:
     near = Policy("auto", Scope(network=False), b"")
     members = [member({"tcp": ("127.0.0.1 80",)}), member({"tcp": ("127.0.0.1 80",)}, boot="another", cookie="c")]
     with pytest.raises(TransportUnavailable) as caught:
@@ -104,8 +104,8 @@ def test_records_that_make_no_sense(record: Any) -> None:
         decode(3, record)
 
 
-def test_records_survive_their_encoding(doors: Any) -> None:
-    assert decode(0, doors[0].member.to_json()) == doors[0].member
+def test_records_survive_their_encoding(endpoints: Any) -> None:
+    assert decode(0, endpoints[0].member.to_json()) == endpoints[0].member
 
 
 @pytest.mark.parametrize("addresses", [("nonsense",), ("127.0.0.1 80",) * 40])
@@ -124,7 +124,7 @@ def test_contexts_differ() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_both_families_carry_links(host: str) -> None:
     policy = Policy("tcp", Scope(network=True), b"s" * 32)
-    opened = [Doors(policy) for _ in range(2)]
+    opened = [Endpoints(policy) for _ in range(2)]
     ports = [int(d.member.addresses["tcp"][0].split()[1]) for d in opened]
     members = [member({"tcp": (f"{host} {port}",)}) for port in ports]
 
@@ -141,12 +141,14 @@ def test_both_families_carry_links(host: str) -> None:
 def test_a_rank_that_cannot_listen_keeps_nobody_from_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     unlucky: list[int] = []
 
-    def failing(policy: Policy, place: HostIdentity) -> Doors:
+    split = Endpoints.split
+
+    def failing(parent: Endpoints) -> Endpoints:
         if threading.get_ident() in unlucky:
             raise OSError("out of luck")
-        return Doors(policy, place=place)
+        return split(parent)
 
-    monkeypatch.setattr(family_module, "Doors", failing)
+    monkeypatch.setattr(Endpoints, "split", failing)
 
     def body(comm: Communicator) -> str:
         if comm.rank == 1:
@@ -159,6 +161,34 @@ def test_a_rank_that_cannot_listen_keeps_nobody_from_going_on(monkeypatch: pytes
 
     with nothing_left():
         found = [o.value for o in outcomes(3, body)]
+    assert found == [
+        "CollectiveError: rank 1 cannot join: OSError: out of luck",
+        "OSError: out of luck",
+        "CollectiveError: rank 1 cannot join: OSError: out of luck",
+    ]
+
+
+def test_a_rank_that_cannot_make_its_group_keeps_nobody_from_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlucky: list[int] = []
+
+    def failing(rank: int, *arguments: Any) -> Linked:
+        if threading.get_ident() in unlucky:
+            raise OSError("out of luck")
+        return link(rank, *arguments)
+
+    monkeypatch.setattr(family_module, "link", failing)
+
+    def body(comm: Communicator) -> str:
+        if comm.rank == 1:
+            unlucky.append(threading.get_ident())
+        comm.barrier()
+        with pytest.raises((OSError, collectives.CollectiveError)) as caught:
+            comm.dup()
+        assert comm.allreduce(np.array(1)) == 3
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    with nothing_left():
+        found = [o.value for o in outcomes(3, body, transport="shm")]
     assert found == [
         "CollectiveError: rank 1 cannot join: OSError: out of luck",
         "OSError: out of luck",

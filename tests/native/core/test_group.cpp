@@ -253,11 +253,11 @@ TEST_CASE("asynchronous operations complete in order, also before a blocking one
             std::vector<float> x = values(rank, n);
             std::vector<std::vector<float>> ys(10, std::vector<float>(n));
             const auto operation = sum_of_floats(ring(rank, 2), n);
-            std::vector<std::shared_ptr<Job>> jobs;
-            for (auto& y : ys) jobs.push_back(group.start(operation, raw(x), raw(y), 30.0));
+            std::vector<std::shared_ptr<Work>> works;
+            for (auto& y : ys) works.push_back(group.start(operation, raw(x), raw(y), 30.0));
             std::vector<float> last(n);
             group.run(operation, raw(x), raw(last), 30.0, {});
-            for (const auto& job : jobs) CHECK(group.done(*job));
+            for (const auto& work : works) CHECK(group.done(*work));
             for (const auto& y : ys) CHECK(y == total(2, n));
             CHECK(last == total(2, n));
         });
@@ -277,15 +277,15 @@ TEST_CASE("operations of many sizes and ways share the links") {
                     ys.emplace_back(n);
                 }
                 for (int round = 0; round < 8; ++round) {
-                    std::vector<std::shared_ptr<Job>> jobs;
+                    std::vector<std::shared_ptr<Work>> works;
                     for (std::size_t i = 0; i < sizes.size(); ++i) {
                         const auto algorithm =
                             std::array{ring, one_shot, claim}[(i + static_cast<std::size_t>(round)) % 3];
-                        jobs.push_back(group.start(sum_of_floats(algorithm(rank, size), sizes[i]), raw(xs[i]),
-                                                   raw(ys[i]), 30.0));
+                        works.push_back(group.start(sum_of_floats(algorithm(rank, size), sizes[i]),
+                                                    raw(xs[i]), raw(ys[i]), 30.0));
                     }
-                    REQUIRE(group.wait(*jobs.back(), 30.0, {}));
-                    for (const auto& job : jobs) CHECK(group.done(*job));
+                    REQUIRE(group.wait(*works.back(), 30.0, {}));
+                    for (const auto& work : works) CHECK(group.done(*work));
                     for (std::size_t i = 0; i < sizes.size(); ++i) REQUIRE(ys[i] == total(size, sizes[i]));
                 }
             });
@@ -345,10 +345,10 @@ TEST_CASE("one error ends all that is under way, and each says why") {
                 group.close();
                 return;
             }
-            std::vector<std::shared_ptr<Job>> jobs;
-            for (auto& y : ys) jobs.push_back(group.start(operation, raw(x), raw(y), 30.0));
-            for (std::size_t i = 0; i < jobs.size(); ++i) {
-                errors[i] = error_of([&] { group.wait(*jobs[i], 30.0, {}); });
+            std::vector<std::shared_ptr<Work>> works;
+            for (auto& y : ys) works.push_back(group.start(operation, raw(x), raw(y), 30.0));
+            for (std::size_t i = 0; i < works.size(); ++i) {
+                errors[i] = error_of([&] { group.wait(*works[i], 30.0, {}); });
             }
             CHECK(ys[0] == total(2, n));
         });

@@ -58,9 +58,11 @@ Identity identity(int rank, const std::string& secret = "secret") {
 
 // Rank 1 of three, listening; who gets through is counted.
 struct Callee {
-    explicit Callee(const std::string& secret = "secret")
-        : control(identity(1, secret),
-                  {[&](Connected c) { connected.push_back(c.peer); }, [](int, const Error&) {}, [](int) {}}) {
+    explicit Callee(const std::string& secret = "secret") {
+        control.join(
+            identity(1, secret), {},
+            {[&](Connected c) { connected.push_back(c.peer); }, [](int, const Error&) {}, [](int) {}},
+            nullptr);
         UniqueFd fd = listen_tcp(address);
         control.listen(Scheme::tcp, std::move(fd));
     }
@@ -164,6 +166,53 @@ TEST_CASE("a hello that does not fit is answered with the reason") {
     CHECK(verdict_on([](Hello& h) { h.from = -1; }) == Verdict::not_me);
     CHECK(verdict_on([](Hello& h) { h.from = 1; }) == Verdict::not_me);
     CHECK(verdict_on([](Hello& h) { h.lane = 2; }) == Verdict::wrong_lane);
+}
+
+TEST_CASE("callers of a communicator that is still to come wait for it, and are told when it has gone") {
+    Callee callee;
+    Identity other = identity(1);
+    other.group.fill(std::byte{9});
+    Identity me = identity(2);
+    me.group = other.group;
+    const auto verdict = [](const UniqueFd& fd) {
+        const auto reply = receive<Reply>(fd.get(), 1000ms);
+        REQUIRE(reply.has_value());
+        return static_cast<Verdict>(reply->hello.verdict);
+    };
+    const auto join = [&] {
+        callee.control.join(other, {}, {[](Connected) {}, [](int, const Error&) {}, [](int) {}}, nullptr);
+    };
+    const UniqueFd early = call(callee.address);
+    say(early.get(), make_hello(me, 1));
+    CHECK(verdict(early) == Verdict::other_group);
+
+    callee.control.expect(other.group);
+    const UniqueFd waiting = call(callee.address);
+    say(waiting.get(), make_hello(me, 1));
+    const UniqueFd impatient = call(callee.address);
+    say(impatient.get(), make_hello(me, 1));
+    say(impatient.get(), make_hello(me, 1));
+    CHECK(hung_up(impatient.get(), 1000ms));
+    join();
+    CHECK(verdict(waiting) == Verdict::welcome);
+
+    // Others of this job are not disturbed.
+    const UniqueFd first = call(callee.address);
+    say(first.get(), make_hello(identity(2), 1));
+    CHECK(verdict(first) == Verdict::welcome);
+
+    callee.control.leave(other.group);
+    CHECK(hung_up(waiting.get(), 1000ms));
+    const UniqueFd late = call(callee.address);
+    say(late.get(), make_hello(me, 1));
+    CHECK(verdict(late) == Verdict::closed);
+
+    me.group.fill(std::byte{10});
+    callee.control.expect(me.group);
+    const UniqueFd refused = call(callee.address);
+    say(refused.get(), make_hello(me, 1));
+    callee.control.forget(me.group);
+    CHECK(verdict(refused) == Verdict::closed);
 }
 
 TEST_CASE("garbage of any length is dropped and the ranks still meet") {

@@ -84,16 +84,16 @@ TEST_CASE("several in the background are received in the order in which they wer
                 return;
             }
             std::vector<std::vector<float>> into(8, std::vector<float>(2));
-            std::vector<std::shared_ptr<Job>> jobs;
+            std::vector<std::shared_ptr<Work>> works;
             for (auto& one : into) {
-                jobs.push_back(
+                works.push_back(
                     group.start(message(StepKind::recv, 0, 3, all(3), 2), nullptr, raw(one), 30.0));
             }
             std::vector<float> turns(3, 0.0F);
-            for (std::size_t i = 0; i < jobs.size(); ++i) {
-                REQUIRE(group.wait(*jobs[i], 30.0, {}));
-                CHECK(jobs[i]->receipt.count == 2);
-                const auto sender = static_cast<std::size_t>(jobs[i]->receipt.source);
+            for (std::size_t i = 0; i < works.size(); ++i) {
+                REQUIRE(group.wait(*works[i], 30.0, {}));
+                CHECK(works[i]->receipt.count == 2);
+                const auto sender = static_cast<std::size_t>(works[i]->receipt.source);
                 CHECK(into[i] == std::vector<float>{static_cast<float>(sender), turns[sender]++});
             }
         });

@@ -174,7 +174,7 @@ TEST_CASE("pooled operations among others, many at a time") {
             for (int round = 0; round < 6; ++round) {
                 std::vector<std::unique_ptr<Array>> xs;
                 std::vector<std::unique_ptr<Array>> ys;
-                std::vector<std::shared_ptr<Job>> jobs;
+                std::vector<std::shared_ptr<Work>> works;
                 for (std::size_t i = 0; i < 30; ++i) {
                     const std::size_t n = sizes[i % sizes.size()];
                     const bool in_heap = (i * 7 + static_cast<std::size_t>(rank + round)) % 3 == 0;
@@ -183,10 +183,10 @@ TEST_CASE("pooled operations among others, many at a time") {
                     xs.back()->fill(values(rank, n));
                     const auto algorithm =
                         std::array{pooled, ring, pooled, claim}[(i + static_cast<std::size_t>(round)) % 4];
-                    jobs.push_back(group.start(sum_of_floats(algorithm(rank, size), n), xs.back()->bytes(),
-                                               ys.back()->bytes(), 30.0));
+                    works.push_back(group.start(sum_of_floats(algorithm(rank, size), n), xs.back()->bytes(),
+                                                ys.back()->bytes(), 30.0));
                 }
-                REQUIRE(group.wait(*jobs.back(), 30.0, {}));
+                REQUIRE(group.wait(*works.back(), 30.0, {}));
                 for (std::size_t i = 0; i < ys.size(); ++i) {
                     REQUIRE(ys[i]->holds(total(size, sizes[i % sizes.size()])));
                 }
