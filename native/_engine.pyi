@@ -106,9 +106,12 @@ class Ticket:
     def wait(self, timeout: float | None) -> None:
         """Return when done; raise its error. A passed timeout raises OpTimeout and leaves it running."""
 
-def why_no_room(ranks: int, segment: int = 0) -> str | None:
-    """Why this process's limits (ulimit -f, -v) leave no room for shared memory between so many ranks; None where they
-    do. `segment` as of Group."""
+def transports() -> list[str]:
+    """The transports that this engine has links of, in alphabetical order."""
+
+def why_no_room(transport: str, ranks: int, segment: int = 0) -> str | None:
+    """Why this process's limits (ulimit -f, -v) leave no room for a group of so many ranks over that transport; None
+    where they do. `segment` as of Group. TransportUnavailable for a transport that the engine has no links of."""
 
 class Job:
     """What the communicators of one `init`, and those made from it, have in common: their control thread, which ends
@@ -152,18 +155,18 @@ class Group:
         of its own; `job_ranks`: by rank of the group, the rank in that job, empty where they are the same."""
 
     def listen(self, scheme: str, fd: int) -> None:
-        """Accept peers of `scheme` ("shm", "tcp") on this bound, listening, non-blocking socket; the job owns it, for
+        """Accept peers of the transport `scheme` on this bound, listening, non-blocking socket; the job owns it, for
         all its groups."""
 
     def accept(self, scheme: str) -> None:
         """Let peers reach this group, too, where the job listens for that scheme."""
 
-    def listen_inproc(self) -> str:
-        """The address under which threads of this process reach this group."""
+    def listen_in_process(self, scheme: str) -> str:
+        """The address under which threads of this process reach this group over that transport."""
 
     def route(self, peer: int, scheme: str, addresses: Sequence[str], host: str) -> None:
         """How to reach `peer`: shm "name of an abstract socket", tcp "ip%scope port" (tried in order), inproc
-        the peer's `listen_inproc()`. `host` is for messages. Opens nothing."""
+        the peer's `listen_in_process`. `host` is for messages. Opens nothing."""
 
     def connect(self, peers: Sequence[int], timeout: float) -> None:
         """Open the links to `peers`, where not yet open. PeerLost, OpTimeout, AuthError, ConfigMismatch."""

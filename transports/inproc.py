@@ -51,7 +51,7 @@ class _InprocListener:
         return (self._token,)
 
     def attach(self, group: Group) -> None:
-        _attached.put(self._token, group.listen_inproc())
+        _attached.put(self._token, group.listen_in_process("inproc"))
 
     def split(self) -> Listener:
         return _InprocListener()  # an address leads to the memory of one group

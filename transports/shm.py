@@ -42,7 +42,7 @@ class ShmTransport:
         return None
 
     def listen(self, scope: Scope) -> Listener:
-        reason = self.available() or _engine.why_no_room(scope.ranks, scope.segment)
+        reason = self.available() or _engine.why_no_room("shm", scope.ranks, scope.segment)
         if reason:
             raise TransportUnavailable(reason)
         return _ShmListener(scope)
@@ -95,7 +95,7 @@ class _ShmListener:
             self._socket = None
 
     def split(self) -> Listener:
-        reason = _engine.why_no_room(self._scope.ranks, self._scope.segment)
+        reason = _engine.why_no_room("shm", self._scope.ranks, self._scope.segment)
         if reason:
             raise TransportUnavailable(reason)
         return self

@@ -59,11 +59,11 @@ inline Group::Options options(int rank, int size, std::size_t segment = 0,
     return options;
 }
 
-inline const std::vector<Scheme> all_schemes{Scheme::inproc, Scheme::shm, Scheme::tcp};
+inline const std::vector<std::string> all_schemes{"inproc", "shm", "tcp"};
 
 struct World {
     // `homes`: the core of each rank, none known if it is empty.
-    explicit World(int size, Scheme scheme, std::size_t segment = 0, bool crowded = true,
+    explicit World(int size, const std::string& scheme, std::size_t segment = 0, bool crowded = true,
                    const std::vector<int>& homes = {}) {
         std::vector<std::string> addresses(static_cast<std::size_t>(size));
         for (int rank = 0; rank < size; ++rank) {
@@ -71,10 +71,10 @@ struct World {
             if (!homes.empty()) own.home = homes[static_cast<std::size_t>(rank)];
             ranks.push_back(std::make_unique<Group>(own));
             std::string& address = addresses[static_cast<std::size_t>(rank)];
-            if (scheme == Scheme::inproc) {
-                address = ranks.back()->links().listen_inproc();
+            if (scheme == "inproc") {
+                address = ranks.back()->links().listen_in_process("inproc");
             } else {
-                UniqueFd fd = scheme == Scheme::tcp ? listen_tcp(address) : listen_local(address);
+                UniqueFd fd = scheme == "tcp" ? listen_tcp(address) : listen_local(address);
                 ranks.back()->links().listen(scheme, std::move(fd));
             }
         }

@@ -37,7 +37,7 @@ class RecordingGroup:
     def listen(self, scheme: str, fd: int) -> None:
         self.listening.append((scheme, socket.socket(fileno=fd)))
 
-    def listen_inproc(self) -> str:
+    def listen_in_process(self, scheme: str) -> str:
         return f"inproc-{id(self)}"
 
     def route(self, peer: int, scheme: str, addresses: list[str], host: str) -> None:

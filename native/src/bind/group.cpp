@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "bind/common.hpp"
-#include "shm/room.hpp"
+#include "link/registry.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -75,22 +75,22 @@ class PyGroup {
         if (home < -1 || home >= CPU_SETSIZE) throw nb::value_error("no such core");
         options.home = home;
         options.crowded = crowded;
-        if (sockets < 1 || sockets > most_lanes) throw nb::value_error("no such number of sockets");
-        options.identity.lanes = sockets;
+        if (sockets < 1 || sockets > most_sockets) throw nb::value_error("no such number of sockets");
+        options.sockets = sockets;
         group_ = std::make_shared<Group>(std::move(options));
     }
     PyGroup(const PyGroup&) = delete;
     PyGroup& operator=(const PyGroup&) = delete;
     ~PyGroup() { close(); }
 
-    void listen(const std::string& scheme, int fd) {
-        group_->links().listen(to_scheme(scheme), UniqueFd(fd));
+    void listen(const std::string& scheme, int fd) { group_->links().listen(scheme, UniqueFd(fd)); }
+    void accept(const std::string& scheme) { group_->links().accept(scheme); }
+    std::string listen_in_process(const std::string& scheme) {
+        return group_->links().listen_in_process(scheme);
     }
-    void accept(const std::string& scheme) { group_->links().accept(to_scheme(scheme)); }
-    std::string listen_inproc() { return group_->links().listen_inproc(); }
 
     void route(int peer, const std::string& scheme, std::vector<std::string> addresses, std::string host) {
-        group_->links().route(peer, to_scheme(scheme), std::move(addresses), std::move(host));
+        group_->links().route(peer, scheme, std::move(addresses), std::move(host));
     }
 
     void connect(const std::vector<int>& peers, double timeout) {
@@ -215,13 +215,6 @@ class PyGroup {
         nb::object out;
     };
 
-    static Scheme to_scheme(const std::string& name) {
-        if (name == "shm") return Scheme::shm;
-        if (name == "tcp") return Scheme::tcp;
-        if (name == "inproc") return Scheme::inproc;
-        throw nb::value_error(("no links of scheme " + name).c_str());
-    }
-
     pid_t owner_ = ::getpid();
     std::shared_ptr<Group> group_;
     std::vector<Kept> kept_;  // arrays that operations still use
@@ -232,9 +225,8 @@ class PyGroup {
 std::shared_ptr<Group> group_of(nb::handle group) { return nb::cast<const PyGroup&>(group).shared(); }
 
 void add_groups(nb::module_& module) {
-    module.def(
-        "why_no_room", [](int size, std::size_t segment) { return why_no_room(geometry_for(size, segment)); },
-        "ranks"_a, "segment"_a = 0);
+    module.def("why_no_room", &why_no_room, "transport"_a, "ranks"_a, "segment"_a = 0);
+    module.def("transports", &registered_transports);
 
     nb::class_<Ticket>(module, "Ticket")
         .def("done", &Ticket::done)
@@ -258,7 +250,7 @@ void add_groups(nb::module_& module) {
              "mates"_a = 1, "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = std::vector<int>())
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("accept", &PyGroup::accept, "scheme"_a)
-        .def("listen_inproc", &PyGroup::listen_inproc)
+        .def("listen_in_process", &PyGroup::listen_in_process, "scheme"_a)
         .def("route", &PyGroup::route, "peer"_a, "scheme"_a, "addresses"_a, "host"_a)
         .def("connect", &PyGroup::connect, "peers"_a, "timeout"_a)
         .def("run", &PyGroup::run, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)

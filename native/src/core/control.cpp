@@ -53,9 +53,8 @@ void Control::run_orders() {
     }
 }
 
-void Control::join(const Identity& identity, std::vector<int> job_ranks, Events events,
-                   std::shared_ptr<Arena> arena) {
-    Registration fresh{identity, std::move(job_ranks), std::move(events), std::move(arena), {}, {}};
+void Control::join(const Identity& identity, std::vector<int> job_ranks, Events events) {
+    Registration fresh{identity, std::move(job_ranks), std::move(events), {}, {}, {}};
     post(Order([this, fresh = std::move(fresh)]() mutable {
         const GroupId group = fresh.identity.group;
         if (first_.size == 0) first_ = fresh.identity;
@@ -87,25 +86,26 @@ void Control::forget(const GroupId& group) {
     }));
 }
 
-void Control::share(const GroupId& group, std::shared_ptr<Arena> arena) {
-    post(Order([this, group, arena = std::move(arena)] {
-        if (Registration* const place = find(group)) place->arena = arena;
+void Control::accept(const GroupId& group, const std::string& name, Transport& transport) {
+    post(Order([this, group, name, &transport] {
+        if (Registration* const place = find(group)) place->accepted.insert_or_assign(name, &transport);
         admit_waiting(group);
     }));
 }
 
-void Control::listen(Scheme scheme, UniqueFd socket) {
-    post(Order([this, scheme, socket = std::move(socket)]() mutable {
+void Control::listen(const std::string& name, Meeting meeting, UniqueFd socket) {
+    post(Order([this, name, meeting, socket = std::move(socket)]() mutable {
         const Id id = next_id_++;
         watch(socket.get(), EPOLLIN, id, EPOLL_CTL_ADD);
-        listeners_.emplace(id, Listener{scheme, std::move(socket)});
+        listeners_.emplace(id, Listener{name, meeting, std::move(socket)});
     }));
 }
 
-void Control::dial(const GroupId& group, int peer, Scheme scheme, const std::vector<std::string>& addresses,
-                   int connections) {
-    post(Order([this, group, peer, calling = Calling{scheme, Dial(peer, addresses)}, connections] {
+void Control::dial(const GroupId& group, int peer, Transport& transport,
+                   const std::vector<std::string>& addresses) {
+    post(Order([this, group, peer, calling = Calling{&transport, Dial(peer, addresses)}] {
         Registration* const place = find(group);
+        const int connections = calling.transport->connections();
         for (int i = 0; place != nullptr && i < connections; ++i) {
             place->dials.emplace(Channel(peer, i), calling);
         }
@@ -225,26 +225,26 @@ void Control::resume_listeners() {
 }
 
 void Control::accept_all(Id id) {
-    const Scheme scheme = listeners_.at(id).scheme;
+    const Listener& listener = listeners_.at(id);
     while (true) {
         int error = 0;
-        UniqueFd socket = accept_from(listeners_.at(id).socket.get(), error);
+        UniqueFd socket = accept_from(listener.socket.get(), error);
         if (!socket) {
             if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
                 paused_ = true;
                 resume_at_ = Clock::now() + pause_when_full;
-                for (const auto& [other, listener] : listeners_)
-                    watch(listener.socket.get(), 0, other, EPOLL_CTL_MOD);
+                for (const auto& [other, full] : listeners_)
+                    watch(full.socket.get(), 0, other, EPOLL_CTL_MOD);
             }
             if (error == ECONNABORTED || error == EINTR) continue;
             return;
         }
         while (pending_.size() >= most_pending) drop(pending_.front(), {"too many callers"});
-        prepare_stream(socket.get(), scheme == Scheme::tcp);
+        prepare_stream(socket.get(), listener.meeting == Meeting::network);
         const Id fresh = next_id_++;
         watch(socket.get(), EPOLLIN, fresh, EPOLL_CTL_ADD);
-        Connection& connection = connections_[fresh];
-        connection.scheme = scheme;
+        Handshake& connection = connections_[fresh];
+        connection.transport = listener.transport;
         connection.socket = std::move(socket);
         connection.stage = Stage::hello;
         connection.deadline = Clock::now() + handshake_time;
@@ -254,15 +254,15 @@ void Control::accept_all(Id id) {
 
 void Control::start_dial(Registration& group, const Channel& channel, Calling& calling) {
     const std::string& address = calling.dial.next();
-    const bool over_tcp = calling.scheme == Scheme::tcp;
+    const bool over_tcp = calling.transport->meeting() == Meeting::network;
     int error = 0;
     UniqueFd socket = over_tcp ? connect_tcp(address, error) : connect_local(address, error);
     if (error != 0) return dial_failed(group, channel, {errno_text(error), error == ECONNREFUSED});
     prepare_stream(socket.get(), over_tcp);
     const Id id = next_id_++;
     watch(socket.get(), EPOLLOUT, id, EPOLL_CTL_ADD);
-    Connection& connection = connections_[id];
-    connection.scheme = calling.scheme;
+    Handshake& connection = connections_[id];
+    connection.by = calling.transport;
     connection.socket = std::move(socket);
     connection.stage = Stage::connect;
     connection.group = &group;

@@ -7,6 +7,7 @@
 // so that unknown callers cannot keep ranks out. What the thread finds out it reports through `Events`.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <deque>
 #include <functional>
@@ -25,11 +26,9 @@
 #include "link/dial.hpp"
 #include "link/hello.hpp"
 #include "link/sockets.hpp"
-#include "shm/arena.hpp"
+#include "link/transport.hpp"
 
 namespace collectives {
-
-enum class Scheme : std::uint8_t { shm, tcp, inproc };
 
 // Names a communicator of a run and epoch, as Identity::group.
 using GroupId = std::array<std::byte, 16>;
@@ -37,11 +36,9 @@ using GroupId = std::array<std::byte, 16>;
 // A peer that has proved who it is.
 struct Connected {
     int peer = -1;
-    int lane = 0;
-    Scheme scheme = Scheme::tcp;
-    UniqueFd socket;               // tcp: for data
-    std::shared_ptr<Arena> arena;  // shm: the peer's
-    pid_t pid = 0;                 // shm: the peer's process as we see it; 0: we do not
+    int number = 0;  // of the connection in its link
+    Transport* transport = nullptr;
+    Connection connection;
 };
 
 class Control {
@@ -62,23 +59,25 @@ class Control {
     // From any thread; done in this order, soon, but for `leave`.
 
     // A communicator, from now until `leave`. `job_ranks`: by rank of the communicator, that of the job;
-    // empty where they are the same. `arena`: see `share`.
-    void join(const Identity& identity, std::vector<int> job_ranks, Events events,
-              std::shared_ptr<Arena> arena);
+    // empty where they are the same.
+    void join(const Identity& identity, std::vector<int> job_ranks, Events events);
     // After it has returned none of its events is called, and the sockets that only it needs are closed.
     void leave(const GroupId& group);
     // Callers of a communicator that has not joined yet wait for it, until `forget`.
     void expect(const GroupId& group);
     void forget(const GroupId& group);
-    // The arena that is handed to peers which share memory with us.
-    void share(const GroupId& group, std::shared_ptr<Arena> arena);
-    // For all communicators.
-    void listen(Scheme scheme, UniqueFd socket);
-    // So many connections of one link.
-    void dial(const GroupId& group, int peer, Scheme scheme, const std::vector<std::string>& addresses,
-              int connections);
+    // Peers may call the communicator over that transport, which lives until `leave`.
+    void accept(const GroupId& group, const std::string& name, Transport& transport);
+    // For all communicators that accept that transport.
+    void listen(const std::string& name, Meeting meeting, UniqueFd socket);
+    // All connections of a link over a transport that lives until `leave`.
+    void dial(const GroupId& group, int peer, Transport& transport,
+              const std::vector<std::string>& addresses);
 
   private:
+    static constexpr std::size_t longest_message = std::max(sizeof(Proof), sizeof(Closing)) + most_offered;
+    static_assert(longest_message >= sizeof(Reply));
+
     // What a connection under way is waiting for. `group`: that the communicator which the caller wants
     // joins.
     enum class Stage : std::uint8_t { connect, hello, group, reply, proof, closing };
@@ -87,7 +86,7 @@ class Control {
     using Channel = std::pair<int, int>;
 
     struct Calling {
-        Scheme scheme = Scheme::tcp;
+        Transport* transport = nullptr;
         Dial dial;
     };
 
@@ -95,35 +94,42 @@ class Control {
         Identity identity;
         std::vector<int> job_ranks;
         Events events;
-        std::shared_ptr<Arena> arena;
+        std::map<std::string, Transport*> accepted;
         std::map<Channel, Calling> dials;
         std::set<Channel> linked;
 
         int job_rank(int rank) const {
             return job_ranks.empty() ? rank : job_ranks.at(static_cast<std::size_t>(rank));
         }
-        // Whether it can answer a caller over that transport.
-        bool is_ready(Scheme scheme) const { return scheme != Scheme::shm || arena != nullptr; }
+        // Null as long as it accepts no callers over that transport.
+        Transport* transport(const std::string& name) const {
+            const auto place = accepted.find(name);
+            return place == accepted.end() ? nullptr : place->second;
+        }
     };
 
-    struct Connection {
-        Scheme scheme = Scheme::tcp;
+    // A connection until its handshake is over.
+    struct Handshake {
+        std::string transport;  // its name; of a caller
         UniqueFd socket;
         Stage stage = Stage::hello;
-        Registration* group = nullptr;  // these two are known at once on the calling side,
+        Registration* group = nullptr;  // these three are known at once on the calling side,
         Channel channel{-1, 0};         // after the hello on the other
+        Transport* by = nullptr;
         bool caller = false;
         bool watched = false;  // both ends keep it, to notice when the other one ends
         Clock::time_point deadline{};
-        std::array<std::byte, 128> buffer{};
+        std::array<std::byte, longest_message> buffer{};
         std::size_t have = 0;
         std::vector<UniqueFd> descriptors;
         Hello hello;
         Reply reply;
+        Proof proof;  // of the caller
     };
 
     struct Listener {
-        Scheme scheme = Scheme::tcp;
+        std::string transport;  // its name
+        Meeting meeting = Meeting::network;
         UniqueFd socket;
     };
 
@@ -150,17 +156,21 @@ class Control {
     void dial_failed(Registration& group, const Channel& channel, const Problem& problem);
 
     void on_ready(Id id);
-    bool receive(Id id, Connection& connection);
+    bool receive(Id id, Handshake& connection);
     // Each handles one complete message; false ends the connection, or lets it wait.
-    bool on_hello(Id id, Connection& connection);
-    bool on_reply(Id id, Connection& connection);
-    bool on_proof(Id id, Connection& connection);
-    bool on_closing(Id id, Connection& connection);
+    bool on_hello(Id id, Handshake& connection);
+    bool on_reply(Id id, Handshake& connection);
+    bool on_proof(Id id, Handshake& connection);
+    bool on_closing(Id id, Handshake& connection);
     // Why a caller of no communicator that is here is refused; welcome: it is to wait.
     Verdict verdict_on_unknown(const Hello& hello) const;
     void drop(Id id, const Problem& problem);
+    // Its transport cannot make a link: who waits for the peer learns why.
+    void fail(Id id, const Error& error);
     void erase(Id id);
-    void establish(Id id, Connection& connection, const Offer& offer);
+    // The offer that has come behind a message.
+    static std::span<const std::byte> offer_behind(const Handshake& connection, std::size_t message);
+    void establish(Id id, Handshake& connection, const OfferHead& head, std::span<const std::byte> offer);
     bool is_watched(int job_rank) const;
 
     UniqueFd epoll_;
@@ -178,7 +188,7 @@ class Control {
     Identity first_;             // of the first one that joined: in its name unknown callers are refused
     Id next_id_ = 1;
     std::map<Id, Listener> listeners_;
-    std::map<Id, Connection> connections_;
+    std::map<Id, Handshake> connections_;
     std::deque<Id> pending_;                          // accepted and not yet proved, oldest first
     std::map<Id, std::pair<int, UniqueFd>> watched_;  // by rank of the job
     bool paused_ = false;                             // out of descriptors: not accepting for a moment

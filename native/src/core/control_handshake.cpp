@@ -24,10 +24,24 @@ std::span<const std::byte> bytes_of(const T& value) {
     return std::as_bytes(std::span(&value, 1));
 }
 
+// In one piece, so that descriptors come with its first byte.
+template <typename T>
+bool send_with_offer(int fd, const T& message, const Offer& offer) {
+    std::vector<std::byte> all(bytes_of(message).begin(), bytes_of(message).end());
+    all.insert(all.end(), offer.bytes.begin(), offer.bytes.end());
+    return send_message(fd, all, offer.descriptors);
+}
+
+// The head of the offer behind a message, as soon as that is complete.
+template <typename T>
+OfferHead head_behind(const std::byte* data, std::size_t have) {
+    return have < sizeof(T) ? OfferHead{} : from_bytes<T>(data).offer;
+}
+
 }  // namespace
 
 void Control::on_ready(Id id) {
-    Connection& connection = connections_.at(id);
+    Handshake& connection = connections_.at(id);
     if (connection.stage == Stage::connect) {
         if (const int error = connect_result(connection.socket.get()); error != 0) {
             drop(id, {errno_text(error), error == ECONNREFUSED});
@@ -45,8 +59,9 @@ void Control::on_ready(Id id) {
     }
 }
 
-bool Control::receive(Id id, Connection& connection) {
+bool Control::receive(Id id, Handshake& connection) {
     std::size_t want = 0;
+    OfferHead offer;
     switch (connection.stage) {
         case Stage::connect:
             return false;
@@ -60,11 +75,17 @@ bool Control::receive(Id id, Connection& connection) {
             want = sizeof(Reply);
             break;
         case Stage::proof:
-            want = sizeof(Proof);
+            offer = head_behind<Proof>(connection.buffer.data(), connection.have);
+            want = sizeof(Proof) + offer.length;
             break;
         case Stage::closing:
-            want = sizeof(Closing);
+            offer = head_behind<Closing>(connection.buffer.data(), connection.have);
+            want = sizeof(Closing) + offer.length;
             break;
+    }
+    if (!offer.is_possible()) {
+        drop(id, {"it offers more than a handshake carries"});
+        return false;
     }
     std::size_t got = 0;
     const auto room = std::span(connection.buffer).subspan(connection.have, want - connection.have);
@@ -86,6 +107,14 @@ bool Control::receive(Id id, Connection& connection) {
         return false;
     }
     if (connection.have < want) return true;
+    // An offer is on its way behind the message, the size of which is known only now.
+    const bool offers = connection.stage == Stage::proof || connection.stage == Stage::closing;
+    if (offers && offer.length == 0) {
+        const auto head = connection.stage == Stage::proof
+                              ? head_behind<Proof>(connection.buffer.data(), connection.have)
+                              : head_behind<Closing>(connection.buffer.data(), connection.have);
+        if (head.length > 0) return true;
+    }
     connection.have = 0;
     switch (connection.stage) {
         case Stage::connect:
@@ -111,18 +140,20 @@ Verdict Control::verdict_on_unknown(const Hello& hello) const {
     return ended ? Verdict::closed : Verdict::other_group;
 }
 
-bool Control::on_hello(Id id, Connection& connection) {
+bool Control::on_hello(Id id, Handshake& connection) {
     const Hello& hello = connection.hello;
     Registration* group = find(hello.group);
     Verdict verdict = group != nullptr ? judge(group->identity, hello) : verdict_on_unknown(hello);
-    if (verdict == Verdict::welcome && (group == nullptr || !group->is_ready(connection.scheme))) {
+    if (verdict == Verdict::welcome &&
+        (group == nullptr || group->transport(connection.transport) == nullptr)) {
         connection.stage = Stage::group;
         return false;
     }
-    const Channel channel(hello.from, hello.lane);
-    if (verdict == Verdict::welcome && connection.scheme != Scheme::tcp && channel.second > 0) {
-        verdict = Verdict::wrong_lane;
-    }
+    const Channel channel(hello.from, hello.connection);
+    Transport* const transport =
+        verdict == Verdict::welcome ? group->transport(connection.transport) : nullptr;
+    if (transport != nullptr && channel.second >= transport->connections())
+        verdict = Verdict::wrong_connection;
     if (verdict == Verdict::welcome && group->linked.contains(channel)) verdict = Verdict::duplicate;
     connection.reply = make_reply(group != nullptr ? group->identity : first_, hello, verdict);
     const bool sent = send_message(connection.socket.get(), bytes_of(connection.reply));
@@ -132,6 +163,7 @@ bool Control::on_hello(Id id, Connection& connection) {
     }
     connection.group = group;
     connection.channel = channel;
+    connection.by = transport;
     connection.stage = Stage::proof;
     return true;
 }
@@ -144,7 +176,7 @@ void Control::admit_waiting(const GroupId& group) {
     for (const Id id : waiting) on_hello(id, connections_.at(id));
 }
 
-bool Control::on_reply(Id id, Connection& connection) {
+bool Control::on_reply(Id id, Handshake& connection) {
     const Registration& group = *connection.group;
     connection.reply = from_bytes<Reply>(connection.buffer.data());
     const Verdict verdict = judge(group.identity, connection.hello, connection.reply);
@@ -152,60 +184,90 @@ bool Control::on_reply(Id id, Connection& connection) {
         drop(id, {explain(verdict), false, verdict, connection.reply.hello.version});
         return false;
     }
-    Proof proof;
-    proof.proof = prove_caller(group.identity, connection.hello, connection.reply);
-    std::vector<int> descriptors;
-    if (connection.scheme == Scheme::shm) {
-        proof.offer = make_offer(*group.arena);
-        descriptors = {group.arena->fd(), group.arena->wake_fd()};
+    Offer offer;
+    try {
+        offer = connection.by->offer(connection.channel.first, connection.channel.second);
+        connection.proof =
+            prove_caller(group.identity, connection.hello, connection.reply, head_of(offer), offer.bytes);
+    } catch (const Error& error) {
+        fail(id, error);
+        return false;
     }
     connection.stage = Stage::closing;
-    if (!send_message(connection.socket.get(), bytes_of(proof), descriptors)) {
+    if (!send_with_offer(connection.socket.get(), connection.proof, offer)) {
         drop(id, {"it hung up during the handshake"});
         return false;
     }
     return true;
 }
 
-bool Control::on_proof(Id id, Connection& connection) {
+bool Control::on_proof(Id id, Handshake& connection) {
     const Registration& group = *connection.group;
-    const auto proof = from_bytes<Proof>(connection.buffer.data());
-    Closing closing;
+    connection.proof = from_bytes<Proof>(connection.buffer.data());
+    const std::span<const std::byte> theirs = offer_behind(connection, sizeof(Proof));
     Verdict verdict = Verdict::welcome;
-    if (!check_caller(group.identity, connection.hello, connection.reply, proof)) {
+    if (!check_caller(group.identity, connection.hello, connection.reply, connection.proof, theirs)) {
         verdict = Verdict::wrong_proof;
     }
     // Two connections may have reached this point together.
     if (verdict == Verdict::welcome && group.linked.contains(connection.channel)) {
         verdict = Verdict::duplicate;
     }
+    Closing closing;
     closing.verdict = static_cast<std::uint32_t>(verdict);
-    std::vector<int> descriptors;
-    if (verdict == Verdict::welcome && connection.scheme == Scheme::shm) {
-        closing.offer = make_offer(*group.arena);
-        connection.watched = !is_watched(group.job_rank(connection.channel.first));
-        closing.watched = connection.watched ? 1 : 0;
-        descriptors = {group.arena->fd(), group.arena->wake_fd()};
+    Offer offer;
+    if (verdict == Verdict::welcome) {
+        try {
+            offer = connection.by->offer(connection.channel.first, connection.channel.second);
+            const bool kept = !connection.by->capabilities().takes_sockets;
+            connection.watched = kept && !is_watched(group.job_rank(connection.channel.first));
+            closing = close_with(group.identity, connection.hello, connection.reply, connection.proof,
+                                 connection.watched, head_of(offer), offer.bytes);
+        } catch (const Error& error) {
+            fail(id, error);
+            return false;
+        }
     }
-    const bool sent = send_message(connection.socket.get(), bytes_of(closing), descriptors);
+    const bool sent = send_with_offer(connection.socket.get(), closing, offer);
     if (!sent || verdict != Verdict::welcome) {
         drop(id, {explain(verdict)});
         return false;
     }
-    establish(id, connection, proof.offer);
+    establish(id, connection, connection.proof.offer, theirs);
     return false;
 }
 
-bool Control::on_closing(Id id, Connection& connection) {
+bool Control::on_closing(Id id, Handshake& connection) {
     const auto closing = from_bytes<Closing>(connection.buffer.data());
     const auto verdict = static_cast<Verdict>(closing.verdict);
     if (verdict != Verdict::welcome) {
         drop(id, {explain(verdict), false, verdict, wire_version});
         return false;
     }
+    const std::span<const std::byte> theirs = offer_behind(connection, sizeof(Closing));
+    if (!check_closing(connection.group->identity, connection.hello, connection.reply, connection.proof,
+                       closing, theirs)) {
+        drop(id, {explain(Verdict::wrong_proof), false, Verdict::wrong_proof, wire_version});
+        return false;
+    }
     connection.watched = closing.watched != 0;
-    establish(id, connection, closing.offer);
+    establish(id, connection, closing.offer, theirs);
     return false;
+}
+
+std::span<const std::byte> Control::offer_behind(const Handshake& connection, std::size_t message) {
+    const auto head = message == sizeof(Proof) ? from_bytes<Proof>(connection.buffer.data()).offer
+                                               : from_bytes<Closing>(connection.buffer.data()).offer;
+    return std::span(connection.buffer).subspan(message, head.length);
+}
+
+void Control::fail(Id id, const Error& error) {
+    Handshake& connection = connections_.at(id);
+    Registration& group = *connection.group;
+    const Channel channel = connection.channel;
+    erase(id);
+    group.dials.erase(channel);
+    group.events.failed(channel.first, error);
 }
 
 void Control::erase(Id id) {
@@ -216,44 +278,36 @@ void Control::erase(Id id) {
 void Control::drop(Id id, const Problem& problem) {
     const auto place = connections_.find(id);
     if (place == connections_.end()) return;
-    const Connection connection = std::move(place->second);
+    const Handshake connection = std::move(place->second);
     erase(id);
     if (connection.caller) dial_failed(*connection.group, connection.channel, problem);
 }
 
-void Control::establish(Id id, Connection& connection, const Offer& offer) {
+void Control::establish(Id id, Handshake& connection, const OfferHead& head,
+                        std::span<const std::byte> offer) {
     Registration& group = *connection.group;
     const Channel channel = connection.channel;
+    if (connection.descriptors.size() != head.descriptors) {
+        drop(id, {"descriptors that it offered did not come"});
+        return;
+    }
     Connected connected;
     connected.peer = channel.first;
-    connected.lane = channel.second;
-    connected.scheme = connection.scheme;
-    if (connection.scheme == Scheme::shm) {
-        if (connection.descriptors.size() != 2) {
-            drop(id, {"it sent no shared memory"});
-            return;
-        }
-        connected.pid = process_at_other_end(connection.socket.get());
-        // Also where the memory cannot be mapped: other communicators notice by it when the peer ends.
-        if (connection.watched) {
-            const Id watch_id = next_id_++;
-            watch(connection.socket.get(), EPOLLIN | EPOLLRDHUP, watch_id, EPOLL_CTL_MOD);
-            watched_.emplace(watch_id,
-                             std::pair(group.job_rank(channel.first), std::move(connection.socket)));
-        }
-        try {
-            const Geometry geometry = geometry_of(offer, group.identity.size);
-            connected.arena = Arena::map(connection.descriptors[0].get(), geometry, offer.cookie,
-                                         std::move(connection.descriptors[1]));
-        } catch (const Error& error) {
-            erase(id);
-            group.dials.erase(channel);
-            group.events.failed(channel.first, error);
-            return;
-        }
-    } else {
+    connected.number = channel.second;
+    connected.transport = connection.by;
+    connected.connection.offer = {
+        head.version, {offer.begin(), offer.end()}, std::move(connection.descriptors), {}};
+    if (connection.by->meeting() == Meeting::local) {
+        connected.connection.pid = process_at_other_end(connection.socket.get());
+    }
+    if (connection.by->capabilities().takes_sockets) {
         watch(connection.socket.get(), 0, id, EPOLL_CTL_DEL);
-        connected.socket = std::move(connection.socket);
+        connected.connection.socket = std::move(connection.socket);
+    } else if (connection.watched) {
+        // Also where no link comes of it: other communicators notice by it when the peer ends.
+        const Id watch_id = next_id_++;
+        watch(connection.socket.get(), EPOLLIN | EPOLLRDHUP, watch_id, EPOLL_CTL_MOD);
+        watched_.emplace(watch_id, std::pair(group.job_rank(channel.first), std::move(connection.socket)));
     }
     group.linked.insert(channel);
     group.dials.erase(channel);

@@ -4,17 +4,15 @@
 #include <limits>
 
 #include "base/cpu.hpp"
-#include "shm/room.hpp"
 
 namespace collectives {
 
 namespace {
 
-constexpr std::size_t default_slot = 128 << 10;
-constexpr std::size_t default_staging = 256 << 10;
 constexpr std::size_t default_slice = 128 << 10;
-// As much as is staged at a time: a message's source that is copied as well is still in the caches then.
-constexpr std::size_t copied_with_cores = default_staging;
+// As much as shared memory stages at a time: a message's source that is copied as well is still in the caches
+// then.
+constexpr std::size_t copied_with_cores = 256 << 10;
 // The progress thread ends when nothing has been started for so long; starting it again takes less than 0.1
 // ms.
 constexpr auto idle_time = std::chrono::seconds(1);
@@ -23,12 +21,6 @@ constexpr int spins_with_cores = 2000;
 constexpr int spins_with_mates = 400;
 
 std::size_t multiple_of(std::size_t n, std::size_t unit) { return std::max(unit, round_up(n, unit)); }
-
-Geometry make_geometry(const Group::Options& options) {
-    Geometry geometry = geometry_for(options.identity.size, options.segment);
-    if (options.heap) geometry.heap_bytes = heap_reserve(geometry);
-    return geometry;
-}
 
 Executor::Settings make_settings(const Group::Options& options) {
     constexpr std::size_t largest_unit = 16;
@@ -43,15 +35,12 @@ Executor::Settings make_settings(const Group::Options& options) {
     return settings;
 }
 
-}  // namespace
-
-Geometry geometry_for(int size, std::size_t segment) {
-    Geometry geometry;
-    geometry.size = static_cast<std::uint32_t>(size);
-    geometry.slot_bytes = segment > 0 ? multiple_of(segment, cache_line) : default_slot;
-    geometry.staging_bytes = segment > 0 ? geometry.slot_bytes : default_staging;
-    return geometry;
+Setup make_setup(const Group::Options& options) {
+    return {options.identity.rank,        options.identity.size, options.segment,
+            make_settings(options).slice, options.sockets,       options.heap};
 }
+
+}  // namespace
 
 Group::Group(Options options)
     : identity_(options.identity),
@@ -59,7 +48,7 @@ Group::Group(Options options)
       sent_(static_cast<std::size_t>(identity_.size), 0),
       received_(static_cast<std::size_t>(identity_.size), 0),
       links_(options.job ? options.job : std::make_shared<Job>(), identity_, options.job_ranks,
-             make_geometry(options), make_settings(options).slice, executor_, sleeper_, closing_) {}
+             make_setup(options), executor_, sleeper_, closing_) {}
 
 void Group::throw_if_unusable() {
     if (closed_ || closing_) throw Error(ErrorKind::aborted, "this communicator is closed");

@@ -45,9 +45,6 @@ struct Item {
     Receipt* receipt = nullptr;
 };
 
-// Of the arena of a rank in a group of that size, but for the heap. `segment` as in Group::Options.
-Geometry geometry_for(int size, std::size_t segment);
-
 class Group {
   public:
     struct Options {
@@ -55,6 +52,7 @@ class Group {
         std::shared_ptr<Job> job;    // that it belongs to; null: one of its own
         std::vector<int> job_ranks;  // by rank, that of the job; empty where they are the same
         std::size_t segment = 0;     // bytes per slice; 0: the default
+        int sockets = 1;             // that carry data, of each link that can use several
         bool heap = true;            // whether the arena has one; not where a peer's address space is limited
         std::size_t cache = 0;       // bytes of the last cache that this rank has; 0: unknown
         int mates = 1;               // ranks on this rank's core, at most, itself among them

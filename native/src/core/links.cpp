@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "base/wait.hpp"
-#include "inproc/ports.hpp"
+#include "link/ports.hpp"
+#include "link/registry.hpp"
 #include "link/self_link.hpp"
-#include "tcp/link.hpp"
+#include "shm/link.hpp"
+#include "shm/memory.hpp"
 
 namespace collectives {
 
@@ -14,27 +16,43 @@ namespace {
 constexpr auto between_looks = std::chrono::microseconds(200);
 }  // namespace
 
-Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Geometry geometry,
-             std::size_t slice, Executor& executor, Sleeper& sleeper, const std::atomic<bool>& closing)
+Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Setup setup,
+             Executor& executor, Sleeper& sleeper, const std::atomic<bool>& closing)
     : identity_(std::move(identity)),
       job_ranks_(std::move(job_ranks)),
-      geometry_(geometry),
-      slice_(slice),
+      setup_(setup),
       executor_(executor),
       sleeper_(sleeper),
       closing_(closing),
       dialled_(static_cast<std::size_t>(identity_.size), false),
       links_(static_cast<std::size_t>(identity_.size), nullptr),
       gone_(static_cast<std::size_t>(identity_.size), false) {
+    setup_.commons = &commons_;
     add(identity_.rank, std::make_unique<SelfLink>(describe(identity_.rank)));
     job->enter();
     job_ = std::move(job);  // to be left
 }
 
-void Links::share(std::shared_ptr<Arena> arena) {
+Transport& Links::transport(const std::string& name) {
+    std::unique_ptr<Transport>& place = transports_[name];
+    if (!place) {
+        try {
+            place = make_transport(name, setup_);
+        } catch (...) {
+            transports_.erase(name);
+            throw;
+        }
+        share_arena();
+    }
+    return *place;
+}
+
+void Links::share_arena() {
+    const GroupMemory* const memory = commons_.find<GroupMemory>();
+    if (memory == nullptr || arena_) return;
     {
         const std::lock_guard lock(linking_);
-        arena_ = std::move(arena);
+        arena_ = memory->arena;
     }
     sleeper_.share(arena_);
     executor_.share(arena_);
@@ -64,43 +82,39 @@ Control& Links::control() {
             sleeper_.ring();
         };
         control_ = &job_->control();
-        control_->join(identity_, job_ranks_, std::move(events), arena_);
+        control_->join(identity_, job_ranks_, std::move(events));
     }
     return *control_;
 }
 
-void Links::listen(Scheme scheme, UniqueFd socket) {
-    accept(scheme);
-    control().listen(scheme, std::move(socket));
+void Links::listen(const std::string& name, UniqueFd socket) {
+    accept(name);
+    control().listen(name, transport(name).meeting(), std::move(socket));
 }
 
-void Links::accept(Scheme scheme) {
-    if (scheme == Scheme::shm) {
-        if (!arena_) share(Arena::create_shared(geometry_));
-        if (arena_->fd() < 0) throw Error(ErrorKind::invalid, "listen for processes before threads");
-        control().share(identity_.group, arena_);
-    }
-    control();
+void Links::accept(const std::string& name) { control().accept(identity_.group, name, transport(name)); }
+
+std::string Links::listen_in_process(const std::string& name) {
+    std::string& port = ports_[name];
+    if (port.empty()) port = ports::open(name, transport(name).offer(-1, 0));
+    return port;
 }
 
-std::string Links::listen_inproc() {
-    if (!arena_) share(Arena::create_private(geometry_));
-    if (port_.empty()) port_ = ports::open(arena_);
-    return port_;
-}
-
-void Links::route(int peer, Scheme scheme, std::vector<std::string> addresses, std::string host) {
+void Links::route(int peer, const std::string& name, std::vector<std::string> addresses, std::string host) {
     if (peer < 0 || peer >= identity_.size || peer == identity_.rank) {
         throw Error(ErrorKind::invalid, "rank " + std::to_string(peer) + " is not a peer");
     }
     if (addresses.empty()) throw Error(ErrorKind::invalid, "a route needs an address");
-    routes_[peer] = {scheme, std::move(addresses), std::move(host)};
+    transport(name);  // throws where there is none
+    routes_[peer] = {name, std::move(addresses), std::move(host)};
     if (routes_.size() + 1 < static_cast<std::size_t>(identity_.size)) return;
-    const auto count = [this](Scheme s) {
-        return std::count_if(routes_.begin(), routes_.end(),
-                             [s](const auto& r) { return r.second.scheme == s; });
+    const auto all = [this](auto predicate) {
+        return std::ranges::all_of(
+            routes_, [&](const auto& route) { return predicate(transport(route.second.transport)); });
     };
-    if (count(Scheme::tcp) == 0) executor_.work_together(count(Scheme::inproc) == 0);
+    const auto shares = [](Transport& by) { return by.capabilities().shares_memory; };
+    const auto crosses = [](Transport& by) { return by.meeting() != Meeting::process; };
+    if (all(shares)) executor_.work_together(all(crosses));
 }
 
 Peer Links::describe(int peer) const {
@@ -119,17 +133,19 @@ void Links::dial(int peer) {
     if (place == routes_.end()) throw Error(ErrorKind::invalid, "no route to " + describe(peer).name());
     const Route& route = place->second;
     dialled_[static_cast<std::size_t>(peer)] = true;
-    if (route.scheme == Scheme::inproc) {
-        std::shared_ptr<Arena> theirs = ports::find(route.addresses[0]);
+    Transport& by = transport(route.transport);
+    if (by.meeting() == Meeting::process) {
+        std::optional<PeerOffer> theirs = ports::find(route.transport, route.addresses[0]);
         if (!theirs) {
             throw Error(ErrorKind::peer_lost, describe(peer).name() + " is gone: it closed the communicator",
                         {peer});
         }
         executor_.use_threads();
-        add(peer, std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_, std::move(theirs), true));
+        std::vector<Connection> connections(1);
+        connections[0].offer = std::move(*theirs);
+        add(peer, by.connect(describe(peer), std::move(connections)));
     } else if (identity_.rank < peer) {
-        const int connections = route.scheme == Scheme::tcp ? identity_.connections() : 1;
-        control().dial(identity_.group, peer, route.scheme, route.addresses, connections);
+        control().dial(identity_.group, peer, by, route.addresses);
     }
 }
 
@@ -140,32 +156,35 @@ void Links::add(int peer, std::unique_ptr<Link> link) {
     owned_.push_back(std::move(link));
 }
 
-void Links::add_connection(Connected connected) {
-    std::vector<UniqueFd>& sockets = connections_[connected.peer];
-    sockets.resize(static_cast<std::size_t>(identity_.connections()));
-    sockets[static_cast<std::size_t>(connected.lane)] = std::move(connected.socket);
-    if (!std::all_of(sockets.begin(), sockets.end(), [](const UniqueFd& s) { return bool(s); })) return;
-    const Peer peer = describe(connected.peer);
-    UniqueFd farewell = std::move(sockets.back());
-    sockets.pop_back();
-    add(peer.rank, std::make_unique<TcpLink>(peer, std::move(sockets), std::move(farewell), slice_));
-    connections_.erase(peer.rank);
-}
-
 void Links::take_up(Connected connected) {
     const int peer = connected.peer;
-    if (connected.scheme == Scheme::tcp) return add_connection(std::move(connected));
-    auto link = std::make_unique<ShmLink>(describe(peer), identity_.rank, arena_, std::move(connected.arena),
-                                          false, connected.pid, &grant_);
-    watched_[peer] = link.get();
-    if (gone_[static_cast<std::size_t>(peer)]) link->mark_lost();
+    Transport& by = *connected.transport;
+    std::vector<std::optional<Connection>>& parts = connections_[peer];
+    parts.resize(static_cast<std::size_t>(by.connections()));
+    parts[static_cast<std::size_t>(connected.number)] = std::move(connected.connection);
+    if (!std::ranges::all_of(parts, [](const auto& part) { return part.has_value(); })) return;
+    std::vector<Connection> connections;
+    for (auto& part : parts) connections.push_back(std::move(*part));
+    connections_.erase(peer);
+    std::unique_ptr<Link> link = by.connect(describe(peer), std::move(connections));
+    if (!by.capabilities().takes_sockets) {
+        watched_[peer] = link.get();
+        if (gone_[static_cast<std::size_t>(peer)]) link->mark_lost();
+    }
     add(peer, std::move(link));
 }
 
 void Links::take_up_news() {
     const std::lock_guard lock(news_);
     unread_ = false;
-    for (Connected& connected : arrived_) take_up(std::move(connected));
+    for (Connected& connected : arrived_) {
+        const int peer = connected.peer;
+        try {
+            take_up(std::move(connected));
+        } catch (const Error& error) {
+            failed_.emplace(peer, error);  // for whoever needs that link
+        }
+    }
     arrived_.clear();
 }
 
@@ -255,14 +274,16 @@ void Links::shut_down(std::optional<int> lost) {
 void Links::close() {
     if (!job_) return;
     if (control_ != nullptr) control_->leave(identity_.group);
-    if (!port_.empty()) ports::close(port_);
+    for (const auto& [name, address] : ports_) ports::close(address);
+    ports_.clear();
     shut_down();
     arrived_.clear();
     connections_.clear();
     const std::lock_guard lock(linking_);
     owned_.clear();
-    grant_.revoke();
     std::fill(links_.begin(), links_.end(), nullptr);
+    transports_.clear();
+    commons_.clear();
     arena_.reset();
     control_ = nullptr;
     std::exchange(job_, nullptr)->exit();

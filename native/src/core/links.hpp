@@ -18,8 +18,9 @@
 
 #include "base/error.hpp"
 #include "core/job.hpp"
+#include "link/transport.hpp"
 #include "schedule/executor.hpp"
-#include "shm/link.hpp"
+#include "shm/arena.hpp"
 
 namespace collectives {
 
@@ -27,20 +28,23 @@ using Interrupted = std::function<bool()>;
 
 class Links {
   public:
-    // `job_ranks`: by rank, that of the job; empty where they are the same. `slice`: see TcpLink. `closing`
-    // ends every wait. The executor learns of all that comes; the sleeper is rung when a peer is gone.
-    Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Geometry geometry,
-          std::size_t slice, Executor& executor, Sleeper& sleeper, const std::atomic<bool>& closing);
+    // `job_ranks`: by rank, that of the job; empty where they are the same. `setup`: without its commons.
+    // `closing` ends every wait. The executor learns of all that comes; the sleeper is rung when a peer is
+    // gone.
+    Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Setup setup,
+          Executor& executor, Sleeper& sleeper, const std::atomic<bool>& closing);
     Links(const Links&) = delete;
     Links& operator=(const Links&) = delete;
     ~Links() { close(); }
 
+    // All that name a transport: Error(transport_unavailable) where there is none of that name.
     // For this communicator and all others of the job, as `accept` says for each.
-    void listen(Scheme scheme, UniqueFd socket);
+    void listen(const std::string& transport, UniqueFd socket);
     // Peers may call this communicator over that transport.
-    void accept(Scheme scheme);
-    std::string listen_inproc();
-    void route(int peer, Scheme scheme, std::vector<std::string> addresses, std::string host);
+    void accept(const std::string& transport);
+    // The address at which peers in this process find this communicator over that transport.
+    std::string listen_in_process(const std::string& transport);
+    void route(int peer, const std::string& transport, std::vector<std::string> addresses, std::string host);
 
     // --- for the one who runs operations
     // Call the peers that are not linked yet and make links of the connections that are there; whether all
@@ -71,37 +75,37 @@ class Links {
 
   private:
     struct Route {
-        Scheme scheme = Scheme::tcp;
+        std::string transport;  // its name
         std::vector<std::string> addresses;
         std::string host;
     };
 
     Control& control();
-    void share(std::shared_ptr<Arena> arena);
+    // Made when it is first named.
+    Transport& transport(const std::string& name);
+    // The arena, once a transport has made one.
+    void share_arena();
     bool have_come(const std::vector<int>& peers) const;
     void dial(int peer);
     // Make links of the connections that are there.
     void take_up_news();
     void take_up(Connected connected);
     void add(int peer, std::unique_ptr<Link> link);
-    // The link over TCP once all its connections are there.
-    void add_connection(Connected connected);
     Peer describe(int peer) const;
 
     std::shared_ptr<Job> job_;
     Identity identity_;
     std::vector<int> job_ranks_;
-    Geometry geometry_;
-    std::size_t slice_;
+    Commons commons_;
+    Setup setup_;
+    std::map<std::string, std::unique_ptr<Transport>> transports_;  // by name; they outlive their links
     Executor& executor_;
     Sleeper& sleeper_;
     const std::atomic<bool>& closing_;
-    std::string port_;  // our inproc address
+    std::map<std::string, std::string> ports_;  // by transport: our address in this process
     std::map<int, Route> routes_;
     std::vector<bool> dialled_;
-    std::map<int, std::vector<UniqueFd>> connections_;  // of links over TCP that are not whole yet
-
-    WriteGrant grant_;  // to our memory, for peers in other processes
+    std::map<int, std::vector<std::optional<Connection>>> connections_;  // of links that are not whole yet
 
     mutable std::mutex linking_;  // for the three below: only who runs operations changes them
     std::shared_ptr<Arena> arena_;
@@ -114,7 +118,7 @@ class Links {
     bool unread_ = false;
     std::vector<Connected> arrived_;
     std::map<int, Error> failed_;
-    std::map<int, ShmLink*> watched_;
+    std::map<int, Link*> watched_;
     std::vector<bool> gone_;  // whose connection was lost before we had made a link of it
 
     Control* control_ = nullptr;  // the job's, once this communicator has joined

@@ -10,7 +10,7 @@
 
 namespace collectives {
 
-inline constexpr std::uint32_t wire_version = 7;
+inline constexpr std::uint32_t wire_version = 8;
 
 // One call of a collective, as all ranks have to agree on it.
 struct Call {

@@ -12,25 +12,45 @@ namespace collectives {
 
 namespace {
 
-// Role labels: a proof made for one direction is worthless in the other.
+// Role labels: a proof made for one direction, or one message, is worthless in another.
 constexpr std::string_view callee_label = "pycollectives callee";
 constexpr std::string_view caller_label = "pycollectives caller";
+constexpr std::string_view closing_label = "pycollectives callee's offer";
+
+using Digest = std::array<std::byte, 32>;
 
 template <typename T>
 void append(std::string& text, const T& value) {
     text.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-std::array<std::byte, 32> prove(const Identity& self, std::string_view label, const Hello& hello,
-                                const Hello& reply, const std::array<std::byte, 32>* callee_proof) {
-    std::string transcript(label);
-    append(transcript, hello);
-    append(transcript, reply);
-    if (callee_proof != nullptr) append(transcript, *callee_proof);
+Digest sign(const Identity& self, const std::string& transcript) {
     return hmac_sha256(std::as_bytes(std::span(self.secret)), std::as_bytes(std::span(transcript)));
 }
 
-Hello fresh(const Identity& self, int to, int lane) {
+Digest prove_callee(const Identity& self, const Hello& hello, const Hello& reply) {
+    std::string transcript(callee_label);
+    append(transcript, hello);
+    append(transcript, reply);
+    return sign(self, transcript);
+}
+
+// Of a message without its proof, the messages before it, of which `last` is the last one's proof, and an
+// offer.
+template <typename Message>
+Digest prove_offer(const Identity& self, std::string_view label, const Hello& hello, const Reply& reply,
+                   const Digest& last, Message message, std::span<const std::byte> offer) {
+    message.proof = {};
+    std::string transcript(label);
+    append(transcript, hello);
+    append(transcript, reply.hello);
+    append(transcript, last);
+    append(transcript, message);
+    transcript.append(reinterpret_cast<const char*>(offer.data()), offer.size());
+    return sign(self, transcript);
+}
+
+Hello fresh(const Identity& self, int to, int connection) {
     Hello hello;
     hello.version = wire_version;
     hello.group = self.group;
@@ -38,7 +58,7 @@ Hello fresh(const Identity& self, int to, int lane) {
     hello.from = self.rank;
     hello.to = to;
     hello.size = self.size;
-    hello.lane = static_cast<std::uint16_t>(lane);
+    hello.connection = static_cast<std::uint16_t>(connection);
     if (::getrandom(hello.nonce.data(), hello.nonce.size(), 0) != static_cast<ssize_t>(hello.nonce.size())) {
         throw_system("getrandom", errno);
     }
@@ -65,7 +85,7 @@ const char* explain(Verdict verdict) {
             return "the job secrets differ";
         case Verdict::duplicate:
             return "this rank is connected to it already";
-        case Verdict::wrong_lane:
+        case Verdict::wrong_connection:
             return "it opens fewer connections to each rank";
         case Verdict::closed:
             return "it closed the communicator";
@@ -73,7 +93,7 @@ const char* explain(Verdict verdict) {
     return "an unknown verdict";
 }
 
-Hello make_hello(const Identity& self, int to, int lane) { return fresh(self, to, lane); }
+Hello make_hello(const Identity& self, int to, int connection) { return fresh(self, to, connection); }
 
 Verdict judge(const Identity& self, const Hello& hello) {
     if (hello.version != wire_version) return Verdict::other_version;
@@ -83,15 +103,14 @@ Verdict judge(const Identity& self, const Hello& hello) {
     if (hello.to != self.rank || hello.from < 0 || hello.from >= self.size || hello.from == self.rank) {
         return Verdict::not_me;
     }
-    if (hello.lane >= self.connections()) return Verdict::wrong_lane;
     return Verdict::welcome;
 }
 
 Reply make_reply(const Identity& self, const Hello& hello, Verdict verdict) {
     Reply reply;
-    reply.hello = fresh(self, hello.from, hello.lane);
+    reply.hello = fresh(self, hello.from, hello.connection);
     reply.hello.verdict = static_cast<std::uint16_t>(verdict);
-    reply.proof = prove(self, callee_label, hello, reply.hello, nullptr);
+    reply.proof = prove_callee(self, hello, reply.hello);
     return reply;
 }
 
@@ -103,32 +122,40 @@ Verdict judge(const Identity& self, const Hello& mine, const Reply& reply) {
     if (reply.hello.group != self.group) return Verdict::other_group;
     if (reply.hello.epoch != self.epoch) return Verdict::other_epoch;
     if (reply.hello.from != mine.to || reply.hello.to != self.rank) return Verdict::not_me;
-    const auto expected = prove(self, callee_label, mine, reply.hello, nullptr);
+    const auto expected = prove_callee(self, mine, reply.hello);
     return equal(expected, reply.proof) ? Verdict::welcome : Verdict::wrong_proof;
 }
 
-std::array<std::byte, 32> prove_caller(const Identity& self, const Hello& hello, const Reply& reply) {
-    return prove(self, caller_label, hello, reply.hello, &reply.proof);
-}
-
-bool check_caller(const Identity& self, const Hello& hello, const Reply& reply, const Proof& proof) {
-    return equal(prove_caller(self, hello, reply), proof.proof);
-}
-
-Offer make_offer(Arena& arena) {
-    const Geometry& geometry = arena.geometry();
-    return {arena.header().cookie, geometry.slot_bytes, geometry.staging_bytes, geometry.heap_bytes};
-}
-
-Geometry geometry_of(const Offer& offer, int size) {
-    constexpr std::uint64_t largest_slot = std::uint64_t{1} << 30;
-    constexpr std::uint64_t largest_heap = std::uint64_t{1} << 46;
-    if (offer.slot_bytes == 0 || offer.slot_bytes > largest_slot || offer.staging_bytes == 0 ||
-        offer.staging_bytes > largest_slot || offer.heap_bytes > largest_heap) {
-        throw Error(ErrorKind::transport_unavailable, "a peer offered shared memory of an impossible size");
+OfferHead head_of(const Offer& offer) {
+    if (offer.bytes.size() > most_offered || offer.descriptors.size() > most_offered_descriptors) {
+        throw Error(ErrorKind::invalid, "a transport offers more than a handshake carries");
     }
-    return {static_cast<std::uint32_t>(size), static_cast<std::size_t>(offer.slot_bytes),
-            static_cast<std::size_t>(offer.staging_bytes), static_cast<std::size_t>(offer.heap_bytes)};
+    return {offer.version, static_cast<std::uint8_t>(offer.descriptors.size()),
+            static_cast<std::uint16_t>(offer.bytes.size()), 0};
+}
+
+Proof prove_caller(const Identity& self, const Hello& hello, const Reply& reply, const OfferHead& head,
+                   std::span<const std::byte> offer) {
+    Proof proof{{}, head};
+    proof.proof = prove_offer(self, caller_label, hello, reply, reply.proof, proof, offer);
+    return proof;
+}
+
+bool check_caller(const Identity& self, const Hello& hello, const Reply& reply, const Proof& proof,
+                  std::span<const std::byte> offer) {
+    return equal(prove_offer(self, caller_label, hello, reply, reply.proof, proof, offer), proof.proof);
+}
+
+Closing close_with(const Identity& self, const Hello& hello, const Reply& reply, const Proof& proof,
+                   bool watched, const OfferHead& head, std::span<const std::byte> offer) {
+    Closing closing{static_cast<std::uint32_t>(Verdict::welcome), watched ? 1U : 0U, {}, head};
+    closing.proof = prove_offer(self, closing_label, hello, reply, proof.proof, closing, offer);
+    return closing;
+}
+
+bool check_closing(const Identity& self, const Hello& hello, const Reply& reply, const Proof& proof,
+                   const Closing& closing, std::span<const std::byte> offer) {
+    return equal(prove_offer(self, closing_label, hello, reply, proof.proof, closing, offer), closing.proof);
 }
 
 }  // namespace collectives

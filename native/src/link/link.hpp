@@ -72,6 +72,19 @@ struct Announcement {
     bool point_to_point = false;
 };
 
+// What links of one transport can do.
+struct Capabilities {
+    bool crosses_machines = false;
+    bool reads_remote_memory = false;   // a receiver may take bytes where they lie in the sender's memory
+    bool writes_remote_memory = false;  // and a sender may put them where they are wanted in the receiver's
+    bool shares_memory = false;         // both map memory of the other one, for engines that need that
+    bool encrypts = false;
+    // Links carry data over the sockets of their handshakes, and sleep on them; else the control thread keeps
+    // these to notice when the peer's process ends.
+    bool takes_sockets = false;
+    std::size_t inline_up_to = 0;  // bytes of a message that costs no more than an empty one
+};
+
 class ShmLink;
 
 class Link {
@@ -118,6 +131,8 @@ class Link {
     virtual bool leaves_machine() const { return false; }
     // Why the peer can be counted as gone, or nullptr. Costs a system call a socket at most.
     virtual const char* lost() = 0;
+    // The connection that the control thread watches has ended. Called on that thread.
+    virtual void mark_lost() {}
 
     // The peer may go on reading what was sent, and learns that nothing more will come, and whose loss is the
     // reason, if it is.

@@ -49,7 +49,7 @@ class ShmLink final : public Link {
     const char* scheme() const override { return same_process_ ? "inproc" : "shm"; }
 
     // Called by the control thread when the peer's socket breaks.
-    void mark_lost() { lost_.store(true, std::memory_order_release); }
+    void mark_lost() override { lost_.store(true, std::memory_order_release); }
     // Wake those peers of `links` that sleep for what has been stored before.
     static void wake_peers(std::span<ShmLink* const> links);
 

@@ -56,19 +56,33 @@ Identity identity(int rank, const std::string& secret = "secret") {
     return options(rank, 3, 0, secret).identity;
 }
 
+// One that offers some bytes, and makes no links.
+class OfferingTransport final : public Transport {
+  public:
+    const Capabilities& capabilities() const override {
+        static constexpr Capabilities answer{.takes_sockets = true};
+        return answer;
+    }
+    Meeting meeting() const override { return Meeting::network; }
+    int connections() const override { return 2; }
+    Offer offer(int peer, int) override { return Offer::of(1, peer); }
+    std::unique_ptr<Link> connect(const Peer&, std::vector<Connection>) override { return nullptr; }
+};
+
 // Rank 1 of three, listening; who gets through is counted.
 struct Callee {
     explicit Callee(const std::string& secret = "secret") {
         control.join(
             identity(1, secret), {},
-            {[&](Connected c) { connected.push_back(c.peer); }, [](int, const Error&) {}, [](int) {}},
-            nullptr);
+            {[&](Connected c) { connected.push_back(c.peer); }, [](int, const Error&) {}, [](int) {}});
         UniqueFd fd = listen_tcp(address);
-        control.listen(Scheme::tcp, std::move(fd));
+        control.accept(identity(1).group, "tcp", transport);
+        control.listen("tcp", transport.meeting(), std::move(fd));
     }
 
     std::string address;
     std::vector<int> connected;
+    OfferingTransport transport;
     Control control;
 };
 
@@ -84,12 +98,74 @@ TEST_CASE("each side proves that it knows the secret") {
     REQUIRE(reply.has_value());
     CHECK(judge(me, hello, *reply) == Verdict::welcome);
     CHECK(judge(identity(2, "another"), hello, *reply) == Verdict::wrong_proof);
-    Proof proof;
-    proof.proof = prove_caller(me, hello, *reply);
+    const Proof proof = prove_caller(me, hello, *reply);
     say(fd.get(), proof);
     const auto closing = receive<Closing>(fd.get(), 1000ms);
     REQUIRE(closing.has_value());
     CHECK(static_cast<Verdict>(closing->verdict) == Verdict::welcome);
+    REQUIRE(closing->offer.length == sizeof(int));
+    const auto offer = receive<int>(fd.get(), 1000ms);
+    REQUIRE(offer.has_value());
+    CHECK(*offer == 2);  // made for this caller
+    const auto bytes = std::as_bytes(std::span(&*offer, 1));
+    CHECK(check_closing(me, hello, *reply, proof, *closing, bytes));
+    CHECK(!check_closing(identity(2, "another"), hello, *reply, proof, *closing, bytes));
+    Closing changed = *closing;
+    changed.offer.version = 2;
+    CHECK(!check_closing(me, hello, *reply, proof, changed, bytes));
+    changed = *closing;
+    changed.watched ^= 1;
+    CHECK(!check_closing(me, hello, *reply, proof, changed, bytes));
+    const int other = 3;
+    CHECK(!check_closing(me, hello, *reply, proof, *closing, std::as_bytes(std::span(&other, 1))));
+}
+
+namespace {
+
+// What a caller is told that sends its proof of `signed_offer` with `sent` behind it; nothing where it is
+// dropped.
+std::optional<Verdict> verdict_on_offer(const Callee& callee, const OfferHead& head,
+                                        const std::string& signed_offer, const std::string& sent) {
+    const Identity me = identity(2);
+    const UniqueFd fd = call(callee.address);
+    const Hello hello = make_hello(me, 1);
+    say(fd.get(), hello);
+    const auto reply = receive<Reply>(fd.get(), 1000ms);
+    REQUIRE(reply.has_value());
+    const Proof proof = prove_caller(me, hello, *reply, head, std::as_bytes(std::span(signed_offer)));
+    std::string message(reinterpret_cast<const char*>(&proof), sizeof(proof));
+    message += sent;
+    REQUIRE(::send(fd.get(), message.data(), message.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(message.size()));
+    const auto closing = receive<Closing>(fd.get(), 1000ms);
+    if (closing) return static_cast<Verdict>(closing->verdict);
+    CHECK(hung_up(fd.get(), 1000ms));
+    return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("an offer is covered by its sender's proof, up to the largest that fits") {
+    for (const std::size_t length : {std::size_t{0}, std::size_t{1}, most_offered}) {
+        const std::string offer(length, 'x');
+        const OfferHead head{1, 0, static_cast<std::uint16_t>(length), 0};
+        Callee callee;
+        CHECK(verdict_on_offer(callee, head, offer, offer) == Verdict::welcome);
+    }
+    Callee callee;
+    CHECK(verdict_on_offer(callee, {1, 0, 3, 0}, "abc", "abd") == Verdict::wrong_proof);
+    CHECK(callee.connected.empty());
+}
+
+TEST_CASE("an offer of an impossible size ends the connection before any of it is read") {
+    Callee callee;
+    const std::string offer(most_offered + 1, 'x');
+    CHECK(verdict_on_offer(callee, {1, 0, most_offered + 1, 0}, offer, offer) == std::nullopt);
+    CHECK(verdict_on_offer(callee, {1, 0, 0xffff, 0}, offer, offer) == std::nullopt);
+    CHECK(verdict_on_offer(callee, {1, 3, 1, 0}, "x", "x") == std::nullopt);
+    CHECK(callee.connected.empty());
+    // Others still come through.
+    CHECK(verdict_on_offer(callee, {1, 0, 1, 0}, "x", "x") == Verdict::welcome);
 }
 
 TEST_CASE("a wrong secret, a reflected proof and a replayed one are refused") {
@@ -102,13 +178,13 @@ TEST_CASE("a wrong secret, a reflected proof and a replayed one are refused") {
         say(fd.get(), hello);
         const auto reply = receive<Reply>(fd.get(), 1000ms);
         REQUIRE(reply.has_value());
-        Proof proof;
-        proof.proof = prove_caller(stranger, hello, *reply);
+        const Proof proof = prove_caller(stranger, hello, *reply);
         say(fd.get(), proof);
         const auto closing = receive<Closing>(fd.get(), 1000ms);
         REQUIRE(closing.has_value());
         CHECK(static_cast<Verdict>(closing->verdict) == Verdict::wrong_proof);
-        CHECK(closing->offer.cookie == std::array<std::uint64_t, 2>{});
+        CHECK(closing->offer.length == 0);
+        CHECK(closing->proof == std::array<std::byte, 32>{});
     }
     {  // the callee's own proof, sent back to it
         const UniqueFd fd = call(callee.address);
@@ -132,7 +208,7 @@ TEST_CASE("a wrong secret, a reflected proof and a replayed one are refused") {
             say(fd.get(), hello);
             const auto reply = receive<Reply>(fd.get(), 1000ms);
             REQUIRE(reply.has_value());
-            heard.proof = prove_caller(friendly, hello, *reply);
+            heard = prove_caller(friendly, hello, *reply);
         }
         const UniqueFd fd = call(callee.address);
         say(fd.get(), hello);
@@ -165,7 +241,7 @@ TEST_CASE("a hello that does not fit is answered with the reason") {
     CHECK(verdict_on([](Hello& h) { h.from = 3; }) == Verdict::not_me);
     CHECK(verdict_on([](Hello& h) { h.from = -1; }) == Verdict::not_me);
     CHECK(verdict_on([](Hello& h) { h.from = 1; }) == Verdict::not_me);
-    CHECK(verdict_on([](Hello& h) { h.lane = 2; }) == Verdict::wrong_lane);
+    CHECK(verdict_on([](Hello& h) { h.connection = 2; }) == Verdict::wrong_connection);
 }
 
 TEST_CASE("callers of a communicator that is still to come wait for it, and are told when it has gone") {
@@ -180,7 +256,8 @@ TEST_CASE("callers of a communicator that is still to come wait for it, and are 
         return static_cast<Verdict>(reply->hello.verdict);
     };
     const auto join = [&] {
-        callee.control.join(other, {}, {[](Connected) {}, [](int, const Error&) {}, [](int) {}}, nullptr);
+        callee.control.join(other, {}, {[](Connected) {}, [](int, const Error&) {}, [](int) {}});
+        callee.control.accept(other.group, "tcp", callee.transport);
     };
     const UniqueFd early = call(callee.address);
     say(early.get(), make_hello(me, 1));
@@ -246,9 +323,9 @@ TEST_CASE("a rank with another secret is told so, and those who share one go on"
     std::string address;
     UniqueFd listener = listen_tcp(address);
     Group callee(options(1, 2, 0, "one"));
-    callee.links().listen(Scheme::tcp, std::move(listener));
+    callee.links().listen("tcp", std::move(listener));
     Group caller(options(0, 2, 0, "two"));
-    caller.links().route(1, Scheme::tcp, {address}, "host1");
+    caller.links().route(1, "tcp", {address}, "host1");
     try {
         caller.connect({1}, 5.0, {});
         FAIL("connected with the wrong secret");
@@ -262,7 +339,7 @@ TEST_CASE("an address where nobody listens is given up soon") {
     std::string address;
     listen_tcp(address).reset();
     Group caller(options(0, 2));
-    caller.links().route(1, Scheme::tcp, {address}, "host1");
+    caller.links().route(1, "tcp", {address}, "host1");
     const auto began = Clock::now();
     try {
         caller.connect({1}, 30.0, {});

@@ -42,7 +42,7 @@ ShmLink& shm(World& world, int rank, int peer) {
 TEST_CASE("a result that comes after the deadline reaches nobody") {
     for (const bool in_background : {false, true}) {
         for (const int size : {2, 3}) {
-            World world(size, Scheme::shm);
+            World world(size, "shm");
             link_up(world);
             Group& group = *world.ranks[0];
             Arena& arena = *group.links().arena();
@@ -142,7 +142,7 @@ TEST_CASE("who was to write half of a message to ordinary memory cannot do so af
 }
 
 TEST_CASE("memory that a thread was to be sent may be gone after the deadline") {
-    World world(2, Scheme::inproc);
+    World world(2, "inproc");
     link_up(world);
     void* const memory =
         ::mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

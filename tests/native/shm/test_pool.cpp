@@ -54,7 +54,7 @@ TEST_CASE("sums in one place, with pieces of all sizes, also where output is inp
     for (const bool crowded : {true, false}) {
         for (const int size : {2, 3, 4, 5}) {
             for (const std::size_t segment : {std::size_t{64}, std::size_t{4096}, std::size_t{0}}) {
-                World world(size, Scheme::shm, segment, crowded);
+                World world(size, "shm", segment, crowded);
                 world.each([&](int rank, Group& group) {
                     // Around the smallest that is pooled, and with a second half that is short of pieces.
                     for (const std::size_t n : {1023U, 1024U, 1025U, 1040U, 5003U, 20'000U}) {
@@ -86,7 +86,7 @@ TEST_CASE("sums in one place, of ranks that share two cores, side by side or not
                                           {0, -1, 0, 1}}) {
         const auto size = static_cast<int>(homes.size());
         for (const std::size_t segment : {std::size_t{64}, std::size_t{0}}) {
-            World world(size, Scheme::shm, segment, true, homes);
+            World world(size, "shm", segment, true, homes);
             world.each([&](int rank, Group& group) {
                 for (const std::size_t n : {1025U, 5003U, 70'001U}) {
                     const auto operation = sum_of_floats(pooled(rank, size), n);
@@ -112,7 +112,7 @@ TEST_CASE("sums in one place, of ranks that share two cores, side by side or not
 
 TEST_CASE("ranks use as many accumulators as those whose they are say") {
     for (const auto& [first, second] : {std::pair{4U, 16U}, {16U, 5U}, {1U, 4U}, {0U, 1000U}}) {
-        World world(3, Scheme::shm, 0, false);
+        World world(3, "shm", 0, false);
         // The halves are added up in the memory of ranks 0 and 1.
         world.ranks[0]->links().arena()->pool_board().kept = first;
         world.ranks[1]->links().arena()->pool_board().kept = second;
@@ -132,7 +132,7 @@ TEST_CASE("ranks use as many accumulators as those whose they are say") {
 
 TEST_CASE("large sums in one place, and averages") {
     for (const int size : {2, 4}) {
-        World world(size, Scheme::shm);
+        World world(size, "shm");
         world.each([&](int rank, Group& group) {
             Array x(group, large, false);
             Array y(group, large, false);
@@ -150,7 +150,7 @@ TEST_CASE("large sums in one place, and averages") {
 TEST_CASE("ordinary memory on some ranks, and memory of the arena on others") {
     constexpr std::size_t n = 50'000;
     for (const int size : {2, 3}) {
-        World world(size, Scheme::shm);
+        World world(size, "shm");
         world.each([&](int rank, Group& group) {
             const auto operation = sum_of_floats(pooled(rank, size), n);
             // Bit r: whether rank r brings memory of its arena.
@@ -168,7 +168,7 @@ TEST_CASE("ordinary memory on some ranks, and memory of the arena on others") {
 
 TEST_CASE("pooled operations among others, many at a time") {
     for (const int size : {2, 4}) {
-        World world(size, Scheme::shm, 4096);
+        World world(size, "shm", 4096);
         world.each([&](int rank, Group& group) {
             constexpr std::array<std::size_t, 6> sizes{60'000, 1, 5'000, 1024, 70'001, 13};
             for (int round = 0; round < 6; ++round) {
@@ -197,7 +197,7 @@ TEST_CASE("pooled operations among others, many at a time") {
 
 TEST_CASE("those who sleep until they know where the others' arrays are, are woken") {
     constexpr std::size_t n = 2000;
-    World world(3, Scheme::shm);
+    World world(3, "shm");
     world.each([&](int rank, Group& group) {
         const auto operation = sum_of_floats(pooled(rank, 3), n);
         Array x(group, n, true);
@@ -224,7 +224,7 @@ TEST_CASE("a rank that does not come, leaves, or calls something else is found o
         });
     };
     SUBCASE("late") {
-        World world(3, Scheme::shm);
+        World world(3, "shm");
         std::array<std::optional<Error>, 3> errors;
         world.each([&](int rank, Group& group) {
             call(group, rank, n, 30.0);  // so that links are there
@@ -233,7 +233,7 @@ TEST_CASE("a rank that does not come, leaves, or calls something else is found o
         check_late(errors, 1);
     }
     SUBCASE("gone") {
-        World world(3, Scheme::shm);
+        World world(3, "shm");
         std::array<std::optional<Error>, 3> errors;
         world.each([&](int rank, Group& group) {
             call(group, rank, n, 30.0);
@@ -243,7 +243,7 @@ TEST_CASE("a rank that does not come, leaves, or calls something else is found o
         check_gone(errors, 1);
     }
     SUBCASE("another count") {
-        World world(3, Scheme::shm);
+        World world(3, "shm");
         std::array<std::optional<Error>, 3> errors;
         world.each([&](int rank, Group& group) {
             errors[static_cast<std::size_t>(rank)] = call(group, rank, rank == 1 ? n / 2 : n, 30.0);

@@ -1,0 +1,34 @@
+// What parts of one communicator share that know nothing of each other's types: one object of each type.
+//
+// Invariant: an object is made by the first who asks for it, and lives as long as the communicator. Calls
+// come from one thread at a time.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <typeindex>
+
+namespace collectives {
+
+class Commons {
+  public:
+    // The object of that type, made by `make` where there is none yet.
+    template <typename T, typename Make>
+    T& get(Make make) {
+        std::shared_ptr<void>& place = objects_[std::type_index(typeid(T))];
+        if (!place) place = std::shared_ptr<T>(make());
+        return *static_cast<T*>(place.get());
+    }
+    // Null where nobody has asked for one.
+    template <typename T>
+    T* find() const {
+        const auto place = objects_.find(std::type_index(typeid(T)));
+        return place == objects_.end() ? nullptr : static_cast<T*>(place->second.get());
+    }
+    void clear() { objects_.clear(); }
+
+  private:
+    std::map<std::type_index, std::shared_ptr<void>> objects_;
+};
+
+}  // namespace collectives
