@@ -6,7 +6,9 @@ itself, knows all ranks' inputs, and checks what it gets alone.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,6 +32,7 @@ from tests.collectives.conformance.reference import (
 )
 
 BY_NAME = {d.name: d for d in DTYPES}
+KEPT = 10_000  # elements; of inputs that are not drawn again
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,30 @@ class Case:
 
 
 def values(case: Case, rank: int, shape: tuple[int, ...]) -> Array:
-    """A rank's input: any integers; floating values small enough for every reduction of 8 to be exact."""
-    key = zlib.crc32(f"{case.collective} {case.dtype} {case.op} {case.shape}".encode())
-    random = np.random.default_rng([key, case.seed, rank])
-    dtype = BY_NAME[case.dtype]
+    """A rank's input: any integers; floating values small enough for every reduction of 8 to be exact.
+
+    Read-only: the small ones are kept, since every group goes through the same cases, and drawing all ranks' inputs
+    takes as long as the calls.
+    """
+    draw = _draw if math.prod(shape) <= KEPT else _draw.__wrapped__
+    return draw(f"{case.collective} {case.dtype} {case.op} {case.shape}", case.dtype, case.op, case.seed, rank, shape)
+
+
+@functools.cache
+def _draw(text: str, dtype_name: str, op: str, seed: int, rank: int, shape: tuple[int, ...]) -> Array:
+    random = np.random.default_rng([zlib.crc32(text.encode()), seed, rank])
+    drawn = np.asarray(_drawn(random, BY_NAME[dtype_name], op, shape))
+    drawn.flags.writeable = False
+    return drawn
+
+
+def _drawn(random: np.random.Generator, dtype: np.dtype[Any], op: str, shape: tuple[int, ...]) -> Array:
     if dtype == BOOL:
         return random.integers(0, 2, shape).astype(bool)
     if is_exact(dtype):
         info = np.iinfo(dtype)
         return random.integers(info.min, info.max, shape, dtype, endpoint=True)
-    if case.op == "prod":
+    if op == "prod":
         return random.choice(np.array([1, -1, 2]), shape).astype(dtype)
     whole = random.integers(-4, 5, shape)
     return (whole + 1j * random.integers(-4, 5, shape)).astype(dtype) if dtype in COMPLEXES else whole.astype(dtype)
@@ -153,7 +170,12 @@ def _allgather(comm: Communicator, case: Case) -> str:
 
 def _rows(case: Case, rank: int) -> tuple[int, ...]:
     """Uneven first axes, some of them empty."""
-    return (int(np.random.default_rng([case.seed, rank]).integers(0, case.shape[0] + 1)), *case.shape[1:])
+    return (_extent(case.seed, rank, case.shape[0]), *case.shape[1:])
+
+
+@functools.cache
+def _extent(seed: int, rank: int, most: int) -> int:
+    return int(np.random.default_rng([seed, rank]).integers(0, most + 1))
 
 
 def _gatherv(comm: Communicator, case: Case) -> str:
