@@ -94,7 +94,7 @@ class Preparer:
         code = _engine.COLLECTIVES[shape.collective]
         grid = self.schedule(chosen, shape.root).grid
         aliased = shape.in_place and chosen.in_place
-        compiled = program(chosen, self.rank, self.size, shape.root, aliased, self.layout)
+        compiled = program(chosen, self.rank, self.size, shape.root, aliased, self.layout, self.table.in_order)
         operation = _engine.Operation(
             compiled,
             dtype,

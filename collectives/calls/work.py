@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from collectives.arrays.array import check_timeout
 
@@ -25,14 +25,6 @@ class Ticket(Protocol):
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None) -> None: ...
-
-
-@runtime_checkable
-class Refusing(Protocol):
-    """A ticket that nobody may wait for yet."""
-
-    def check(self) -> None:
-        """Raise where waiting would never end."""
 
 
 class Tickets:
@@ -100,8 +92,9 @@ class Work(Generic[T]):
         return self.wait()
 
     def __await__(self) -> Generator[Any, None, T]:
-        if isinstance(self._ticket, Refusing):
-            self._ticket.check()
+        check: Callable[[], None] | None = getattr(self._ticket, "check", None)
+        if check is not None:  # of a call in a `group()` block, whose end cannot come while somebody waits in it
+            check()
         if not self.done():
             yield from self._waiter.completion(self).__await__()
         return self.result()

@@ -35,6 +35,7 @@ from collectives.native.errors import ConfigMismatch
 from collectives.native.spelling import hint
 from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.deterministic import DETERMINISTIC
 from collectives.schedule.table import ANY_RANKS, ANY_SIZE, LONGEST, Row, Situation, Table, join, parse
 
 if TYPE_CHECKING:
@@ -51,17 +52,32 @@ _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a user asks for: rows to put on top, and the mode."""
+    """What a user asks for: rows to put on top, and the mode. `deterministic`: neither counts."""
 
     table: Table
     mode: str
+    deterministic: bool = False
 
 
-def wish(rank: int, table: TableLike | None, calibrate: str | None, env: Mapping[str, str] | None = None) -> Wish:
+def wish(
+    rank: int,
+    table: TableLike | None,
+    calibrate: str | None,
+    env: Mapping[str, str] | None = None,
+    deterministic: bool = False,
+) -> Wish:
     """From the arguments of `init` and the environment; of ranks other than 0 only the arguments' kind is checked.
 
-    Raises TypeError, and ValueError, naming file and line, for what is no table, an unknown algorithm or mode.
+    Raises TypeError, and ValueError, naming file and line, for what is no table, an unknown algorithm or mode, and for
+    arguments that say otherwise than `deterministic`. With it the environment does not count.
     """
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic must be a bool, not {type(deterministic).__name__}")
+    if deterministic:
+        for name, value in (("table", table), ("calibrate", None if calibrate == "off" else calibrate)):
+            if value is not None:
+                raise ValueError(f"deterministic=True fixes every choice, so {name}={value!r} cannot be given as well")
+        return Wish(Table(()), "off", deterministic=True)
     environment = os.environ if env is None else env
     if table is not None and not isinstance(table, Table | str | os.PathLike):
         raise TypeError(f"table must be a Table or the path of a file, not {type(table).__name__}")
@@ -169,6 +185,8 @@ def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], dead
     `machine` is asked on rank 0, if at all. Raises ConfigMismatch where rank 0's table names an algorithm that this
     rank does not have; what calls raise.
     """
+    if wanted.deterministic:
+        return DETERMINISTIC
     with ExitStack() as reservation:
         plan = _plan(comm, wanted, machine, deadline, reservation) if comm.rank == 0 else None
         table, seconds = _publish(comm, plan, deadline)

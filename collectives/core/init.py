@@ -54,6 +54,7 @@ def init(
     calibrate: str | None = None,
     segment: int | None = None,
     sockets: int | None = None,
+    deterministic: bool = False,
 ) -> Communicator:
     """Meet the other ranks of this job; blocks until all have come and are linked.
 
@@ -84,11 +85,16 @@ def init(
       than 96 KiB, where one alone does not get all that the network has. COLLECTIVES_SOCKETS where None, else what
       `collectives calibrate` found, else 1
 
+    - `deterministic`: the same on all ranks: reductions take their operands in the order of ranks, whatever the
+      size, transport, placement and load, so that their bits depend on what ranks bring and on their number alone.
+      Tables, calibration and what the environment says about them do not count; ValueError for `table` or `calibrate`
+
     COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
 
     Raises ValueError and TypeError for wrong arguments; TransportUnavailable where ranks cannot be linked as asked;
     StoreError where the store cannot be used; OpTimeout, naming the ranks that are missing; ConfigMismatch where
-    ranks disagree on size, numbers, version, transport, segment or sockets; AuthError where they do on the secret.
+    ranks disagree on size, numbers, version, transport, segment, sockets or deterministic; AuthError where they do
+    on the secret.
     """
     limit = check_timeout(join_timeout, "join_timeout")
     chosen_timeout = None if timeout is None else check_timeout(timeout)
@@ -101,7 +107,7 @@ def init(
     scheme = launch.transport or "auto"
     if scheme != "auto":
         registry.transport(scheme)  # refuses a name that is unknown, or not installed
-    wanted = choosing.wish(launch.rank, table, calibrate)
+    wanted = choosing.wish(launch.rank, table, calibrate, deterministic=deterministic)
     forced = number_asked("segment", segment, check_segment, os.environ)
     if forced and wanted.mode == "auto":
         wanted = replace(wanted, mode="cached")
@@ -155,7 +161,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                 size=launch.size,
                 name=name,
                 record=endpoints.member.to_json(),
-                fingerprint=_fingerprint(policy),
+                fingerprint=_fingerprint(policy, wanted.deterministic),
                 run_id=launch.run_id,
                 secret=launch.secret,
                 timeout=deadline.left,
@@ -235,11 +241,12 @@ def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closin
     return wider
 
 
-def _fingerprint(policy: Policy) -> str:
+def _fingerprint(policy: Policy, deterministic: bool) -> str:
     """What ranks have to agree on."""
     segment = f"{policy.segment} bytes" if policy.segment else "usual"
     links = f"transport {policy.transport}, segment {segment}, sockets {policy.sockets or 'usual'}"
-    return f"pycollectives {library_version()}, wire {_engine.WIRE_VERSION}, {links}"
+    order = ", deterministic" if deterministic else ""
+    return f"pycollectives {library_version()}, wire {_engine.WIRE_VERSION}, {links}{order}"
 
 
 class _Closing:

@@ -7,7 +7,7 @@ first called. A schedule that does not make sense by itself never reaches the en
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.check import check
@@ -77,12 +77,24 @@ def _triple(chunk: Chunk) -> Triple:
 
 @lru_cache(maxsize=1024)
 def program(
-    algorithm: Algorithm, rank: int, size: int, root: int = 0, in_place: bool = False, layout: Layout | None = None
+    algorithm: Algorithm,
+    rank: int,
+    size: int,
+    root: int = 0,
+    in_place: bool = False,
+    layout: Layout | None = None,
+    in_order: bool = False,
 ) -> Program:
-    """The rank's schedule in the engine's form, remembered. ValueError as from calling the algorithm."""
+    """The rank's schedule in the engine's form, remembered. ValueError as from calling the algorithm.
+
+    `in_order`: reductions take their operands as the schedule lists them, so ranks that share memory neither add up in
+    one place nor core by core.
+    """
     from collectives.native import _engine
 
     if in_place and not algorithm.in_place:
         raise ValueError(f"{algorithm} does not work in place")
-    parts: tuple[Any, ...] = compiled(algorithm(rank, size, root, layout), in_place)
+    parts = compiled(algorithm(rank, size, root, layout), in_place)
+    if in_order and algorithm.contract.reduces:
+        parts = parts._replace(pooled=False, flat=None)
     return _engine.Program(*parts)

@@ -116,10 +116,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, of which the first that fits decides, and facts about them."""
+    """Rows, of which the first that fits decides, and facts about them.
+
+    `in_order`: reductions take their operands as the schedule lists them, wherever they run. So ranks that share memory
+    neither add up in one place nor core by core, where the order depends on who shares a core.
+    """
 
     rows: tuple[Row, ...]
     facts: Mapping[str, str] = field(default_factory=dict)
+    in_order: bool = False
 
     @property
     def sockets(self) -> int | None:

@@ -149,7 +149,7 @@ def test_repeated_calls_are_collected_too() -> None:
 
 
 def test_a_status_and_any_source() -> None:
-    def body(comm: Communicator) -> tuple[int, int] | None:
+    def body(comm: Communicator) -> tuple[int | None, int | None] | None:
         status = collectives.Status()
         out = filled(10, 0.0)
         with comm.group():
@@ -290,7 +290,7 @@ def test_a_rank_that_does_not_come_is_late(transport: str) -> None:
             works[0].wait()
         with pytest.raises(type(caught.value)):
             comm.barrier()
-        error = caught.value
+        error: Any = caught.value
         return error.late if isinstance(error, OpTimeout) else error.ranks
 
     assert ranks(2, body, transport=transport)[0] == (1,)

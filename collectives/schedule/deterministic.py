@@ -1,0 +1,28 @@
+"""What runs where results must have the same bits in every run: `init(deterministic=True)`.
+
+Invariant: every reduction takes its operands left to right in the order of ranks, whatever the size of the array, the
+transport, the placement of ranks and the load. So its bits depend on what ranks bring and on their number alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from collectives.schedule.defaults import DEFAULTS
+from collectives.schedule.table import Table, join, parse
+
+_IN_ORDER: Final = parse(
+    """
+allreduce       any  any  4K   one_shot : in the order of ranks, one round
+allreduce       any  any  any  two_shot : in the order of ranks, each rank reduces its part
+reduce          any  any  any  direct   : in the order of ranks
+reduce_scatter  any  any  any  direct   : in the order of ranks
+scan            any  any  any  direct   : in the order of ranks
+exscan          any  any  any  direct   : in the order of ranks
+""",
+    source="init(deterministic=True)",
+)
+
+DETERMINISTIC: Final[Table] = replace(join([_IN_ORDER, DEFAULTS]), in_order=True)
+"""The rows for reductions, then the built-in ones for what only moves data: neither tables nor measurements count."""
