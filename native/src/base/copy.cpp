@@ -68,7 +68,7 @@ void stream_quad(std::byte* p, const Quad& whole) {
 // and its store.
 void write_back(std::byte* p) { asm volatile("orb $0, %0" : "+m"(*p)); }
 
-// `Source` is constant for who only reads; otherwise the line is taken.
+// A `Source` that is not constant is written back, too.
 template <typename Source>
 Quad read_quad(Source* p) {
     const Quad whole = load_quad(p);
@@ -88,26 +88,16 @@ void copy_backwards(std::byte* dst, Source* src, std::size_t n) {
     std::memcpy(dst, src, n);
 }
 
-template <typename Source>
-void copy_by_vectors(std::byte* dst, Source* src, std::size_t n) {
-    if (n < string_copy_from) return copy_bytes(dst, src, n);
-    if (seems_to_overlap(dst, src)) return copy_backwards(dst, src, n);
-    std::size_t at = 0;
-    for (; n - at >= line; at += line) store_quad(dst + at, read_quad(src + at));
-    std::memcpy(dst + at, src + at, n - at);
-}
-
 // The processor's own prefetching ends with each page.
 void prefetch_after(const std::byte* p) {
     _mm_prefetch(reinterpret_cast<const char*>(p + prefetched), _MM_HINT_T0);
 }
 
 // Whole lines, to where one begins; not fenced.
-template <typename Source>
-void stream_lines(std::byte* dst, Source* src, std::size_t n) {
+void stream_lines(std::byte* dst, const std::byte* src, std::size_t n) {
     for (std::size_t at = 0; at < n; at += line) {
         prefetch_after(src + at);
-        stream_quad(dst + at, read_quad(src + at));
+        stream_quad(dst + at, load_quad(src + at));
     }
 }
 
@@ -121,18 +111,13 @@ __attribute__((target("avx512f"))) void stream_lines_at_once(std::byte* dst, con
 }
 
 // Not fenced.
-template <typename Source>
-void copy_around(std::byte* dst, Source* src, std::size_t n) {
+void copy_around(std::byte* dst, const std::byte* src, std::size_t n) {
     const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
     if (n < head + line) return copy_bytes(dst, src, n);
     std::memcpy(dst, src, head);
     const std::size_t lines = (n - head) / line * line;
-    if constexpr (std::is_const_v<Source>) {
-        const auto stream = has(Isa::avx512) ? stream_lines_at_once : stream_lines<Source>;
-        stream(dst + head, src + head, lines);
-    } else {
-        stream_lines(dst + head, src + head, lines);
-    }
+    const auto stream = has(Isa::avx512) ? stream_lines_at_once : stream_lines;
+    stream(dst + head, src + head, lines);
     const std::size_t done = head + lines;
     std::memcpy(dst + done, src + done, n - done);
 }
@@ -169,16 +154,12 @@ void copy_streaming_on(std::byte* dst, const std::byte* src, std::size_t n) {
 
 void finish_streaming() { _mm_sfence(); }
 
-void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::size_t n) {
-    if (stores == Stores::streaming || !hands_lines_over()) return copy_by(stores)(dst, src, n);
-    copy_by_vectors(dst, src, n);
-}
-
-void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
-    if (!hands_lines_over()) return copy_by(stores)(dst, src, n);
-    if (stores == Stores::cached) return copy_by_vectors(dst, src, n);
-    copy_around(dst, src, n);
-    finish_streaming();
+void copy_and_own(std::byte* dst, std::byte* src, std::size_t n) {
+    if (n < string_copy_from || !hands_lines_over()) return copy_bytes(dst, src, n);
+    if (seems_to_overlap(dst, src)) return copy_backwards(dst, src, n);
+    std::size_t at = 0;
+    for (; n - at >= line; at += line) store_quad(dst + at, read_quad(src + at));
+    std::memcpy(dst + at, src + at, n - at);
 }
 
 #else
@@ -195,13 +176,7 @@ void copy_streaming_on(std::byte* dst, const std::byte* src, std::size_t n) { co
 
 void finish_streaming() {}
 
-void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::size_t n) {
-    copy_by(stores)(dst, src, n);
-}
-
-void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n) {
-    copy_by(stores)(dst, src, n);
-}
+void copy_and_own(std::byte* dst, std::byte* src, std::size_t n) { copy_bytes(dst, src, n); }
 
 #endif
 

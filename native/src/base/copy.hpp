@@ -33,15 +33,12 @@ using CopyFn = void (*)(std::byte* dst, const std::byte* src, std::size_t n);
 
 CopyFn copy_by(Stores stores);
 
-// As `copy_by(stores)`, of what lies in another core's caches, or in memory that it has just been written to:
-// from there vectors are faster than `rep movsb` on AMD's Zen.
-void copy_from_far(Stores stores, std::byte* dst, const std::byte* src, std::size_t n);
-
-// The same, and writes a byte of each line back as it was: the line is this core's then, from which the other
-// one gets it to write there as fast as to read it. One that both have read, and neither has written since,
-// is several times as dear to write. Nobody may be changing what lies there; of those who read it, all on one
-// core may take it. As above where processors do not hand lines over like that.
-void copy_and_take(Stores stores, std::byte* dst, std::byte* src, std::size_t n);
+// As `copy_bytes`, and writes a byte of each source line back as it was: this core owns the line then, and
+// the core that wrote it gets it back at the price of a read. A line that both have read, and neither has
+// written since, is several times as expensive to write. Nobody may be changing the source meanwhile; of its
+// readers, all on one core may do this. The same as copy_bytes where reading a line does not bring the right
+// to write to it.
+void copy_and_own(std::byte* dst, std::byte* src, std::size_t n);
 
 // Where else a copy goes, and how; to one place only if it is null.
 struct Second {

@@ -2,17 +2,13 @@
 
 #include <sched.h>
 
-#include <algorithm>
-
 namespace collectives {
 
 using namespace std::chrono_literals;
 
 namespace {
 constexpr auto between_moves = 1ms;
-constexpr auto away_first = 5ms;
-constexpr auto away_most = 2s;
-constexpr auto again_within = 100ms;
+constexpr auto away_for = 50ms;
 }  // namespace
 
 void Home::seek(Clock::time_point now) {
@@ -25,11 +21,7 @@ void Home::seek(Clock::time_point now) {
 
 bool Home::flee(Clock::time_point now, int refuge) {
     if (core_ < 0) return false;
-    if (::sched_getcpu() == core_ && now >= away_until_) {
-        const bool again = now - away_until_ < again_within;
-        away_for_ = again ? std::min<Clock::duration>(away_for_ * 4, away_most) : away_first;
-        away_until_ = now + away_for_;
-    }
+    if (::sched_getcpu() == core_ && now >= away_until_) away_until_ = now + away_for;
     if (now < away_until_) refuge_ = refuge;
     seek(now);
     return now >= away_until_ || refuge_ >= 0;

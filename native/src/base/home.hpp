@@ -21,9 +21,8 @@ class Home {
     // Move the calling thread to where it belongs just now if it is elsewhere, at most once in a millisecond.
     void seek(Clock::time_point now);
 
-    // Others have had the core that the calling thread is on. Where that is home, it belongs on `refuge` for
-    // a while, and for longer if it happens again; if that is -1, the kernel's choices are better than ours
-    // meanwhile. Whether there is somewhere to go.
+    // Others have had the core that the calling thread is on. If that is home, the thread belongs on `refuge`
+    // for a while; if that is -1, the kernel chooses a core meanwhile. Whether there is somewhere to go.
     bool flee(Clock::time_point now, int refuge);
     // When it may go home, or could the last time.
     Clock::time_point away_until() const { return away_until_; }
@@ -35,7 +34,6 @@ class Home {
     int refuge_ = -1;
     Clock::time_point moved_{};
     Clock::time_point away_until_{};
-    Clock::duration away_for_{};
 };
 
 }  // namespace collectives

@@ -18,10 +18,8 @@ using namespace std::chrono_literals;
 namespace {
 constexpr auto yield_for = 500us;  // then sleep: beyond this a wake-up's cost no longer matters
 constexpr auto yield_for_network = 100us;
-constexpr auto slow_yield = 1ms;      // a yield this long has given a time slice away
-constexpr auto crowded_first = 2ms;   // how long to remember that the first time
-constexpr auto crowded_most = 200ms;  // and when it happens again each time that yielding is taken up
-constexpr auto again_within = 20ms;
+constexpr auto slow_yield = 1ms;  // a yield this long has given a time slice away
+constexpr auto sleep_for = 20ms;  // instead of yielding, where others have the core
 // A core where less than a third of the time is lost is better than to share another, or to sleep.
 constexpr int worth_it = 2;
 constexpr int fewest_spins = 32;
@@ -87,7 +85,7 @@ Backoff::Next Backoff::yield() {
     }
     yielded_ = true;
     const auto before = looked_;
-    if (before < crowded_until_) return Next::sleep;
+    if (before < sleep_until_) return Next::sleep;
     const Clock::duration most = network_ ? yield_for_network : yield_for + busy_;
     if (++yields_ > most_yields || before - yielding_since_ > most) return Next::sleep;
     ::sched_yield();
@@ -104,12 +102,10 @@ Clock::duration Backoff::slow() const { return slow_yield + busy_; }
 
 void Backoff::tell_robbed(int refuge) {
     const auto lost = looked_ - lost_since_;
-    const auto calm = lost_since_ - std::max({robbed_at_, crowded_until_, home_.away_until()});
+    const auto calm = lost_since_ - std::max({robbed_at_, sleep_until_, home_.away_until()});
     robbed_at_ = looked_;
     if (calm > worth_it * lost || home_.flee(looked_, refuge)) return;
-    const bool again = looked_ - crowded_until_ < crowded_for_ + again_within;
-    crowded_for_ = again ? std::min<Clock::duration>(crowded_for_ * 2, crowded_most) : crowded_first;
-    crowded_until_ = looked_ + crowded_for_;
+    sleep_until_ = looked_ + sleep_for;
 }
 
 }  // namespace collectives

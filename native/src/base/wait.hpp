@@ -47,9 +47,9 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 // that outlast the spinning halve it, those that end in it double it. Where ranks share cores they quarter
 // it, so that it pays at least twice for each time that it does not: to look in vain takes several times as
 // long as to yield in vain, and keeps the core from a rank that may be waited for in turn. A yield that took
-// long may have handed a whole time slice to some other process. Then there is another core to wait on, or
-// yielding is skipped for a while: a sleeper that is woken gets its core back at once. It may have been
-// chance, so the while is short at first, and doubles as long as it happens again.
+// long may have handed a whole time slice to some other process. If that costs more than a third of the time,
+// the rank waits on another core, or sleeps instead of yielding for a while: a sleeper that is woken gets its
+// core back at once.
 class Backoff {
   public:
     // Anew: others have had the core; late: for a long time, and it may be time for `tell_robbed`.
@@ -113,8 +113,7 @@ class Backoff {
     Clock::duration busy_{};
     Clock::duration expected_{};
     bool network_ = false;
-    Clock::time_point crowded_until_{};
-    Clock::duration crowded_for_{};
+    Clock::time_point sleep_until_{};
     Home home_;
 };
 

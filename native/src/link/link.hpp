@@ -26,7 +26,6 @@ namespace collectives {
 // Sizes of messages that may be read out of the sender's process.
 struct Pulled {
     std::uint64_t from = ~std::uint64_t{0};
-    std::uint64_t huge_from = ~std::uint64_t{0};  // from there on only if they lie in huge pages
     std::uint64_t below = ~std::uint64_t{0};
 };
 
@@ -38,9 +37,6 @@ struct Context {
     // takes longer, for looking up pages.
     Pulled pulled;
     Pulled pulled_slowly;
-    // Staging memory that a link goes through, at most, before it writes where it has written before; two
-    // pieces at least.
-    std::uint64_t staged_in_turn = 0;
     // How messages are cut where they are staged: into so many pieces, so that who reads can begin, if these
     // are not too short for it, none longer than this.
     std::uint32_t pieces = 1;
@@ -50,8 +46,8 @@ struct Context {
     std::uint64_t direct_piece = 1 << 20;
     // Messages of up to this size may lie in places of their link that change hands.
     std::uint64_t placed_up_to = 0;
-    // Messages from this size on their senders may help this rank to read.
-    std::uint64_t helped_from = ~std::uint64_t{0};
+    // Their senders have nothing to receive, so that they may write half of what this rank would read.
+    bool joint = false;
 
     explicit Context(const Call& c = {}) : Context(c, c.fingerprint()) {}
     Context(const Call& c, std::uint32_t f) : call(c), fingerprint(f) {}

@@ -118,10 +118,7 @@ bool Run::say() {
     const Program& program = operation().program();
     if (!board_->is_open()) {
         const auto owner = static_cast<int>(request_.call.root);
-        const int next = program.rank + 1 < program.size ? program.rank + 1 : 0;
-        const bool ours = owner == program.rank;
-        const std::shared_ptr<Arena>& reader = shared_memory(ours ? next : owner)->arena_of_peer();
-        board_->open(ours ? workshop_.arena : reader, reader);
+        board_->open(owner == program.rank ? workshop_.arena : shared_memory(owner)->arena_of_peer());
     }
     if (!program.says) return true;
     if (!board_->may_say(number_, length_said())) return false;
@@ -229,13 +226,7 @@ bool Run::take_what_was_said() {
     return true;
 }
 
-void Run::take_copy(const Task& task) {
-    const int peer = task.peers[0];
-    const std::size_t said = length_said();
-    const Staged staged = board_->staged(number_, static_cast<std::size_t>(peer), said);
-    workshop_.arena->header().read_costs.time(staged, said, task.length,
-                                              [&] { copy_bytes(at(task.dst), said_by(peer), task.length); });
-}
+void Run::take_copy(const Task& task) { copy_bytes(at(task.dst), said_by(task.peers[0]), task.length); }
 
 bool Run::reduce_what_was_said(const Task& task) {
     const bool together = is_done_together(task);

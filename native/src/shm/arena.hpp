@@ -65,7 +65,7 @@ struct alignas(cache_line) Line {
 static_assert(sizeof(Line) == cache_line);
 
 inline constexpr std::size_t lines_per_link = 64;
-inline constexpr std::size_t slots_per_link = 16;
+inline constexpr std::size_t slots_per_link = 4;
 inline constexpr std::size_t places_per_link = 4;  // on each side, see ShmLink
 inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t most_slices = 64;
@@ -122,8 +122,6 @@ struct Header {
     std::atomic<std::uint32_t> closed;    // the owner has left in good order,
     std::atomic<std::uint32_t> lost;      // and if for the loss of a rank, that rank + 1; stored before
     Presence presence;
-    // What it costs the owner to read what others have staged.
-    alignas(cache_line) ReadCosts read_costs;
     // What the owner is running; read only to find and explain a mismatch. The last collectives by their
     // sequence, and, at the end, the last message to or from one rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest;

@@ -16,9 +16,8 @@ std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data
     }
     n = std::min(n, own_->geometry().staging_bytes);
     std::byte* slot = own_->cast_slot(next_);
-    const ReadCosts& reader = links.front()->arena_of_peer()->header().read_costs;
     StagingCopy& stage = on_one_core ? stage_for_one_core_ : stage_;
-    const Staged staged = stage(slot, data, n, reader, on_one_core, second);
+    const Staged staged = stage(slot, data, n, on_one_core, second);
     uses.clear();
     for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n, staged)});
     ShmLink::wake_peers(links);

@@ -12,10 +12,6 @@ namespace {
 // In so many operations there is room for n bytes each.
 std::size_t slots_of(std::size_t n) { return n > on_board ? large_slots : flat_slots; }
 
-// Beside what lies elsewhere a line has room for the offset of `say_where`, and behind it for how that was
-// staged.
-constexpr std::size_t staged_at = sizeof(std::uint64_t);
-
 std::uint64_t tag_of(std::uint64_t number, std::uint32_t fingerprint) { return number << 32 | fingerprint; }
 
 // What the tag of arrivals holds: 16 bits of the operation's number, 16 of those who have come, its
@@ -28,10 +24,9 @@ std::size_t count_of(std::uint64_t arrivals) { return arrivals >> 32 & 0xffff; }
 
 }  // namespace
 
-void Flat::open(std::shared_ptr<Arena> arena, std::shared_ptr<Arena> reader) {
+void Flat::open(std::shared_ptr<Arena> arena) {
     board_ = &arena->flat_board();
     arena_ = std::move(arena);
-    reader_ = std::move(reader);
 }
 
 bool Flat::may_say(std::uint64_t number, std::size_t n, std::vector<int>* late) {
@@ -56,11 +51,7 @@ void Flat::say(std::uint64_t number, std::uint32_t fingerprint, const std::byte*
 
 void Flat::say_where(std::uint64_t number, std::uint32_t fingerprint, std::uint64_t offset,
                      const std::byte* data, std::size_t n) {
-    if (offset == 0) {
-        put(number, data, n);
-    } else {
-        tell_staged(number, Staged::unsaid);
-    }
+    if (offset == 0) put(number, data, n);
     std::memcpy(line(number, rank_).data.data(), &offset, sizeof(offset));
     line(number, rank_).tag.store(tag_of(number, fingerprint), std::memory_order_release);
 }
@@ -79,20 +70,10 @@ bool Flat::has_taken(std::uint64_t number, std::size_t rank) const {
 
 void Flat::put(std::uint64_t number, const std::byte* data, std::size_t n) {
     if (n > on_board) {
-        tell_staged(number, stage_(place(number, rank_, n), data, n, reader_->header().read_costs, false));
+        stage_(place(number, rank_, n), data, n, false);
     } else {
         copy_bytes(place(number, rank_, n), data, n);
     }
-}
-
-void Flat::tell_staged(std::uint64_t number, Staged staged) {
-    std::memcpy(line(number, rank_).data.data() + staged_at, &staged, sizeof(staged));
-}
-
-Staged Flat::staged(std::uint64_t number, std::size_t rank, std::size_t n) const {
-    Staged staged = Staged::unsaid;
-    if (n > on_board) std::memcpy(&staged, line(number, rank).data.data() + staged_at, sizeof(staged));
-    return staged;
 }
 
 void Flat::share_cores(std::span<const std::shared_ptr<Arena>> arenas) {

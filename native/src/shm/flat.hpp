@@ -33,8 +33,8 @@ namespace collectives {
 class Flat {
   public:
     Flat(std::size_t rank, std::size_t size) : rank_(rank), size_(size) {}
-    // Where it is, once its owner's memory is there; and the memory of one of those who read what is said.
-    void open(std::shared_ptr<Arena> arena, std::shared_ptr<Arena> reader);
+    // Where it is, once its owner's memory is there.
+    void open(std::shared_ptr<Arena> arena);
     bool is_open() const { return arena_ != nullptr; }
 
     // The next operation's number. From 1 on.
@@ -61,8 +61,6 @@ class Flat {
     const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return place(number, rank, n);
     }
-    // How these came to the board.
-    Staged staged(std::uint64_t number, std::size_t rank, std::size_t n) const;
     // Where what it has said so lies, or 0.
     std::uint64_t where(std::uint64_t number, std::size_t rank) const;
     // This rank has taken what lies there, or is through with it before all others; and whether another one
@@ -130,7 +128,6 @@ class Flat {
         return is_given(core) ? given_line(core) : sum_line(number, core);
     }
     void put(std::uint64_t number, const std::byte* data, std::size_t n);
-    void tell_staged(std::uint64_t number, Staged staged);
     // Where n bytes are said: in the line, beside it, or where there is room for more.
     std::byte* place(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return n <= FlatLine::inline_bytes ? line(number, rank).data.data() : place_beside(number, rank, n);
@@ -140,7 +137,6 @@ class Flat {
     std::size_t rank_;
     std::size_t size_;
     std::shared_ptr<Arena> arena_;
-    std::shared_ptr<Arena> reader_;
     FlatBoard* board_ = nullptr;
     StagingCopy stage_;  // of what is large
     std::uint64_t count_ = 0;

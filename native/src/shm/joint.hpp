@@ -1,8 +1,7 @@
-// A copy that two processes make together: the receiver of what lies in the sender's process from the front,
-// by reading it, the sender from the back, by writing it, until they meet.
+// A copy that two processes make together: the receiver of what lies in the sender's process reads the front
+// half, and whoever comes first copies the back half. The sender copies by writing to the receiver's process.
 //
-// Invariant: each chunk is taken once; the receiver has all of it when all are taken and the sender has
-// written what it took. Who takes nothing need not be there: the other one does everything.
+// Invariant: the back half is taken once. If the sender takes nothing, the receiver copies everything.
 #pragma once
 
 #include <atomic>
@@ -13,54 +12,44 @@ namespace collectives {
 
 class JointCopy {
   public:
-    // In memory that both share; one copy after the other.
+    // In memory that both share; one copy after the other. All zero: there was none.
     struct Shared {
-        std::atomic<std::uint64_t> taken;    // which copy, and how many chunks from the back and the front
-        std::atomic<std::uint64_t> place;    // where it goes to, in the receiver's process,
-        std::atomic<std::int32_t> grant;     // and by which id, see WriteGrant
-        std::atomic<std::uint64_t> written;  // which copy, and how many chunks from the back are there
-    };
-    // Bytes [from, from + n) of the copy.
-    struct Part {
-        std::size_t from = 0;
-        std::size_t n = 0;
+        std::atomic<std::uint64_t> back;   // the copy's number, and the state of its back half
+        std::atomic<std::uint64_t> place;  // the destination's address in the receiver's process,
+        std::atomic<std::int32_t> grant;   // and by which id the sender may write there, see WriteGrant
     };
 
-    // The copy of that number, of n bytes.
-    JointCopy(Shared& shared, std::uint64_t number, std::size_t n);
+    // The copy of that number, which is at least 1.
+    JointCopy(Shared& shared, std::uint64_t number) : shared_(shared), number_(number) {}
+
+    // Where the back half of n bytes begins.
+    static std::size_t middle(std::size_t n);
 
     // --- the receiver
     void open(std::uint64_t place, std::int32_t grant);
-    // The next part to read; of 0 bytes if none is left.
-    Part take_front();
-    // Whether nothing is left, and what the sender has taken is there.
-    bool is_complete() const;
-    // From now on nobody takes anything; how many chunks the sender has taken.
-    std::uint64_t close();
-    // Whether so many of these are there, or, after `close`, given up: the sender writes no more of them.
-    bool is_written(std::uint64_t chunks) const;
+    // Whether the back half was free; it is the receiver's then, and the sender takes it no more.
+    bool take_as_receiver() { return move(State::open, State::receiver); }
+    // Whether the sender has taken the back half and may still be writing it.
+    bool is_being_written() const { return is(State::sender); }
+    bool is_written() const { return is(State::written); }
 
     // --- the sender
-    // The next part to write, to `place`; of 0 bytes if none is left or the copy is not open.
-    Part take_back();
+    // Whether the copy is open and its back half was free; it is the sender's then.
+    bool take_as_sender() { return move(State::open, State::sender); }
     std::uint64_t place() const { return shared_.place.load(std::memory_order_relaxed); }
     std::int32_t grant() const { return shared_.grant.load(std::memory_order_relaxed); }
-    void tell_written(const Part& part);
-    // It can't write that one.
-    void give_back(const Part& part);
+    // The sender has written what it took, or could not: then it is free again.
+    void end(bool written);
 
   private:
-    std::uint64_t chunks() const { return (n_ + chunk_ - 1) / chunk_; }
-    std::uint64_t chunks_in(const Part& part) const { return (part.n + chunk_ - 1) / chunk_; }
-    Part part(std::uint64_t first, std::uint64_t last) const;
-    // Take half of what is left, at least a chunk, as `unit` counts it: how many, and the word `before` that.
-    std::uint64_t take(std::uint64_t unit, std::uint64_t& before);
-    std::uint64_t left(std::uint64_t word) const;
+    enum class State : std::uint64_t { open, sender, receiver, written };
+
+    std::uint64_t word(State state) const { return number_ << 2 | static_cast<std::uint64_t>(state); }
+    bool is(State state) const { return shared_.back.load(std::memory_order_acquire) == word(state); }
+    bool move(State from, State to);
 
     Shared& shared_;
-    std::uint64_t number_;  // in its place in the words
-    std::size_t n_;
-    std::size_t chunk_;
+    std::uint64_t number_;
 };
 
 }  // namespace collectives

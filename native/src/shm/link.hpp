@@ -106,13 +106,11 @@ class ShmLink final : public Link {
     bool has_finished(std::uint64_t line);
     // Announce n bytes at `offset` of our arena as the next bytes of the message; the line's number. They
     // count as released unless they are noted in `direct_`. Wakes nobody.
-    std::uint64_t announce(std::uint64_t offset, std::size_t n, Staged staged = Staged::unsaid,
+    std::uint64_t announce(std::uint64_t offset, std::size_t n, Staged staged = Staged::shared,
                            std::uint32_t place = 0);
     std::uint64_t written() const { return written_; }
 
   private:
-    // Below this, copying is cheaper than waiting until the peer has read the original.
-    static constexpr std::size_t direct_from_shm = 2 << 10;
     // The offset that stands for: where it was wanted.
     static constexpr std::uint64_t where_posted = ~std::uint64_t{0};
     // With this bit an offset is an address in the sender's process.
@@ -185,7 +183,6 @@ class ShmLink final : public Link {
     const std::byte* data_ = nullptr;  // the message's first byte, if it is read where it lies
     bool refused_ = false;  // the peer could not read some memory of ours, so it is not asked again
     Reads peer_reads_ = Reads::never;  // as of the message's beginning: who asks how it goes may rely on it
-    std::optional<bool> huge_;         // whether the message lies in huge pages, once that is asked
     bool helps_ = true;                // the peer's memory could be written to so far,
     pid_t writes_by_ = 0;              // by this id
     Remote written_to_{0};
@@ -207,10 +204,9 @@ class ShmLink final : public Link {
     std::uint64_t line_in_ = 1;  // the line to read next
     std::uint64_t told_ = 0;     // lines we have acknowledged
     std::span<std::byte> slice_;
-    Staged staged_ = Staged::unsaid;  // how it came there
+    Staged staged_ = Staged::shared;  // how it came there
     Remote remote_;
     WriteGrant* grant_;
-    SecondLook second_look_;
     std::uint64_t address_ = 0;      // in the peer's process: what comes after `slice_`,
     std::uint64_t remote_left_ = 0;  // so many bytes
     bool refusing_ = false;          // of this message nothing is read there any more

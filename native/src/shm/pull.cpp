@@ -6,15 +6,9 @@
 
 #include "base/wait.hpp"
 #include "shm/link.hpp"
+#include "shm/tuning.hpp"
 
 namespace collectives {
-
-namespace {
-
-// How long the peer may take to end a system call that it is in, at most, in seconds.
-constexpr double writes_for = 1.0;
-
-}  // namespace
 
 bool ShmLink::pull(std::byte* data, std::size_t n) {
     if (!remote_.read(data, address_, n)) {
@@ -27,16 +21,26 @@ bool ShmLink::pull(std::byte* data, std::size_t n) {
 }
 
 bool ShmLink::pull_jointly(std::byte* data) {
-    JointCopy copy(in_.joint, line_in_, remote_left_);
-    if (!joint_) copy.open(reinterpret_cast<std::uintptr_t>(data), grant_ == nullptr ? 0 : grant_->id());
-    joint_ = true;
-    for (auto part = copy.take_front(); part.n > 0; part = copy.take_front()) {
-        if (remote_.read(data + part.from, address_ + part.from, part.n)) continue;
-        end_joint();
-        refuse();
+    JointCopy copy(in_.joint, line_in_);
+    const std::size_t middle = JointCopy::middle(remote_left_);
+    if (!joint_) {
+        copy.open(reinterpret_cast<std::uintptr_t>(data), grant_ == nullptr ? 0 : grant_->id());
+        joint_ = true;
+        if (!remote_.read(data, address_, middle)) {
+            end_joint();
+            refuse();
+            return false;
+        }
+    }
+    if (copy.take_as_receiver()) {
+        if (!remote_.read(data + middle, address_ + middle, remote_left_ - middle)) {
+            joint_ = false;
+            refuse();
+            return false;
+        }
+    } else if (!copy.is_written()) {
         return false;
     }
-    if (!copy.is_complete()) return false;
     joint_ = false;
     remote_left_ = 0;
     return true;
@@ -45,16 +49,14 @@ bool ShmLink::pull_jointly(std::byte* data) {
 void ShmLink::help() {
     if (!helps_) return;
     const Outstanding& line = direct_.front();
-    JointCopy copy(out_.joint, line.line, line.end - released_);
-    bool wrote = false;
-    for (auto part = copy.take_back(); part.n > 0; part = copy.take_back()) {
-        helps_ = lost() == nullptr && may_write_by(copy.grant()) &&
-                 written_to_.write(data_ + released_ + part.from, copy.place() + part.from, part.n);
-        helps_ ? copy.tell_written(part) : copy.give_back(part);
-        wrote = true;
-        if (!helps_) break;
-    }
-    if (wrote) wake_peers(std::array{this});
+    JointCopy copy(out_.joint, line.line);
+    if (!copy.take_as_sender()) return;
+    const std::size_t n = line.end - released_;
+    const std::size_t middle = JointCopy::middle(n);
+    helps_ = lost() == nullptr && may_write_by(copy.grant()) &&
+             written_to_.write(data_ + released_ + middle, copy.place() + middle, n - middle);
+    copy.end(helps_);
+    wake_peers(std::array{this});
 }
 
 bool ShmLink::may_write_by(pid_t grant) {
@@ -72,14 +74,14 @@ bool ShmLink::may_write_by(pid_t grant) {
 void ShmLink::end_joint() {
     if (!joint_) return;
     joint_ = false;
-    JointCopy copy(in_.joint, line_in_, remote_left_);
-    const std::uint64_t theirs = copy.close();
-    if (copy.is_written(theirs)) return;
-    // It has taken some, and may be stopped before the call that writes them: that one is to fail. One that
-    // it is in goes on.
+    JointCopy copy(in_.joint, line_in_);
+    const auto is_over = [&] { return copy.take_as_receiver() || !copy.is_being_written(); };
+    if (is_over()) return;
+    // The sender has taken the back half, and may be stopped before the call that writes it: that call is to
+    // fail. One that has begun goes on.
     grant_->revoke();
-    const Deadline deadline(writes_for);
-    while (!copy.is_written(theirs) && lost() == nullptr && !deadline.passed()) ::sched_yield();
+    const Deadline deadline(tuning::write_ends_within);
+    while (!is_over() && lost() == nullptr && !deadline.passed()) ::sched_yield();
 }
 
 void ShmLink::refuse() {

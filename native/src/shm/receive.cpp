@@ -4,6 +4,7 @@
 
 #include "base/copy.hpp"
 #include "shm/link.hpp"
+#include "shm/tuning.hpp"
 
 namespace collectives {
 
@@ -11,8 +12,6 @@ namespace {
 
 // Lines without a slot are acknowledged in batches: nobody waits for them.
 constexpr std::uint64_t quiet_lines = lines_per_link / 2;
-// From this size on the peer may help.
-constexpr std::size_t joint_from = 64 << 10;
 // So much at a time of what is read out of another process to be looked at: several peers' stays in the
 // caches.
 constexpr std::size_t pulled_slice = 64 << 10;
@@ -26,14 +25,11 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
     opened_ = false;
     refusing_ = false;
     if (context.call.is_message()) take_head();
-    if (length >= context.pulled.from && out_.reads_memory.load(std::memory_order_relaxed) == Reads::slowly &&
-        second_look_.is_due(length) && second_look_.finds_quick()) {
-        out_.reads_memory.store(Reads::quickly, std::memory_order_release);
-    }
 }
 
 bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces) {
-    if (same_process_ || wanted_ != nullptr || length < direct_from_shm || !own_->in_heap(place, length)) {
+    if (same_process_ || wanted_ != nullptr || length < tuning::direct_from_shm ||
+        !own_->in_heap(place, length)) {
         return false;
     }
     wanted_ = place;
@@ -108,7 +104,8 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
         std::size_t part = 0;
         if (slice_.empty()) {
             part = std::min<std::size_t>(n - done, remote_left_);
-            if (expected_length_ >= expected_->helped_from && part == remote_left_ && part >= joint_from) {
+            const bool jointly = expected_->joint && part == remote_left_ && part >= tuning::joint_from;
+            if (jointly && tuning::uses(tuning::Mechanism::joint_copy)) {
                 if (!pull_jointly(data + done)) {
                     if (joint_) return done;
                     continue;
@@ -120,10 +117,7 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
             if (remote_left_ == 0) finish_line();
         } else {
             part = std::min(n - done, slice_.size());
-            const std::uint64_t whole = in_.lines[line_in_ % lines_per_link].slice.length;
-            own_->header().read_costs.time(staged_, whole, part, [&] {
-                read_staged(staged_, stores, data + done, slice_.data(), part);
-            });
+            read_staged(staged_, stores, data + done, slice_.data(), part);
             consume(part);
         }
         done += part;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/copy.hpp"
+#include "shm/tuning.hpp"
 
 namespace collectives {
 
@@ -18,17 +19,6 @@ namespace {
 
 constexpr std::size_t page = 4096;
 constexpr std::size_t moved_at_once = 64 << 10;  // through memory in between: stays in the cache
-
-// What is found first decides how small messages go for the life of the process, and others may start at the
-// same time, so it is tried often. Quick is the kernel if it reads that many bytes a second some times, or,
-// where the processor is slow just now, at that share of the speed of a copy that it need not look up pages
-// for.
-constexpr int tries_first = 200;
-constexpr int tries_later = 20;
-constexpr std::uint64_t longest_interval = std::uint64_t{4} << 30;
-constexpr int enough = 10;
-constexpr double quick_rate = 14e9;
-constexpr double quick_share = 0.38;
 
 // `work` for each part of n bytes, until it fails: where the part begins, and how long it is.
 template <typename Work>
@@ -43,6 +33,28 @@ bool in_parts(std::size_t n, Work work) {
 // there are fast.
 std::byte* half_a_page_off(std::byte* begin, std::uint64_t address) {
     return begin + (address + page / 2 - reinterpret_cast<std::uintptr_t>(begin)) % page;
+}
+
+// Whether the kernel reads this process's own memory at a fair share of the speed of a copy, by the fastest
+// of many tries: other processes may start at the same time.
+bool reads_quickly() {
+    using Clock = std::chrono::steady_clock;
+    const std::vector<std::byte> there(moved_at_once);
+    std::vector<std::byte> here(moved_at_once + page);
+    const auto address = reinterpret_cast<std::uintptr_t>(there.data());
+    std::byte* const data = half_a_page_off(here.data(), address);
+    Remote self(::getpid());
+    auto read = Clock::duration::max();
+    auto copied = Clock::duration::max();
+    for (int i = 0; i < tuning::reading_tries; ++i) {
+        const auto begin = Clock::now();
+        if (!self.read(data, address, there.size())) return false;
+        const auto middle = Clock::now();
+        copy_bytes(data, there.data(), there.size());
+        read = std::min(read, middle - begin);
+        copied = std::min(copied, Clock::now() - middle);
+    }
+    return copied >= tuning::quick_share * std::chrono::duration<double>(read);
 }
 
 }  // namespace
@@ -76,43 +88,6 @@ std::byte* Remote::between(std::uint64_t address) {
     return half_a_page_off(between_.get(), address);
 }
 
-void ReadingPace::look(int tries) {
-    const std::vector<std::byte> there(moved_at_once);
-    std::vector<std::byte> here(moved_at_once + page);
-    const auto address = reinterpret_cast<std::uintptr_t>(there.data());
-    std::byte* const data = half_a_page_off(here.data(), address);
-    Remote self(::getpid());
-    constexpr Seconds quickly(moved_at_once / quick_rate);
-    for (int i = 0; i < tries && quick_ < enough; ++i) {
-        const auto begin = std::chrono::steady_clock::now();
-        if (!self.read(data, address, there.size())) return;
-        const auto read = std::chrono::steady_clock::now();
-        copy_bytes(data, there.data(), there.size());
-        const Seconds taken = read - begin;
-        if (taken <= quickly) ++quick_;
-        least_ = std::min(least_, taken);
-        least_of_copy_ = std::min<Seconds>(least_of_copy_, std::chrono::steady_clock::now() - read);
-    }
-}
-
-bool ReadingPace::is_quick() const {
-    if (least_ == Seconds::max()) return false;
-    return quick_ == enough || least_of_copy_ >= quick_share * least_;
-}
-
-bool SecondLook::is_due(std::uint64_t n) {
-    since_ += n;
-    if (since_ < interval_) return false;
-    since_ = 0;
-    interval_ = std::min(2 * interval_, longest_interval);
-    return true;
-}
-
-bool SecondLook::finds_quick() {
-    pace_.look(tries_later);
-    return pace_.is_quick();
-}
-
 template <typename Call>
 bool Remote::move(Call call, std::byte* data, std::uint64_t address, std::size_t n) const {
     if (pid_ <= 0) return false;
@@ -130,15 +105,11 @@ bool Remote::move(Call call, std::byte* data, std::uint64_t address, std::size_t
 }
 
 Reads Remote::ours() {
-    const char* const said = std::getenv("COLLECTIVES_PULL");
-    const std::string_view value = said == nullptr ? "" : said;
-    if (value == "0") return Reads::never;
+    const char* const set = std::getenv("COLLECTIVES_PULL");
+    const std::string_view value = set == nullptr ? "" : set;
+    if (value == "0" || !tuning::uses(tuning::Mechanism::cma)) return Reads::never;
     if (value == "1") return Reads::quickly;
-    static const bool quick = [] {
-        ReadingPace pace;
-        pace.look(tries_first);
-        return pace.is_quick();
-    }();
+    static const bool quick = reads_quickly();
     return quick ? Reads::quickly : Reads::slowly;
 }
 

@@ -6,45 +6,15 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 namespace collectives {
 
-// How a rank reads the memory of other processes: not at all, or so that it takes longer than a copy, for
-// looking up pages, or about as long.
+// How a rank reads the memory of other processes: not at all, or so that it takes clearly longer than a copy,
+// since the kernel looks up each page, or about as long.
 enum class Reads : std::uint32_t { never, slowly, quickly };
-
-// How long the kernel takes to read memory of this process, and a copy of as much beside it, at the least in
-// all looks so far.
-class ReadingPace {
-  public:
-    // Up to that many times, until it is surely quick.
-    void look(int tries);
-    bool is_quick() const;
-
-  private:
-    using Seconds = std::chrono::duration<double>;
-    Seconds least_ = Seconds::max();
-    Seconds least_of_copy_ = Seconds::max();
-    int quick_ = 0;
-};
-
-// Whether a kernel that was slow is quick after all: what made it slow may have been others, for a moment.
-class SecondLook {
-  public:
-    // Whether n more bytes that it might have read make one due.
-    bool is_due(std::uint64_t n);
-    // Looks, for a third of a millisecond or less.
-    bool finds_quick();
-
-  private:
-    std::uint64_t interval_ = std::uint64_t{64} << 20;
-    std::uint64_t since_ = 0;
-    ReadingPace pace_;
-};
 
 class Remote {
   public:
@@ -56,8 +26,9 @@ class Remote {
     // Whether all n bytes could be written there.
     bool write(const std::byte* data, std::uint64_t address, std::size_t n);
 
-    // How this process reads others, if the kernel lets it; found by reading itself, once. COLLECTIVES_PULL:
-    // 0 says that no process shall read another one's memory, 1 that it shall as if that were quick.
+    // How this process reads others, if the kernel lets it. It is timed once, reading this process itself.
+    // COLLECTIVES_PULL: 0 says that no process shall read another one's memory, 1 that it shall as if that
+    // were quick.
     static Reads ours();
 
   private:

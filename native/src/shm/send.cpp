@@ -5,22 +5,10 @@
 #include <utility>
 
 #include "base/copy.hpp"
-#include "shm/huge_pages.hpp"
 #include "shm/link.hpp"
+#include "shm/tuning.hpp"
 
 namespace collectives {
-
-namespace {
-
-// As `direct_from_shm`, between threads of one process.
-constexpr std::size_t direct_from_thread = 4 << 10;
-// What is read out of this process is handed over in pieces, so that what follows can start on the first
-// ones.
-constexpr std::size_t pulled_piece = 1 << 20;
-// Shorter pieces cost more than who waits for them gains.
-constexpr std::uint64_t smallest_piece = 16 << 10;
-
-}  // namespace
 
 void ShmLink::begin(const Context& context, std::uint64_t length) {
     sending_ = &context;
@@ -30,26 +18,26 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     started_ = false;
     headed_ = !context.call.is_message();
     restaged_ = 0;
-    huge_.reset();
     peer_reads_ = in_.reads_memory.load(std::memory_order_acquire);
     changes_places_ = fits_places() && places_.has_some();
 }
 
 bool ShmLink::fits_places() const {
-    return !same_process_ && length_ >= page_size && length_ <= sending_->placed_up_to;
+    return !same_process_ && length_ >= page_size && length_ <= sending_->placed_up_to &&
+           tuning::uses(tuning::Mechanism::places);
 }
 
 std::size_t ShmLink::longest_piece() const {
     const std::uint64_t piece = round_up(length_ / sending_->pieces, page_size);
     const std::uint64_t most =
         std::min<std::uint64_t>(sending_->longest_piece, own_->geometry().staging_bytes);
-    return std::min(std::max(piece, smallest_piece), most);
+    return std::min(std::max(piece, tuning::smallest_piece), most);
 }
 
 bool ShmLink::stages(const std::byte* data, std::size_t n) {
     if (length_ <= Line::inline_bytes) return false;
-    if (same_process_) return length_ < direct_from_thread;
-    if (length_ >= direct_from_shm && own_->in_heap(data, n)) return false;
+    if (same_process_) return length_ < tuning::direct_from_thread;
+    if (length_ >= tuning::direct_from_shm && own_->in_heap(data, n)) return false;
     return !is_pulled(data, n);
 }
 
@@ -57,11 +45,7 @@ bool ShmLink::is_pulled(const std::byte* data, std::size_t n) {
     if (same_process_ || refused_) return false;
     if (peer_reads_ == Reads::never || own_->in_heap(data, n)) return false;
     const Pulled& pulled = peer_reads_ == Reads::quickly ? sending_->pulled : sending_->pulled_slowly;
-    if (length_ < pulled.from || length_ >= pulled.below) return false;
-    if (length_ < pulled.huge_from) return true;
-    // What is left of the message when it is asked first.
-    if (!huge_) huge_ = lies_in_huge_pages(data, n);
-    return *huge_;
+    return length_ >= pulled.from && length_ < pulled.below;
 }
 
 std::uint64_t ShmLink::acknowledged() {
@@ -101,14 +85,14 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
             if (!has_line()) return 0;
             const std::uint32_t number = places_.give();
             copy_twice(Stores::cached, places_.at(number), second, data, n);
-            announce(0, n, Staged::unsaid, number + 1);
+            announce(0, n, Staged::shared, number + 1);
             return n;
         }
         // What the peer sends at the same time comes in one, most likely.
         if (changes_places_ && !std::exchange(waited_, true)) return 0;
         std::byte* const slot = staging_for(n);
         if (slot == nullptr) return 0;
-        const Staged staged = stage_(slot, data, n, theirs_->header().read_costs, true, second);
+        const Staged staged = stage_(slot, data, n, true, second);
         announce(own_->offset_of(slot), n, staged);
         return n;
     }
@@ -116,14 +100,14 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     // No piece that ranks work on together lies in two of these.
     const std::size_t slot = own_->geometry().slot_bytes;
     const bool pulled = is_pulled(data, n);
-    const std::size_t piece = pulled ? pulled_piece : static_cast<std::size_t>(sending_->direct_piece);
+    const std::size_t piece = pulled ? tuning::cma_piece : static_cast<std::size_t>(sending_->direct_piece);
     n = std::min(n, std::max(piece - piece % slot, slot));
     data_ = data - written_;
     direct_.push_back({line_ + 1, written_ + n});
     if (pulled) {
         announce(reinterpret_cast<std::uintptr_t>(data) | is_address, n);
     } else {
-        announce(own_->offset_of(data), n, Staged::unsaid);
+        announce(own_->offset_of(data), n);
     }
     return n;
 }
@@ -167,10 +151,9 @@ std::byte* ShmLink::staging_for(std::size_t n) {
     const std::size_t room = own_->geometry().link_staging();
     // Whole pages, since what begins with a page is copied fast to and from what does.
     const std::size_t used = std::min(round_up(n, page_size), room);
-    const std::size_t in_turn = n < page_size ? 0 : sending_->staged_in_turn;
     std::uint64_t begin = passed_;
     const std::size_t at = begin % room;
-    if (at + used > room || at >= std::max(in_turn, 2 * used)) begin += (room - at) % room;
+    if (at + used > room) begin += room - at;
     const std::uint64_t end = begin + used;
     if (end - passed_by_[acknowledged_ % lines_per_link] > room &&
         end - passed_by_[acknowledged() % lines_per_link] > room) {

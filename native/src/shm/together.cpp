@@ -76,7 +76,7 @@ bool Together::work(ReduceFn kernel, double scale) {
         for (const std::byte* operand : operands_) at_.push_back(operand + at);
         // Into our own memory first: others may still hold the lines of the staged results.
         kernel(dst_ + at, at_.data(), at_.size(), n / unit_, scale);
-        stage_(results(rank_) + at, dst_ + at, n, arenas_[rank_]->header().read_costs, false);
+        copy_bytes(results(rank_) + at, dst_ + at, n);
         word(slice).store(mine | reduced, std::memory_order_release);
         got_[slice] = true;
         --missing_;

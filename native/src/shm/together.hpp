@@ -51,7 +51,6 @@ class Together {
     std::size_t rank_;
     std::vector<std::shared_ptr<Arena>> arenas_;
     std::size_t piece_bytes_;
-    StagingCopy stage_;
 
     bool open_ = false;
     std::uint32_t number_ = 0;

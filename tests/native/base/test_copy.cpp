@@ -56,23 +56,12 @@ TEST_CASE("copy_streaming_on copies every byte and no other") {
     });
 }
 
-TEST_CASE("copy_from_far copies every byte and no other") {
-    for (const Stores stores : {Stores::cached, Stores::streaming})
-        check([stores](std::byte* dst, const std::byte* src, std::size_t n) {
-            copy_from_far(stores, dst, src, n);
-        });
-}
-
-TEST_CASE("copy_and_take copies every byte and no other, and leaves the source as it was") {
-    const auto by = [](Stores stores) {
-        return [stores](std::byte* dst, const std::byte* src, std::size_t n) {
-            const std::vector<std::byte> before(src, src + n);
-            copy_and_take(stores, dst, const_cast<std::byte*>(src), n);
-            REQUIRE(std::equal(before.begin(), before.end(), src));
-        };
-    };
-    check(by(Stores::cached));
-    check(by(Stores::streaming));
+TEST_CASE("copy_and_own copies every byte and no other, and leaves the source as it was") {
+    check([](std::byte* dst, const std::byte* src, std::size_t n) {
+        const std::vector<std::byte> before(src, src + n);
+        copy_and_own(dst, const_cast<std::byte*>(src), n);
+        REQUIRE(std::equal(before.begin(), before.end(), src));
+    });
 }
 
 TEST_CASE("copy_twice copies every byte to both places and no other") {

@@ -95,7 +95,7 @@ TEST_CASE("a core that others keep taking is left alone for a while, but not for
         };
         is_robbed();
         CHECK(!sleeps_at_once());
-        // It is remembered for two milliseconds at first, which may have passed.
+        // It is remembered for 20 ms, which may have passed.
         bool sleeps = false;
         for (int i = 0; i < 50 && !sleeps; ++i) {
             is_robbed();

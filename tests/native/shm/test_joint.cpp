@@ -19,22 +19,17 @@ std::vector<unsigned char> some_bytes(std::size_t n) {
     return bytes;
 }
 
-// Copy what `take` gives until there is nothing; how many bytes.
-template <typename Take, typename Then>
-std::size_t copy_all(const std::vector<unsigned char>& from, std::vector<unsigned char>& to, Take take,
-                     Then then) {
-    std::size_t copied = 0;
-    for (JointCopy::Part part = take(); part.n > 0; part = take()) {
-        std::memcpy(to.data() + part.from, from.data() + part.from, part.n);
-        copied += part.n;
-        then(part);
-    }
-    return copied;
-}
-
-const auto nothing = [](const JointCopy::Part&) {};
-
 }  // namespace
+
+TEST_CASE("the halves are all of it, and meet where a page begins") {
+    for (const std::size_t n :
+         {1UL, 4 * kib, 8 * kib - 1, 8 * kib, 64 * kib + 3, 700 * kib + 3, 1024 * kib}) {
+        const std::size_t middle = JointCopy::middle(n);
+        CHECK(middle <= n / 2);
+        CHECK(middle + 4 * kib > n / 2);
+        CHECK(middle % (4 * kib) == 0);
+    }
+}
 
 TEST_CASE("two copy every byte once, whoever is faster") {
     JointCopy::Shared shared{};
@@ -43,85 +38,67 @@ TEST_CASE("two copy every byte once, whoever is faster") {
         for (const std::size_t n : {1UL, 16 * kib, 16 * kib + 1, 64 * kib, 700 * kib + 3, 1024 * kib}) {
             const auto from = some_bytes(n);
             std::vector<unsigned char> to(n);
+            const std::size_t middle = JointCopy::middle(n);
             ++number;
-            std::size_t helped = 0;
+            const auto copy_back = [&] { std::memcpy(to.data() + middle, from.data() + middle, n - middle); };
+            bool helped = false;
             std::thread helper([&] {
-                JointCopy copy(shared, number, n);
+                JointCopy copy(shared, number);
                 // It may come before the copy is open, and then only looks.
-                helped = copy_all(
-                    from, to, [&] { return copy.take_back(); },
-                    [&](const JointCopy::Part& part) { copy.tell_written(part); });
+                helped = copy.take_as_sender();
+                if (!helped) return;
+                copy_back();
+                copy.end(true);
             });
-            JointCopy copy(shared, number, n);
+            JointCopy copy(shared, number);
             copy.open(0, 0);
-            const std::size_t own = copy_all(from, to, [&] { return copy.take_front(); }, nothing);
-            while (!copy.is_complete()) std::this_thread::yield();
+            std::memcpy(to.data(), from.data(), middle);
+            const bool own = copy.take_as_receiver();
+            if (own) copy_back();
+            while (!own && !copy.is_written()) std::this_thread::yield();
             CHECK(to == from);
             helper.join();
-            CHECK(own + helped == n);
+            CHECK(own != helped);
         }
     }
 }
 
-TEST_CASE("who can't write gives back what it took, and the other one does it") {
-    constexpr std::size_t n = 200 * kib;
-    const auto from = some_bytes(n);
-    std::vector<unsigned char> to(n);
+TEST_CASE("a sender that cannot write gives its half back, and the receiver copies it") {
     JointCopy::Shared shared{};
-    JointCopy sender(shared, 7, n);
-    JointCopy receiver(shared, 7, n);
-    CHECK(sender.take_back().n == 0);  // not open yet
+    JointCopy sender(shared, 7);
+    JointCopy receiver(shared, 7);
+    CHECK_FALSE(sender.take_as_sender());  // not open yet
     receiver.open(42, 3);
-    const JointCopy::Part first = sender.take_back();
-    REQUIRE(first.n > 0);
-    CHECK(first.from + first.n == n);
+    REQUIRE(sender.take_as_sender());
+    CHECK_FALSE(sender.take_as_sender());
     CHECK(sender.place() == 42);
     CHECK(sender.grant() == 3);
-    std::memcpy(to.data() + first.from, from.data() + first.from, first.n);
-    sender.tell_written(first);
-    const JointCopy::Part second = sender.take_back();
-    CHECK(second.from + second.n == first.from);
-    const auto take = [&] { return receiver.take_front(); };
-    CHECK(copy_all(from, to, take, nothing) == second.from);
-    CHECK_FALSE(receiver.is_complete());  // the second one is neither written nor free
-    sender.give_back(second);
-    CHECK_FALSE(receiver.is_complete());
-    CHECK(copy_all(from, to, take, nothing) == second.n);
-    CHECK(receiver.is_complete());
-    CHECK(to == from);
-    CHECK(sender.take_back().n == 0);
+    CHECK(receiver.is_being_written());
+    CHECK_FALSE(receiver.take_as_receiver());
+    CHECK_FALSE(receiver.is_written());
+    sender.end(false);
+    CHECK_FALSE(receiver.is_written());
+    CHECK_FALSE(receiver.is_being_written());
+    CHECK(receiver.take_as_receiver());
+    CHECK_FALSE(sender.take_as_sender());
 }
 
-TEST_CASE("after it is closed nobody takes anything, and what was taken is waited for") {
-    constexpr std::size_t n = 200 * kib;
+TEST_CASE("what the receiver has taken the sender does not, nor a half of another copy") {
     JointCopy::Shared shared{};
-    JointCopy sender(shared, 8, n);
-    JointCopy receiver(shared, 8, n);
+    JointCopy receiver(shared, 8);
     receiver.open(1, 0);
-    const JointCopy::Part part = sender.take_back();
-    REQUIRE(part.n > 0);
-    const std::uint64_t theirs = receiver.close();
-    CHECK(theirs > 0);
-    CHECK_FALSE(receiver.is_written(theirs));
-    CHECK(sender.take_back().n == 0);
-    CHECK(receiver.take_front().n == 0);
-    sender.tell_written(part);
-    CHECK(receiver.is_written(theirs));
-    // Who could not write says so as well.
-    JointCopy closed(shared, 10, n);
-    closed.open(1, 0);
-    JointCopy refused(shared, 10, n);
-    const JointCopy::Part missing = refused.take_back();
-    const std::uint64_t taken = closed.close();
-    CHECK_FALSE(closed.is_written(taken));
-    refused.give_back(missing);
-    CHECK(closed.is_written(taken));
-    CHECK(closed.take_front().n == 0);
-    // The next copy counts from the beginning.
-    JointCopy next(shared, 11, n);
+    CHECK(receiver.take_as_receiver());
+    CHECK_FALSE(JointCopy(shared, 8).take_as_sender());
+    CHECK_FALSE(receiver.is_being_written());
+    JointCopy next(shared, 9);
     next.open(1, 0);
-    CHECK_FALSE(next.is_complete());
-    while (next.take_front().n > 0) {
-    }
-    CHECK(next.is_complete());
+    CHECK_FALSE(JointCopy(shared, 8).take_as_sender());
+    CHECK_FALSE(JointCopy(shared, 10).take_as_sender());
+    JointCopy sender(shared, 9);
+    REQUIRE(sender.take_as_sender());
+    CHECK(next.is_being_written());
+    sender.end(true);
+    CHECK(next.is_written());
+    CHECK_FALSE(receiver.is_written());
+    CHECK_FALSE(next.take_as_receiver());
 }

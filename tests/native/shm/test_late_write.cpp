@@ -103,25 +103,27 @@ TEST_CASE("who was to write half of a message to ordinary memory cannot do so af
         return;
     }
     Context context;
-    context.pulled.from = context.helped_from = 1;
+    context.pulled.from = 1;
+    context.joint = true;
     const std::vector<std::byte> message(length, std::byte{1});
     std::vector<std::byte> got(length);
     sender->begin(context, length);
     receiver->expect(context, length);
-    JointCopy::Part part;
+    bool taken = false;
     std::int32_t by = 0;
     std::uint64_t place = 0;
-    // Piece by piece, until it takes a part of one as soon as the receiver has begun. There it is stopped.
+    // Piece by piece, until the sender takes half of one as soon as the receiver has begun. There it is
+    // stopped.
     constexpr std::size_t piece = std::size_t{1} << 20;
-    for (std::uint64_t line = 1; part.n == 0; ++line) {
+    for (std::uint64_t line = 1; !taken; ++line) {
         REQUIRE(line * piece <= length);
         const std::size_t at = (line - 1) * piece;
         REQUIRE(sender->write(message.data() + at, piece) == piece);
         std::atomic<bool> runs{false}, stop{false};
         std::thread helper([&] {
-            JointCopy copy(arenas[0]->outlet(1).joint, line, piece);
+            JointCopy copy(arenas[0]->outlet(1).joint, line);
             runs = true;
-            while (part.n == 0 && !stop) part = copy.take_back();
+            while (!taken && !stop) taken = copy.take_as_sender();
             place = copy.place();
             by = copy.grant();
         });
@@ -129,15 +131,16 @@ TEST_CASE("who was to write half of a message to ordinary memory cannot do so af
         const std::size_t read = receiver->read(got.data() + at, piece, Stores::cached);
         stop = true;
         helper.join();
-        CHECK(read == (part.n == 0 ? piece : 0));
+        CHECK(read == (taken ? 0 : piece));
     }
     REQUIRE(by != 0);
-    REQUIRE(Remote(by).write(message.data(), place + part.from, 1));  // as long as it may
+    const std::size_t middle = JointCopy::middle(piece);
+    REQUIRE(Remote(by).write(message.data(), place + middle, 1));  // as long as it may
     const auto began = std::chrono::steady_clock::now();
     receiver->abandon(false);
     CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
     std::ranges::fill(got, std::byte{7});
-    CHECK_FALSE(Remote(by).write(message.data(), place + part.from, part.n));
+    CHECK_FALSE(Remote(by).write(message.data(), place + middle, piece - middle));
     CHECK(std::ranges::all_of(got, [](std::byte b) { return b == std::byte{7}; }));
 }
 

@@ -62,7 +62,6 @@ struct Pair {
             side.link = std::make_unique<ShmLink>(Peer{1 - rank, "here"}, rank, side.own, side.theirs, false);
         }
         context.placed_up_to = ~std::uint64_t{0};
-        context.staged_in_turn = sides[0].own->geometry().link_staging();
     }
 
     // Give `data` to `from`'s link; as much of it as goes into it at once.

@@ -13,7 +13,6 @@
 
 using collectives::Reads;
 using collectives::Remote;
-using collectives::SecondLook;
 
 TEST_CASE("memory of another process is read and written as it is there, or not at all") {
     std::vector<int> values(100'000);
@@ -77,18 +76,6 @@ TEST_CASE("memory of another process is read and written as it is there, or not 
     CHECK_FALSE(Remote(child).read(data, address, n));
     ::close(ends[0]);
     ::close(ends[1]);
-}
-
-TEST_CASE(
-    "a slow kernel is looked at again after 64 MiB that it might have read, no sooner, then more seldom") {
-    constexpr std::uint64_t message = 1 << 20;
-    SecondLook look;
-    std::vector<std::uint64_t> due;
-    for (std::uint64_t i = 1; i <= 20 << 10; ++i) {
-        CHECK_FALSE(look.is_due(0));
-        if (look.is_due(message)) due.push_back(i);
-    }
-    CHECK(due == std::vector<std::uint64_t>{64, 192, 448, 960, 1984, 4032, 8128, 12224, 16320, 20416});
 }
 
 TEST_CASE("how a process reads others is found once, unless the environment says it") {

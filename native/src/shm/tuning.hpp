@@ -1,0 +1,55 @@
+// The constants of shared-memory links that come from measurement, and the switches of their mechanisms.
+//
+// Each constant has its unit, and the section of the measurements that argues for it. Constants of layout
+// (lines, slots, places) stand in arena.hpp, since peers have to agree upon them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace collectives::tuning {
+
+// What may be switched off by COLLECTIVES_WITHOUT, names separated by commas, to test and to measure what
+// is left. Ranks may differ in it.
+enum class Mechanism : std::uint8_t {
+    cma,             // "cma": the receiver reads the sender's memory (process_vm_readv)
+    joint_copy,      // "joint-copy": the sender of such a message writes half of it (process_vm_writev)
+    streaming,       // "streaming": copies into staging memory choose between plain and streaming stores
+    line_ownership,  // "line-ownership": readers of staging memory take ownership of its cache lines
+    places,          // "places": staging memory that changes its owner with each message
+};
+
+// Whether the mechanism is on. The environment is read once.
+bool uses(Mechanism mechanism);
+
+// --- eager messages, through staging memory
+
+// Bytes; smaller copies by streaming stores pay nowhere. "Two machine modes".
+inline constexpr std::size_t timed_from = 8 << 10;
+// Times as long counts a copy by streaming stores, since it is read from memory. "What readers pay".
+inline constexpr double streaming_penalty = 1.5;
+// Bytes; a message that goes one way is cut into no shorter pieces. "Staging that no core holds".
+inline constexpr std::uint64_t smallest_piece = 16 << 10;
+
+// --- messages that are read where they lie
+
+// Bytes of a message in shared memory; below, a copy is cheaper than to wait until the peer has read the
+// original. "Straight to its place".
+inline constexpr std::size_t direct_from_shm = 2 << 10;
+inline constexpr std::size_t direct_from_thread = 4 << 10;
+
+// --- cross-memory attach (CMA)
+
+// The kernel is quick if it reads at this share of the speed of a copy, by the fastest of so many tries. "A
+// kernel that is slow just now".
+inline constexpr double quick_share = 0.38;
+inline constexpr int reading_tries = 200;
+// Bytes of a message that are announced at once, so that what follows can start on the first ones. "One copy
+// by the kernel".
+inline constexpr std::size_t cma_piece = 1 << 20;
+// Bytes of such a piece from which on its sender may write half of it. "Copied from both ends".
+inline constexpr std::size_t joint_from = 64 << 10;
+// Seconds that a peer may take to end a system call which writes here, after an error.
+inline constexpr double write_ends_within = 1.0;
+
+}  // namespace collectives::tuning
