@@ -1,10 +1,10 @@
-// The core on which a rank belongs where ranks leave no core to others, and where it goes while others are
-// there.
+// The core to which a rank returns where there are as many ranks as cores or more, and where it goes while
+// other programs have that core.
 //
-// Ranks that hand a core to each other by yielding are never idle, so the kernel sees nothing to balance and
-// leaves three of them on one core and one on another for many operations, or two of as many ranks as cores
-// on one, and none on another. Invariant: a thread's affinity is the same after a call as before it: it is
-// moved, not bound.
+// Ranks that yield a core to each other are never idle, so the kernel balances nothing: it leaves three of
+// them on one core and one on another for many operations, or two of as many ranks as cores on one core and
+// none on another. Invariant: a thread's affinity is the same after a call as before it. It is moved, not
+// bound.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,8 @@ class Home {
     // `core`: -1 for none.
     explicit Home(int core) : core_(core) {}
 
-    // Move the calling thread to where it belongs just now if it is elsewhere, at most once in a millisecond.
+    // Moves the calling thread to where it belongs at this time if it is elsewhere, at most once in a
+    // millisecond.
     void seek(Clock::time_point now);
 
     // Others have had the core that the calling thread is on. If that is home, the thread belongs on `refuge`

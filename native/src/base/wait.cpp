@@ -100,10 +100,10 @@ Backoff::Next Backoff::yield() {
 
 Clock::duration Backoff::slow() const { return slow_yield + busy_; }
 
-void Backoff::tell_robbed(int refuge) {
+void Backoff::preempted(int refuge) {
     const auto lost = looked_ - lost_since_;
-    const auto calm = lost_since_ - std::max({robbed_at_, sleep_until_, home_.away_until()});
-    robbed_at_ = looked_;
+    const auto calm = lost_since_ - std::max({preempted_at_, sleep_until_, home_.away_until()});
+    preempted_at_ = looked_;
     if (calm > worth_it * lost || home_.flee(looked_, refuge)) return;
     sleep_until_ = looked_ + sleep_for;
 }

@@ -1,4 +1,4 @@
-// Time and waiting: deadlines, futexes, and how a rank that has nothing to do gives way.
+// Time and waiting: deadlines, futexes, and how a rank that has nothing to do yields its core.
 //
 // Invariant: a waiting rank spins only while there is a core for every rank, and sleeps in the end, so a
 // group that waits for one rank uses no processor time and ranks never keep each other from running.
@@ -52,7 +52,8 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 // core back at once.
 class Backoff {
   public:
-    // Anew: others have had the core; late: for a long time, and it may be time for `tell_robbed`.
+    // Anew: others have had the core; late: for a long time, so the caller finds out whether it was
+    // preempted.
     enum class Next : std::uint8_t { look, look_anew, look_late, sleep };
 
     // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which
@@ -60,36 +61,36 @@ class Backoff {
     explicit Backoff(int most_spins, int home = -1, bool shares_home = false)
         : most_spins_(most_spins), spins_(most_spins), shortened_(shares_home ? 4 : 2), home_(home) {}
 
-    // An operation begins in which others may have work for `busy` before they give their core back. They may
-    // still be at the one before.
+    // An operation begins in which other ranks may have work for `busy` before they yield. They may still be
+    // in the operation before.
     void expect(Clock::duration busy) {
         busy_ = std::max(busy, expected_);
         expected_ = busy;
     }
 
-    // The operation begins now. The first yield of a short one takes that for the time when it begins to
-    // wait.
+    // The operation begins now. The first yield of a short one counts from here, without another look at the
+    // clock.
     void begin(Clock::time_point now) {
         begun_ = busy_ == Clock::duration::zero() ? now : Clock::time_point{};
     }
 
-    // From now on it may be a network that is waited for, which needs the cores, too.
+    // From now on the awaited peer may be on another host, and the network needs the cores, too.
     void expect_network() { network_ = true; }
 
     // What was waited for has come.
     void reset();
 
-    // Spins or yields once and asks to look again, or asks to sleep. `here`: a rank that is waited for needs
-    // this core.
+    // Spins or yields once and asks the caller to look again, or to sleep. `here`: an awaited rank needs this
+    // core.
     Next idle(bool here);
 
-    // Whether it would do no more than spin, after at most so many looks.
+    // Whether it has looked at most so many times and would only spin.
     bool spins_within(int looks, bool here) const { return !here && looks_ < std::min(looks, spins_); }
 
-    // After a yield that took long: when it began, and that others have had the core. `refuge`: one that may
-    // be free of them; -1 if there is none.
+    // After a yield that took long: when it began; and that another program had the core. `refuge`: a core
+    // that may be free; -1 if there is none.
     Clock::time_point lost_since() const { return lost_since_; }
-    void tell_robbed(int refuge);
+    void preempted(int refuge);
     // How long a yield must take for that.
     Clock::duration slow() const;
     // When the last yield ended, or a later look at the clock.
@@ -109,7 +110,7 @@ class Backoff {
     Clock::time_point yielding_since_{};
     Clock::time_point looked_{};  // after the last yield; a look since then counts as part of the next one
     Clock::time_point lost_since_{};
-    Clock::time_point robbed_at_{};
+    Clock::time_point preempted_at_{};
     Clock::duration busy_{};
     Clock::duration expected_{};
     bool network_ = false;

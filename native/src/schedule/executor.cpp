@@ -82,7 +82,7 @@ Run& Executor::add(const Request& request) {
         backoff_.expect(work_of_others(request.operation->section(0)));
         if (tells_where()) {
             const auto now = Clock::now();
-            workshop_.arena->presence().tell_core(::sched_getcpu());
+            workshop_.arena->presence().set_core(::sched_getcpu());
             workshop_.arena->presence().enter(now);
             backoff_.begin(now);
         }
@@ -180,8 +180,8 @@ void Executor::wait() {
         case Backoff::Next::look_anew:
             needed_.reset();
             if (tells_where()) {
-                workshop_.arena->presence().tell_core(::sched_getcpu());
-                workshop_.arena->presence().look_up(backoff_.looked());
+                workshop_.arena->presence().set_core(::sched_getcpu());
+                workshop_.arena->presence().mark_running(backoff_.looked());
             }
             break;
         case Backoff::Next::sleep:
@@ -217,23 +217,23 @@ bool Executor::keeps_from_running() {
 }
 
 void Executor::look_into_lost_slice() {
-    if (!tells_where()) return backoff_.tell_robbed(-1);
+    if (!tells_where()) return backoff_.preempted(-1);
     const int core = ::sched_getcpu();
     LostSlice slice(core, backoff_.lost_since(), backoff_.looked());
     const Run& run = *runs_.front();
     for (std::size_t rank = 0; rank < run.request().links.size(); ++rank) {
         const Arena* const arena = run.arena_of(static_cast<int>(rank));
-        if (arena != nullptr) slice.ask(arena->presence());
+        if (arena != nullptr) slice.add(arena->presence());
     }
     const auto excuses = [&](const Arena* arena) {
         return arena != nullptr && slice.is_excused(arena->presence());
     };
     const auto is_anyone = [](const Arena*) { return true; };
     const bool is_own = any_awaited(excuses) || (slice.is_excused_here() && !any_awaited(is_anyone));
-    if (!slice.is_told() && (slice.unseen() <= backoff_.slow() || is_own)) return;
+    if (!slice.is_confirmed() && (slice.unseen() <= backoff_.slow() || is_own)) return;
     Presence& own = workshop_.arena->presence();
-    own.tell_robbed(core, backoff_.looked());
-    backoff_.tell_robbed(slice.refuge(own));
+    own.note_preemption(core, backoff_.looked());
+    backoff_.preempted(slice.refuge(own));
 }
 
 void Executor::disarm() {

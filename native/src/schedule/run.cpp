@@ -46,7 +46,7 @@ void Run::begin(const Request& request, std::span<const std::unique_ptr<Run>> ea
     error_ = nullptr;
     asleep_ = false;
     if (workshop_.arena) {
-        workshop_.arena->tell_call(request_.call);
+        workshop_.arena->publish_call(request_.call);
         if (workshop_.arena->header().accuser.load(std::memory_order_relaxed) != 0) learn_of_disagreement();
     }
     find_memory_shared(earlier);

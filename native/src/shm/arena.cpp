@@ -178,11 +178,11 @@ std::byte* Arena::cast_slot(std::size_t index) {
     return base_ + geometry_.cast_offset() + index * geometry_.staging_bytes;
 }
 
-void Arena::tell_call(const Call& call) {
+void Arena::publish_call(const Call& call) {
     const auto index =
-        static_cast<std::uint32_t>(call.is_message() ? calls_told : call.sequence % calls_told);
+        static_cast<std::uint32_t>(call.is_message() ? calls_published : call.sequence % calls_published);
     const auto words = std::bit_cast<std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)>>(call);
-    ToldCall& told = header().calls[index];
+    PublishedCall& told = header().calls[index];
     const std::uint32_t version = told.version.load(std::memory_order_relaxed);
     told.version.store(version + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
@@ -191,8 +191,8 @@ void Arena::tell_call(const Call& call) {
     header().latest.store(index, std::memory_order_release);
 }
 
-std::optional<Call> Arena::told_call(std::size_t index) const {
-    const ToldCall& told = header().calls[std::min(index, calls_told)];
+std::optional<Call> Arena::published_call(std::size_t index) const {
+    const PublishedCall& told = header().calls[std::min(index, calls_published)];
     const std::uint32_t version = told.version.load(std::memory_order_acquire);
     std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)> words{};
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = told.words[i].load(std::memory_order_relaxed);
@@ -203,19 +203,19 @@ std::optional<Call> Arena::told_call(std::size_t index) const {
 }
 
 Call Arena::current_call() const {
-    return told_call(header().latest.load(std::memory_order_acquire)).value_or(Call{});
+    return published_call(header().latest.load(std::memory_order_acquire)).value_or(Call{});
 }
 
 std::optional<Call> Arena::collective_call(std::uint64_t sequence) const {
-    std::optional<Call> call = told_call(sequence % calls_told);
+    std::optional<Call> call = published_call(sequence % calls_published);
     if (call && call->sequence != sequence) call.reset();
     return call;
 }
 
 std::optional<Call> Arena::last_collective() const {
     std::optional<Call> last;
-    for (std::size_t index = 0; index < calls_told; ++index) {
-        const std::optional<Call> call = told_call(index);
+    for (std::size_t index = 0; index < calls_published; ++index) {
+        const std::optional<Call> call = published_call(index);
         if (call && (!last || call->sequence > last->sequence)) last = call;
     }
     return last;

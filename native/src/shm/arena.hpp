@@ -1,5 +1,5 @@
-// One rank's shared memory: a control area that its peers write acknowledgements into, staging space that
-// they read from, and a heap for arrays they may read directly.
+// One rank's shared memory: a control area into which its peers write acknowledgements, staging memory that
+// they read, and a heap for arrays that they may read directly.
 //
 // Invariant: the memory belongs to a memfd (or, between threads of one process, to an anonymous mapping), so
 // it has no name and ends with the last process that maps it. The file is as large as the machine's memory,
@@ -44,7 +44,7 @@ namespace collectives {
 inline constexpr std::size_t page_size = 4096;
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
-// What a sender tells a receiver about one slice of a message.
+// What a sender announces about one slice of a message.
 //
 // A message of up to `inline_bytes` travels in the line itself. `tag` carries the number of the line on its
 // link in the upper half and a fingerprint of the operation in the lower; it is stored last.
@@ -87,10 +87,10 @@ struct alignas(cache_line) Post {
 struct Outlet {
     std::array<Line, lines_per_link> lines;
     alignas(cache_line) std::atomic<std::uint64_t> acknowledged;  // lines the peer has finished with
-    // The last line that told of memory which the peer could not read, and how much of the message it had.
+    // The last line whose memory the peer could not read, and how much of the message it had then.
     std::atomic<std::uint64_t> refused;
     std::atomic<std::uint64_t> refused_from;
-    // A line that is read out of this side's process; opened by the peer, who reads it.
+    // A line that is read out of this side's process; opened by the peer, its receiver.
     alignas(cache_line) JointCopy::Shared joint;
     Post post;
     std::atomic<Reads> reads_memory;  // how this side reads the peer's process
@@ -100,13 +100,13 @@ struct Outlet {
 };
 
 // The words of a Call. `version` is odd while they change.
-struct ToldCall {
+struct PublishedCall {
     std::atomic<std::uint32_t> version;
     std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> words;
 };
-inline constexpr std::size_t calls_told = 32;
+inline constexpr std::size_t calls_published = 32;
 
-// Two ranks that called different things under one number, as found by one that may be neither.
+// Two ranks that called different operations under one number; any rank may have found it.
 struct Disagreement {
     std::array<std::int32_t, 2> ranks;
     std::array<Call, 2> calls;
@@ -129,8 +129,8 @@ struct Header {
     // one writes here, since the owner may have returned from its call and waits for nobody. In the line that
     // the owner writes at each call, so that looking costs nothing.
     std::atomic<std::uint32_t> accuser;
-    alignas(cache_line) std::array<ToldCall, calls_told + 1> calls;
-    // What the owner has found out, or was told, before it gave up; the flag is stored last.
+    alignas(cache_line) std::array<PublishedCall, calls_published + 1> calls;
+    // What the owner has found out or learned before it gave up; the flag is stored last.
     alignas(cache_line) std::atomic<std::uint32_t> disagrees;
     Disagreement disagreement;
     // Odd while the owner may read memory that peers have announced; only between threads of one process.
@@ -256,7 +256,7 @@ class Arena {
     const Geometry& geometry() const { return geometry_; }
 
     // What the owner has begun.
-    void tell_call(const Call& call);
+    void publish_call(const Call& call);
     // Where the owner is and what it does.
     Presence& presence() { return header().presence; }
     const Presence& presence() const { return header().presence; }
@@ -290,7 +290,7 @@ class Arena {
     Arena(std::byte* base, const Geometry& geometry, UniqueFd fd, UniqueFd wake);
     void punch(std::size_t offset, std::size_t n);
     bool is_withdrawn(std::size_t offset, std::size_t n) const;
-    std::optional<Call> told_call(std::size_t index) const;
+    std::optional<Call> published_call(std::size_t index) const;
 
     std::byte* base_;
     Geometry geometry_;

@@ -90,7 +90,7 @@ void ShmLink::compare(const Call& mine) const {
     if (mine.is_message()) return;
     // Those who disagreed may both have gone on: a root that only sends waits for nobody.
     const std::uint64_t next = mine.sequence + 1;
-    for (std::uint64_t s = next - std::min<std::uint64_t>(next, calls_told); s < next; ++s) {
+    for (std::uint64_t s = next - std::min<std::uint64_t>(next, calls_published); s < next; ++s) {
         const std::optional<Call> ours = own_->collective_call(s);
         const std::optional<Call> theirs = theirs_->collective_call(s);
         if (ours && theirs && *ours != *theirs) throw_desync(*ours, *theirs);

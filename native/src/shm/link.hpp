@@ -1,9 +1,12 @@
 // Links between ranks that share memory: processes of one host, or threads of one process.
 //
-// Invariant: each rank writes its own outlets' lines and slots and reads its peers'; all that it changes in
-// a peer's arena is the count of lines it has finished with, the peer's doorbell, and places that have become
-// its own. A line's tag is stored last and read first. Offsets from another process are checked against its
-// arena before use.
+// Short messages travel in the line that announces them, longer ones by the eager protocol through staging
+// memory. Messages in shared memory are read where they lie, and large ones in ordinary memory by
+// cross-memory attach (CMA): the rendezvous protocols, in which the sender waits until the receiver has read.
+//
+// Invariant: each rank writes its own outlets' lines and staging and reads its peers'. In a peer's arena it
+// changes the count of lines that it has consumed, the peer's doorbell, and places that it owns. A line's tag
+// is stored last and read first. Offsets from another process are checked against its arena before use.
 #pragma once
 
 #include <deque>
@@ -21,14 +24,14 @@ namespace collectives {
 
 class ShmLink final : public Link {
   public:
-    // `same_process`: the peer is a thread, so any of our memory can be read where it lies. `pid`: its
-    // process. `grant`: by which the peer may write to ours; null: it may not.
+    // `same_process`: the peer is a thread, so any memory can be read where it lies. `pid`: the peer's
+    // process. `grant`: by which the peer may write to this process's memory; null: it may not.
     ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs, bool same_process,
             pid_t pid = 0, WriteGrant* grant = nullptr);
 
     void begin(const Context& context, std::uint64_t length) override;
     std::size_t write(const std::byte* data, std::size_t n) override { return write(data, n, Second{}); }
-    // What it stages it copies to a second place as well.
+    // What is staged is copied to a second place as well.
     std::size_t write(const std::byte* data, std::size_t n, Second second);
     std::uint64_t released() override;
     bool finished() override;
@@ -50,7 +53,7 @@ class ShmLink final : public Link {
 
     // Called by the control thread when the peer's socket breaks.
     void mark_lost() override { lost_.store(true, std::memory_order_release); }
-    // Wake those peers of `links` that sleep for what has been stored before.
+    // Wakes those peers of `links` that sleep; what was stored before is visible to them.
     static void wake_peers(std::span<ShmLink* const> links);
 
     const std::shared_ptr<Arena>& arena_of_peer() const { return theirs_; }
@@ -67,57 +70,57 @@ class ShmLink final : public Link {
     // What the peer sends lies in other pieces than all ranks agreed upon.
     [[noreturn]] void throw_other_pieces() const;
 
-    // The operation failed: what the peer has not yet read where it lies, it must not take for the message.
-    // `shown`: it may read something that no message has told it of. A peer in this process has ended its
-    // reading when this returns: the memory may be gone then.
+    // The operation failed: what the peer has not read yet is no longer the message. `shown`: the peer may
+    // read memory that no message has announced. When this returns, a peer in this process reads nothing any
+    // more, so the memory may go.
     void abandon(bool shown);
-    // Throws if the peer has, and what was read may be anything.
+    // Throws if the peer has abandoned the operation, so that what was read may be anything.
     void ensure_valid(const Call& call);
-    // Throws if the peer is a thread that has: what is to be read may not be there. Within a pass.
+    // Throws if the peer is a thread that has abandoned it, so that its memory may be gone. Within a pass.
     void ensure_there(const Call& call) {
         if (same_process_) ensure_valid(call);
     }
 
-    // --- messages that go straight to their place
-    // Say where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`, once the
-    // peer has read what is sent from there, see Program::Reception. False where the peer cannot write there,
-    // or something else is posted.
+    // --- messages that are written where the receiver wants them
+    // Posts where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`, once the
+    // peer has read what is sent from there, see Program::Reception. False if the peer cannot write there, or
+    // another message is posted.
     bool post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces);
     void withdraw();
-    // The same where the peer may be writing there, and goes on: nobody gets what it writes. False where the
-    // kernel does not let us see to that.
+    // The same while the peer may be writing there: what it still writes reaches nobody. False if the kernel
+    // does not allow that.
     bool reclaim();
-    // Where the peer wants that message; nullptr if it has not said so, or if something else than what was
+    // Where the peer wants that message; nullptr if it has posted nothing, or if something else than what was
     // `read` is sent from there.
     std::byte* posted(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const;
-    // The next n bytes of the message lie where the peer wants them. How many of them are announced; wakes
+    // Announces that the next n bytes of the message lie where the peer wants them. How many of them; wakes
     // nobody.
     std::size_t announce_posted(std::size_t n);
 
     // --- for casts, to several peers at once
-    // As `write`, except that a sleeping peer is not woken: call `wake_peers`. So the peers' cache lines are
-    // fetched all at once.
+    // As `write`, except that a sleeping peer is not woken: call `wake_peers` once for all peers, so that
+    // their cache lines are fetched at the same time.
     std::size_t put(const std::byte* data, std::size_t n, Second second = {});
-    // Whether a message like this one goes by staging slots at all.
+    // Whether the message goes through staging memory.
     bool stages(const std::byte* data, std::size_t n);
-    // Whether it goes by places that change hands.
+    // Whether it goes through places that change their owner.
     bool changes_places() const { return changes_places_; }
     bool has_line();
     bool has_finished(std::uint64_t line);
-    // Announce n bytes at `offset` of our arena as the next bytes of the message; the line's number. They
-    // count as released unless they are noted in `direct_`. Wakes nobody.
+    // Announces n bytes at `offset` of this rank's arena as the next bytes of the message; returns the line's
+    // number. They count as released unless `direct_` has them. Wakes nobody.
     std::uint64_t announce(std::uint64_t offset, std::size_t n, Staged staged = Staged::shared,
                            std::uint32_t place = 0);
     std::uint64_t written() const { return written_; }
 
   private:
-    // The offset that stands for: where it was wanted.
+    // The offset of bytes that lie where the receiver has posted.
     static constexpr std::uint64_t where_posted = ~std::uint64_t{0};
     // With this bit an offset is an address in the sender's process.
     static constexpr std::uint64_t is_address = std::uint64_t{1} << 63;
 
     std::optional<int> blamed() const override;
-    // Between what was stored and the look at whether the peer sleeps there has to be a full fence.
+    // A full fence has to stand between what was stored and this call, which looks whether the peer sleeps.
     void wake_peer();
 
     struct Outstanding {
@@ -127,39 +130,39 @@ class ShmLink final : public Link {
 
     [[noreturn]] void throw_other_length() const;
     void tell_disagreement(const Call& mine, const Call& theirs) const override;
-    // What the peer is in instead of `mine`, to say so.
+    // The call that the peer is in instead of `mine`, for the error message.
     Call their_call(const Call& mine) const;
     bool next_slice();
     void finish_line();
-    // Turn to the next one; `quiet`: the peer need not know at once.
+    // Goes on to the next line; `quiet`: the peer need not know at once.
     void pass_line(bool quiet);
-    // Whether the peer reads the message, n more bytes of which are at `data`, out of our process.
-    bool is_pulled(const std::byte* data, std::size_t n);
-    // The peer could not: go on from there by staging.
-    void stage_refused();
-    // Read the next n bytes out of the peer's process; false if that cannot be, which it is then told.
-    bool pull(std::byte* data, std::size_t n);
+    // Whether the peer reads the message, n more bytes of which are at `data`, out of this process.
+    bool is_read_by_cma(const std::byte* data, std::size_t n);
+    // The peer could not read: go on from there by staging.
+    void restage_refused();
+    // Reads the next n bytes out of the peer's process. False if that fails: then the line is refused.
+    bool read_remote(std::byte* data, std::size_t n);
     void refuse();
-    // Read the line to `data` together with the peer; false if that cannot be, or the peer has yet to write.
-    bool pull_jointly(std::byte* data);
-    // Write what the peer would have to read otherwise.
+    // Reads the line to `data` together with the peer. False if that fails, or the peer is still writing.
+    bool read_jointly(std::byte* data);
+    // Writes half of the oldest line to the peer's memory if the peer allows it.
     void help();
     // Whether the process with that id is the peer's.
     bool is_peer(Remote& process) const;
     // Whether the peer's memory can be written to by that id, see WriteGrant.
     bool may_write_by(pid_t grant);
-    // The peer writes nothing of ours any more.
+    // Makes sure that the peer writes nothing to this process any more.
     void end_joint();
     Line& next_line();
-    // Messages from one rank to another begin with a line that says what follows, since receivers need not
-    // know. False as long as there is no line for it.
+    // A message from one rank to another begins with a line that describes it, since the receiver need not
+    // know its length. False as long as there is no free line.
     bool head();
-    void take_head();
-    // Whether this message lies in `places_` as long as some are ours.
+    void consume_head();
+    // Whether this message goes through `places_` while this rank owns some.
     bool fits_places() const;
     // The longest piece of it.
     std::size_t longest_piece() const;
-    // Where to stage the next n bytes of the message; nullptr as long as the peer reads there.
+    // Where to stage the next n bytes of the message; nullptr while the peer still reads there.
     std::byte* staging_for(std::size_t n);
     void publish(Line& line);
     std::uint64_t acknowledged();
@@ -199,10 +202,10 @@ class ShmLink final : public Link {
     // receiving
     const Context* expected_ = nullptr;
     std::uint64_t expected_length_ = 0;
-    std::uint64_t taken_ = 0;
-    bool opened_ = false;        // a line of the message has been seen
-    std::uint64_t line_in_ = 1;  // the line to read next
-    std::uint64_t told_ = 0;     // lines we have acknowledged
+    std::uint64_t read_ = 0;
+    bool opened_ = false;                // a line of the message has been seen
+    std::uint64_t line_in_ = 1;          // the line to read next
+    std::uint64_t acknowledged_in_ = 0;  // lines we have acknowledged
     std::span<std::byte> slice_;
     Staged staged_ = Staged::shared;  // how it came there
     Remote remote_;
@@ -211,9 +214,9 @@ class ShmLink final : public Link {
     std::uint64_t remote_left_ = 0;  // so many bytes
     bool refusing_ = false;          // of this message nothing is read there any more
     bool joint_ = false;             // the line is being read together with the peer
-    std::unique_ptr<std::byte[]> pulled_slice_;
+    std::unique_ptr<std::byte[]> bounce_;
     bool in_line_ = false;         // the slice lies in a line we have not finished
-    std::uint32_t given_ = 0;      // 1 + the place in which it lies; 0: none
+    std::uint32_t place_in_ = 0;   // 1 + the place in which it lies; 0: none
     std::byte* wanted_ = nullptr;  // where the posted message is to lie
 };
 

@@ -1,7 +1,7 @@
-// Who had a core while a rank that yielded there did not get it back, and where to go if it was a stranger.
+// Whether a rank that yielded was preempted by another program, and to which core it may move then.
 //
-// The rank itself cannot see it. If others of the group have had the core, one of them has been seen there
-// since, or is at work of its own.
+// The rank itself cannot see it. If another rank of the group had the core, that rank was seen there since,
+// or is busy with other work.
 #pragma once
 
 #include <vector>
@@ -16,21 +16,21 @@ class LostSlice {
     LostSlice(int core, Clock::time_point since, Clock::time_point now)
         : core_(core), since_(since), now_(now), seen_(since) {}
 
-    // What another rank of the group tells.
-    void ask(const Presence& other);
+    // Adds another rank of the group.
+    void add(const Presence& other);
 
-    // Whether one that was there has been robbed of it meanwhile.
-    bool is_told() const { return told_; }
-    // How long nobody of the group has been seen there.
+    // Whether a rank that was there has been preempted on this core meanwhile.
+    bool is_confirmed() const { return confirmed_; }
+    // For how long no rank of the group has been seen there.
     Clock::duration unseen() const { return now_ - seen_; }
-    // Whether that does not matter: this rank, which is waited for, was at work of its own most of the time.
-    bool is_excused(const Presence& awaited) const { return 2 * awaited.own_work(seen_, now_) > unseen(); }
+    // Whether that does not matter: this rank, which is awaited, was busy with other work most of the time.
+    bool is_excused(const Presence& awaited) const { return 2 * awaited.busy_time(seen_, now_) > unseen(); }
 
-    // Whether one that was asked was at work of its own on this core most of the time.
+    // Whether one of the others was busy with other work on this core most of the time.
     bool is_excused_here() const;
 
-    // Where fewest are of those cores on which ranks that were asked belong and where none of them has been
-    // robbed lately, nor `own`; -1: nowhere.
+    // Of the home cores of the others, the one with the fewest ranks on which none of them, nor `own`, has
+    // been preempted lately; -1: none.
     int refuge(const Presence& own) const;
 
   private:
@@ -38,8 +38,8 @@ class LostSlice {
     Clock::time_point since_;
     Clock::time_point now_;
     Clock::time_point seen_;
-    bool told_ = false;
-    std::vector<const Presence*> asked_;
+    bool confirmed_ = false;
+    std::vector<const Presence*> others_;
 };
 
 }  // namespace collectives

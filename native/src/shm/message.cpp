@@ -1,5 +1,4 @@
-// The head of a message from one rank to another in shared memory: what it is and how long, in a line of its
-// own before it.
+// The head of a message from one rank to another: its call and its length, in a line of its own before it.
 #include <cstring>
 
 #include "shm/link.hpp"
@@ -48,6 +47,6 @@ std::optional<Announcement> ShmLink::announced(const Context& context, std::size
 }
 
 // Its bytes come in lines that are acknowledged, or are few.
-void ShmLink::take_head() { pass_line(true); }
+void ShmLink::consume_head() { pass_line(true); }
 
 }  // namespace collectives

@@ -1,9 +1,9 @@
-// Places of a link in shared memory that change hands.
+// Staging memory of a link that changes its owner with each message.
 //
-// Reading what another core has written takes it out of that core's caches, and writing it again takes it
-// back. So a link has places besides its staging slots, as many in either arena, each of which belongs to one
-// side: who sends a message in one gives it away, and who has read it there may send the next one in it.
-// Between two who send to each other, each then writes only where it has just read.
+// Reading what another core has written moves the lines out of that core's caches, and writing there again
+// moves them back. So a link has places besides its staging memory, as many in either arena, each owned by
+// one side. A sender passes a place to the receiver with the message in it, and the receiver may send its
+// next message there. Two ranks that send to each other then write only where they have just read.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace collectives {
 
-// One side of them. Its own are known to no one else: a line tells which one it gives away.
+// The places that this side owns. The peer learns of one from the line that passes it on.
 class Places {
   public:
     Places(Arena& own, int rank, Arena& theirs, int peer);
@@ -23,12 +23,12 @@ class Places {
     std::byte* at(std::uint32_t number) const { return at_[number]; }
 
     bool has_some() const { return !ours_.empty(); }
-    // The one that we have read last; it is the peer's from now on.
+    // The place that was read last; the peer owns it from now on.
     std::uint32_t give();
-    // Whether the peer may have given it to us.
+    // Whether the peer may own it, and so may pass it on.
     bool may_come(std::uint32_t number) const;
-    // We have read what the peer has sent in it.
-    void take(std::uint32_t number) { ours_.push_back(number); }
+    // This side has read what the peer has sent in it, and owns it now.
+    void own(std::uint32_t number) { ours_.push_back(number); }
 
   private:
     std::array<std::byte*, 2 * places_per_link> at_{};

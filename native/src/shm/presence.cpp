@@ -6,10 +6,10 @@ namespace collectives {
 
 void Presence::settle(int home) {
     home_ = home;
-    tell_core(home);
+    set_core(home);
 }
 
-void Presence::tell_core(int core) {
+void Presence::set_core(int core) {
     if (core_.load(std::memory_order_relaxed) != core) core_.store(core, std::memory_order_relaxed);
 }
 
@@ -24,15 +24,15 @@ Clock::time_point Presence::last_seen() const {
     return Clock::time_point(Clock::duration(std::max(entered, seen_.load(std::memory_order_relaxed))));
 }
 
-Clock::duration Presence::own_work(Clock::time_point since, Clock::time_point now) const {
+Clock::duration Presence::busy_time(Clock::time_point since, Clock::time_point now) const {
     const Ticks entered = entered_.load(std::memory_order_relaxed);
     const Ticks left = left_.load(std::memory_order_relaxed);
     const Ticks end = entered > left ? entered : ticks(now);
     return Clock::duration(std::max<Ticks>(end - std::max(left, ticks(since)), 0));
 }
 
-void Presence::tell_robbed(int core, Clock::time_point now) {
-    auto& [last, before] = robberies_;
+void Presence::note_preemption(int core, Clock::time_point now) {
+    auto& [last, before] = preemptions_;
     if (last.core.load(std::memory_order_relaxed) != core) {
         before.core.store(last.core.load(std::memory_order_relaxed), std::memory_order_relaxed);
         before.at.store(last.at.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -41,10 +41,10 @@ void Presence::tell_robbed(int core, Clock::time_point now) {
     last.at.store(ticks(now), std::memory_order_relaxed);
 }
 
-bool Presence::was_robbed(int core, Clock::time_point since) const {
-    return std::any_of(robberies_.begin(), robberies_.end(), [&](const Robbery& robbery) {
-        return robbery.core.load(std::memory_order_relaxed) == core &&
-               robbery.at.load(std::memory_order_relaxed) > ticks(since);
+bool Presence::was_preempted(int core, Clock::time_point since) const {
+    return std::any_of(preemptions_.begin(), preemptions_.end(), [&](const Preemption& preemption) {
+        return preemption.core.load(std::memory_order_relaxed) == core &&
+               preemption.at.load(std::memory_order_relaxed) > ticks(since);
     });
 }
 

@@ -1,8 +1,8 @@
-// Pages of a shared file that become this process's own, at the addresses at which it has mapped them.
+// Pages of a shared file that become private to this process, at the addresses at which it has mapped them.
 //
-// A peer that was stopped in the middle of a copy into shared memory goes on with it when it is woken,
-// whatever it would see if it looked. So the owner of an array that a failed operation has left moves it: its
-// pages are copied, and peers keep the old ones, which nobody reads any more.
+// A peer that was stopped in the middle of a copy into shared memory goes on with it when it is woken. So
+// after a failed operation the owner of the array moves it: its pages are copied, and peers keep the old
+// ones, which nobody reads any more.
 //
 // Invariant: the contents stay, and no store of another thread of this process is lost: the kernel copies
 // each page when it is first written to (a private mapping of the file), so there is no moment at which a

@@ -1,4 +1,4 @@
-// A link's way in: lines in their order, and the bytes that they tell of.
+// Receiving: lines in their order, and the bytes that they announce.
 #include <algorithm>
 #include <utility>
 
@@ -14,17 +14,17 @@ namespace {
 constexpr std::uint64_t quiet_lines = lines_per_link / 2;
 // So much at a time of what is read out of another process to be looked at: several peers' stays in the
 // caches.
-constexpr std::size_t pulled_slice = 64 << 10;
+constexpr std::size_t looked_at_once = 64 << 10;
 
 }  // namespace
 
 void ShmLink::expect(const Context& context, std::uint64_t length) {
     expected_ = &context;
     expected_length_ = length;
-    taken_ = 0;
+    read_ = 0;
     opened_ = false;
     refusing_ = false;
-    if (context.call.is_message()) take_head();
+    if (context.call.is_message()) consume_head();
 }
 
 bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces) {
@@ -53,7 +53,7 @@ bool ShmLink::reclaim() {
 
 bool ShmLink::next_slice() {
     if (!slice_.empty() || remote_left_ > 0) return true;
-    if (opened_ && taken_ == expected_length_) return false;
+    if (opened_ && read_ == expected_length_) return false;
     Line& line = in_.lines[line_in_ % lines_per_link];
     const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
     if (tag >> 32 != (line_in_ & 0xffffffff)) return false;
@@ -68,20 +68,20 @@ bool ShmLink::next_slice() {
     const std::uint64_t offset = line.slice.offset;
     const std::uint64_t n = line.slice.length;
     staged_ = line.slice.staged;
-    given_ = line.slice.place;
-    if (given_ > 0) {
-        const bool sound = !same_process_ && places_.may_come(given_ - 1) && n > 0 &&
-                           n <= std::min(own_->geometry().staging_bytes, expected_length_ - taken_);
+    place_in_ = line.slice.place;
+    if (place_in_ > 0) {
+        const bool sound = !same_process_ && places_.may_come(place_in_ - 1) && n > 0 &&
+                           n <= std::min(own_->geometry().staging_bytes, expected_length_ - read_);
         if (!sound) throw_other_length();
-        slice_ = {places_.at(given_ - 1), static_cast<std::size_t>(n)};
+        slice_ = {places_.at(place_in_ - 1), static_cast<std::size_t>(n)};
         return true;
     }
-    if (offset == where_posted && wanted_ != nullptr && n > 0 && n <= expected_length_ - taken_) {
-        slice_ = {wanted_ + taken_, static_cast<std::size_t>(n)};
+    if (offset == where_posted && wanted_ != nullptr && n > 0 && n <= expected_length_ - read_) {
+        slice_ = {wanted_ + read_, static_cast<std::size_t>(n)};
         return true;
     }
     if (!same_process_ && offset != where_posted && (offset & is_address) != 0 && n > 0 &&
-        n <= expected_length_ - taken_) {
+        n <= expected_length_ - read_) {
         if (refusing_) {
             finish_line();
             return next_slice();
@@ -92,7 +92,7 @@ bool ShmLink::next_slice() {
     }
     const std::size_t total = theirs_->geometry().total();
     const bool inside = same_process_ || (n <= total && offset <= total - n);
-    if (!inside || n == 0 || n > expected_length_ - taken_) throw_other_length();
+    if (!inside || n == 0 || n > expected_length_ - read_) throw_other_length();
     slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
     return true;
 }
@@ -106,14 +106,14 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
             part = std::min<std::size_t>(n - done, remote_left_);
             const bool jointly = expected_->joint && part == remote_left_ && part >= tuning::joint_from;
             if (jointly && tuning::uses(tuning::Mechanism::joint_copy)) {
-                if (!pull_jointly(data + done)) {
+                if (!read_jointly(data + done)) {
                     if (joint_) return done;
                     continue;
                 }
-            } else if (!pull(data + done, part)) {
+            } else if (!read_remote(data + done, part)) {
                 continue;
             }
-            taken_ += part;
+            read_ += part;
             if (remote_left_ == 0) finish_line();
         } else {
             part = std::min(n - done, slice_.size());
@@ -127,10 +127,10 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
 
 std::span<const std::byte> ShmLink::peek(std::size_t) {
     if (next_slice() && slice_.empty()) {
-        if (!pulled_slice_) pulled_slice_ = std::make_unique_for_overwrite<std::byte[]>(pulled_slice);
-        const std::size_t n = std::min<std::size_t>(pulled_slice, remote_left_);
-        if (pull(pulled_slice_.get(), n)) {
-            slice_ = {pulled_slice_.get(), n};
+        if (!bounce_) bounce_ = std::make_unique_for_overwrite<std::byte[]>(looked_at_once);
+        const std::size_t n = std::min<std::size_t>(looked_at_once, remote_left_);
+        if (read_remote(bounce_.get(), n)) {
+            slice_ = {bounce_.get(), n};
         } else {
             next_slice();
         }
@@ -139,11 +139,11 @@ std::span<const std::byte> ShmLink::peek(std::size_t) {
     return slice_;
 }
 
-bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && taken_ == expected_length_); }
+bool ShmLink::ready(std::size_t) { return next_slice() || (opened_ && read_ == expected_length_); }
 
 void ShmLink::consume(std::size_t n) {
     slice_ = slice_.subspan(n);
-    taken_ += n;
+    read_ += n;
     if (slice_.empty() && remote_left_ == 0 && in_line_) finish_line();
 }
 
@@ -151,22 +151,22 @@ void ShmLink::finish_line() {
     in_line_ = false;
     const bool quiet = expected_length_ <= Line::inline_bytes;
     if (!quiet) ensure_valid(expected_->call);
-    if (given_ > 0) places_.take(given_ - 1);
-    given_ = 0;
+    if (place_in_ > 0) places_.own(place_in_ - 1);
+    place_in_ = 0;
     pass_line(quiet);
 }
 
 void ShmLink::pass_line(bool quiet) {
     const std::uint64_t finished = line_in_++;
-    if (quiet && finished - told_ < quiet_lines) return;
-    told_ = finished;
+    if (quiet && finished - acknowledged_in_ < quiet_lines) return;
+    acknowledged_in_ = finished;
     in_.acknowledged.store(finished, std::memory_order_seq_cst);
     wake_peer();
 }
 
 bool ShmLink::received() {
     if (!opened_) next_slice();
-    return opened_ && taken_ == expected_length_;
+    return opened_ && read_ == expected_length_;
 }
 
 }  // namespace collectives

@@ -1,4 +1,4 @@
-// A link's way out: what a message's bytes go by, and when they may be overwritten again.
+// Sending: the protocol for a message's bytes, and when they may be overwritten again.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -38,10 +38,10 @@ bool ShmLink::stages(const std::byte* data, std::size_t n) {
     if (length_ <= Line::inline_bytes) return false;
     if (same_process_) return length_ < tuning::direct_from_thread;
     if (length_ >= tuning::direct_from_shm && own_->in_heap(data, n)) return false;
-    return !is_pulled(data, n);
+    return !is_read_by_cma(data, n);
 }
 
-bool ShmLink::is_pulled(const std::byte* data, std::size_t n) {
+bool ShmLink::is_read_by_cma(const std::byte* data, std::size_t n) {
     if (same_process_ || refused_) return false;
     if (peer_reads_ == Reads::never || own_->in_heap(data, n)) return false;
     const Pulled& pulled = peer_reads_ == Reads::quickly ? sending_->pulled : sending_->pulled_slowly;
@@ -99,7 +99,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     if (!has_line()) return 0;
     // No piece that ranks work on together lies in two of these.
     const std::size_t slot = own_->geometry().slot_bytes;
-    const bool pulled = is_pulled(data, n);
+    const bool pulled = is_read_by_cma(data, n);
     const std::size_t piece = pulled ? tuning::cma_piece : static_cast<std::size_t>(sending_->direct_piece);
     n = std::min(n, std::max(piece - piece % slot, slot));
     data_ = data - written_;
@@ -128,7 +128,7 @@ std::size_t ShmLink::announce_posted(std::size_t n) {
 
 std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n, Staged staged, std::uint32_t place) {
     Line& line = next_line();
-    // Between threads an address is an address; it is told relative to our arena like any other.
+    // Between threads an address is an address; it is announced relative to this arena like any other.
     line.slice.offset = offset;
     line.slice.length = n;
     line.slice.staged = staged;
@@ -173,7 +173,7 @@ std::uint64_t ShmLink::released() {
     if (!direct_.empty()) {
         const std::uint64_t finished = acknowledged();
         if (!refused_ && out_.refused.load(std::memory_order_acquire) >= direct_.front().line) {
-            stage_refused();
+            restage_refused();
         }
         while (!direct_.empty() && direct_.front().line <= finished) {
             released_ = direct_.front().end;

@@ -1,9 +1,9 @@
-// The right of peers to write to this process's memory by a system call (process_vm_writev), which can be
-// taken back.
+// Permission for peers to write to this process's memory by a system call (process_vm_writev), which can be
+// revoked.
 //
-// A peer that was stopped just before the call makes it when it is woken. The kernel finds the memory by the
-// id of any thread of the process. So peers are given that of a thread that does nothing else: once it has
-// ended there is no such id, and the call fails.
+// A peer that is stopped just before the call makes it when it is woken. The kernel finds the memory by the
+// id of any thread of the process. So peers get the id of a thread that does nothing else: once that thread
+// has ended, there is no such id, and the call fails.
 //
 // Invariant: after `revoke` no call begins that writes by an id that `id` has given before. One that has
 // begun goes on to its end, which nobody can stop but by ending the process that makes it. The kernel gives
@@ -24,8 +24,8 @@ class WriteGrant {
     WriteGrant& operator=(const WriteGrant&) = delete;
     ~WriteGrant() { revoke(); }
 
-    // By which peers may write, from now until `revoke`; 0 where no thread can be started. Calls of both
-    // come from one thread at a time.
+    // The id by which peers may write, from now until `revoke`; 0 if no thread can be started. Both are
+    // called from one thread at a time.
     pid_t id();
     void revoke();
 

@@ -95,7 +95,7 @@ TEST_CASE("who flees goes on yielding") {
         bind_to(cores[1]);
         backoff.idle(true);  // at home, so that nothing moves it
         REQUIRE(::sched_setaffinity(0, sizeof(all), &all) == 0);
-        CHECK(core_after(cores[1], [&] { backoff.tell_robbed(cores[0]); }) == cores[0]);
+        CHECK(core_after(cores[1], [&] { backoff.preempted(cores[0]); }) == cores[0]);
         backoff.reset();
         CHECK(backoff.idle(true) != Backoff::Next::sleep);
     }).join();

@@ -31,7 +31,7 @@ TEST_CASE("who waits for ranks that need its core yields at once, others look fi
     CHECK(looks_of(backoff) == 64);
 }
 
-TEST_CASE("looking in vain halves it, success doubles it, and a yield for a mate is neither") {
+TEST_CASE("looking in vain halves it, success doubles it, and a yield for a peer is neither") {
     Backoff backoff(128);
     CHECK(looks_of(backoff) == 128);
     backoff.reset();
@@ -79,7 +79,7 @@ TEST_CASE("a core that others keep taking is left alone for a while, but not for
     std::atomic<bool> ends{false};
     std::thread([&] {
         testing::bind_to(::sched_getcpu());
-        std::thread stranger([&] {  // on the same core
+        std::thread other_program([&] {  // on the same core
             while (!ends.load()) collectives::pause();
         });
         Backoff backoff(0);
@@ -87,22 +87,22 @@ TEST_CASE("a core that others keep taking is left alone for a while, but not for
             backoff.reset();
             return backoff.idle(true) == Next::sleep;
         };
-        const auto is_robbed = [&] {
+        const auto is_preempted = [&] {
             while (true) {
                 backoff.reset();
-                if (backoff.idle(true) == Next::look_late) return backoff.tell_robbed(-1);
+                if (backoff.idle(true) == Next::look_late) return backoff.preempted(-1);
             }
         };
-        is_robbed();
+        is_preempted();
         CHECK(!sleeps_at_once());
         // It is remembered for 20 ms, which may have passed.
         bool sleeps = false;
         for (int i = 0; i < 50 && !sleeps; ++i) {
-            is_robbed();
+            is_preempted();
             sleeps = sleeps_at_once();
         }
         CHECK(sleeps);
         ends.store(true);
-        stranger.join();
+        other_program.join();
     }).join();
 }

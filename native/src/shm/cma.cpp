@@ -1,5 +1,5 @@
-// Messages that lie in the sender's process: read there by the receiver, by both of them together, or refused
-// and staged after all.
+// Cross-memory attach (CMA): messages that the receiver reads out of the sender's process, alone or together
+// with the sender. What cannot be read is refused and staged after all.
 #include <sched.h>
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace collectives {
 
-bool ShmLink::pull(std::byte* data, std::size_t n) {
+bool ShmLink::read_remote(std::byte* data, std::size_t n) {
     if (!remote_.read(data, address_, n)) {
         refuse();
         return false;
@@ -20,7 +20,7 @@ bool ShmLink::pull(std::byte* data, std::size_t n) {
     return true;
 }
 
-bool ShmLink::pull_jointly(std::byte* data) {
+bool ShmLink::read_jointly(std::byte* data) {
     JointCopy copy(in_.joint, line_in_);
     const std::size_t middle = JointCopy::middle(remote_left_);
     if (!joint_) {
@@ -87,12 +87,12 @@ void ShmLink::end_joint() {
 void ShmLink::refuse() {
     refusing_ = true;
     remote_left_ = 0;
-    in_.refused_from.store(taken_, std::memory_order_relaxed);
+    in_.refused_from.store(read_, std::memory_order_relaxed);
     in_.refused.store(line_in_, std::memory_order_release);
     finish_line();
 }
 
-void ShmLink::stage_refused() {
+void ShmLink::restage_refused() {
     refused_ = true;
     restaged_ = written_;
     written_ = released_ = out_.refused_from.load(std::memory_order_relaxed);
