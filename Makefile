@@ -61,6 +61,7 @@ docs: $(READY) ## Write the pages of docs/ that are generated.
 	$(BIN)/python -m tools.api_reference
 	$(BIN)/python -m tools.decision_index
 	$(BIN)/python -m tools.performance_page
+	$(BIN)/python -m tools.layers_drawing
 
 build: $(READY) ## Make the source archive and the wheel, in dist/.
 	$(BIN)/python -m build --outdir dist .

@@ -28,6 +28,7 @@ from collectives.schedule.group import Group
 from collectives.schedule.layout import apart, even
 from collectives.schedule.play import Play
 from collectives.schedule.verification import cost
+from tools import layers_drawing
 
 ROOT = Path(__file__).parents[1]
 HOME = Path(collectives.__file__).parents[1]
@@ -107,7 +108,7 @@ def test_documents_are_linked_from_another() -> None:
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text())
         if not link.startswith(("http", "#"))
     }
-    lonely = [path.name for path in ROOT.glob("docs/*") if path.is_file() and path not in linked]
+    lonely = [path.name for path in ROOT.glob("docs/**/*") if path.is_file() and path not in linked]
     assert not lonely
 
 
@@ -120,6 +121,31 @@ def test_every_mechanism_that_can_be_left_out_is_in_the_table() -> None:
 
 
 # --- architecture.md
+
+
+def _architecture() -> str:
+    """The page and those of its parts, on one line each."""
+    pages = [
+        "architecture.md",
+        *(f"architecture/{path.name}" for path in sorted((ROOT / "docs/architecture").glob("*"))),
+    ]
+    return "\n".join(" ".join(text(page).split()) for page in pages)
+
+
+def test_every_folder_of_c_plus_plus_is_described() -> None:
+    described = [row[0].strip("`") for row in rows("architecture.md", "Inside `native/src/`:")]
+    assert sorted(described) == sorted(f"native/src/{path.name}/" for path in (ROOT / "native" / "src").iterdir())
+
+
+def test_every_folder_of_python_is_described() -> None:
+    table = " ".join(row[0] for row in rows("architecture.md", "## Parts"))
+    folders = [path.parent.name for path in ROOT.glob("collectives/*/__init__.py")]
+    assert not [name for name in folders if f"{name}/`" not in table]
+
+
+def test_the_drawing_of_layers_is_up_to_date() -> None:
+    """`make docs` draws it."""
+    assert layers_drawing.DRAWING.read_text() == layers_drawing.drawing()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +177,7 @@ def test_every_mechanism_that_can_be_left_out_is_in_the_table() -> None:
         ("in eight of 16 to 128 KiB", "smallest_piece = 16 << 10"),
         ("after every fourth look", "looks_per_question = 4"),
         ("A barrier of up to four ranks", "most_apart = 4"),
-        ("below 0.38 of the speed", "quick_share = 0.38"),
+        ("Below 0.38 of the speed", "quick_share = 0.38"),
         ("messages of 4 MiB and more", "joint_slowly_from = 4 << 20"),
         ("1 MiB if up to four add up", "placed_combined = 1 << 20"),
         ("less than 32 MiB from ranks that receive", "pulled_below = 32 << 20"),
@@ -164,10 +190,11 @@ def test_every_mechanism_that_can_be_left_out_is_in_the_table() -> None:
         ("not more than 128 KiB wait", "most_unsent = 128 << 10"),
         ("sockets hold 768 KiB", "send_buffer_at_home = 768 << 10"),
         ("on one machine, 1 MiB", "largest_write = 1 << 20"),
-        ("fixed size (80, 112, 72 and 48 bytes)", "sizeof(Hello) == 80"),
-        ("fixed size (80, 112, 72 and 48 bytes)", "sizeof(Reply) == 112"),
-        ("fixed size (80, 112, 72 and 48 bytes)", "sizeof(Proof) == 72"),
-        ("fixed size (80, 112, 72 and 48 bytes)", "sizeof(Closing) == 48"),
+        ("fixed size (80, 112, 40 and 48 bytes)", "sizeof(Hello) == 80"),
+        ("fixed size (80, 112, 40 and 48 bytes)", "sizeof(Reply) == 112"),
+        ("fixed size (80, 112, 40 and 48 bytes)", "sizeof(Proof) == 40"),
+        ("fixed size (80, 112, 40 and 48 bytes)", "sizeof(Closing) == 48"),
+        ("an offer of at most 1 KiB", "most_offered = 1024"),
         ("has two seconds, and 128", "handshake_time = 2s"),
         ("has two seconds, and 128", "most_pending = 128"),
         ("where all ranks together pass and get up to 64 KiB", "most_of_all = 64 << 10"),
@@ -177,13 +204,13 @@ def test_every_mechanism_that_can_be_left_out_is_in_the_table() -> None:
         ("more than a millisecond", "slow_yield = 1ms"),
         ("more than a third of the time", "worth_it = 2"),
         ("skipped for 20 ms", "sleep_for = 20ms"),
-        ("for 50 ms each time", "away_for = 50ms"),
+        ("another rank's core for 50 ms", "away_for = 50ms"),
         ("in the last 0.3 s", "lately = 300ms"),
         ("within 50 ms", "longest_sleep = 50ms"),
     ],
 )
 def test_figures_are_those_in_the_code(said: str, code: str) -> None:
-    assert said in " ".join(text("architecture.md").split())
+    assert said in _architecture()
     assert code in native_code()
 
 
@@ -193,9 +220,9 @@ RECORDS = ("015-staging-copy-is-timed", "025-results-around-the-caches")
 def test_figures_in_decision_records_are_those_in_the_code() -> None:
     staging, results = (" ".join(text(f"decisions/{name}.md").split()) for name in RECORDS)
     code = native_code()
-    assert "trials of 6 MiB" in staging and "looked_at = 6 << 20;" in code
-    assert "after up to 64 times as much" in staging and "look_after = 64;" in code
-    assert "Copies of 8 KiB and more" in staging and "smallest_timed = 8 << 10;" in code
+    assert "trials of 6 MiB" in staging and "trial_bytes = 6 << 20;" in code
+    assert "after up to 64 times as much" in staging and "longest_interval = 64;" in code
+    assert "Copies of 8 KiB and more" in staging and "timed_from = 8 << 10;" in code
     assert "from 12 MiB on" in results and "around_from = 12 << 20" in code
 
 
