@@ -42,6 +42,15 @@ def source(module: str) -> tuple[ast.Module, bool]:
     return ast.parse(file.read_text()), folder.is_dir()
 
 
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Those at the top of a module, and of its `if TYPE_CHECKING:`, where a name is imported at its first use."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from node.body
+        else:
+            yield node
+
+
 def imported(module: str, node: ast.stmt) -> Iterator[tuple[str, str, str, bool]]:
     """Of an import: name, the module it is from, its name there, whether it is given on under that name."""
     if isinstance(node, ast.ImportFrom):
@@ -56,7 +65,7 @@ def imported(module: str, node: ast.stmt) -> Iterator[tuple[str, str, str, bool]
 def exported(module: str) -> Iterator[tuple[str, str, str]]:
     """Public name, the module that it is from, and its name there."""
     tree, _ = source(module)
-    for node in tree.body:
+    for node in statements(tree):
         for name, where, original, given_on in imported(module, node):
             if given_on and not name.startswith("_"):
                 yield name, where, original
@@ -70,7 +79,7 @@ def definition(module: str, name: str) -> tuple[str, Definition] | None:
     if not folder.exists() and not folder.with_suffix(".py").exists():
         return None
     tree, _ = source(module)
-    for node in tree.body:
+    for node in statements(tree):
         if isinstance(node, DEFINITIONS) and node.name == name:
             return module, node
         for public, where, original, _ in imported(module, node):
