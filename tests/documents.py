@@ -1,4 +1,4 @@
-"""Programs that stand in a document, taken out of it to be run as they are."""
+"""What documents have in them: programs, taken out to be run as they are, and anchors that links may name."""
 
 from __future__ import annotations
 
@@ -14,3 +14,9 @@ def block(document: str, heading: str) -> str:
     found = re.search(r"```python\n(.*?)```", below, re.DOTALL)
     assert found is not None, f"{document}: {heading}"
     return found[1]
+
+
+def anchors(path: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_docs import _anchors
+from tests.documents import anchors
 from tools.decision_index import FOLDER, GROUPS, page, records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,6 +68,6 @@ def test_what_code_says_about_records_and_results_leads_somewhere() -> None:
                 file, _, anchor = link.rstrip("./").partition("#")
                 target = ROOT / "docs" / file
                 assert target.exists(), f"{path.relative_to(ROOT)}: {link}"
-                assert not anchor or anchor in _anchors(target), f"{path.relative_to(ROOT)}: {link}"
+                assert not anchor or anchor in anchors(target), f"{path.relative_to(ROOT)}: {link}"
                 found += 1
     assert found and FOLDER.is_dir()

@@ -28,6 +28,7 @@ from collectives.schedule.group import Group
 from collectives.schedule.layout import apart, even
 from collectives.schedule.play import Play
 from collectives.schedule.verification import cost
+from tests.documents import anchors
 from tools import layers_drawing
 
 ROOT = Path(__file__).parents[1]
@@ -77,12 +78,6 @@ def run(folder: Path, *arguments: str) -> str:
 # --- all documents
 
 
-def _anchors(path: Path) -> set[str]:
-    """As GitHub makes them of headings."""
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
     prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
@@ -92,7 +87,7 @@ def test_links_lead_somewhere(path: Path) -> None:
         file, _, anchor = link.partition("#")
         target = (path.parent / file).resolve() if file else path
         assert target.is_relative_to(ROOT) and target.exists(), f"{path.name}: {link}"
-        assert not anchor or anchor in _anchors(target), f"{path.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{path.name}: {link}"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
