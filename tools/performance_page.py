@@ -80,6 +80,7 @@ ABOUT: Final = {
         "Allreduce between network namespaces. The bound for n bytes among h hosts is 2(h-1)/h · n / rate; "
         "packets of 1500 bytes leave 95.6 % of it for data. `star` needs at least twice the bound."
     ),
+    "Bytes that each of four hosts sends": "On the same links; the bound is 1.5.",
     "Ranks that share cores": "Allreduce of 8 bytes through shared memory.",
     "Many arrays in one call": "Allreduce of a model's gradients, 2 ranks.",
     "Gradients through frameworks": (
@@ -130,8 +131,8 @@ def _figures(title: str, tables: Sequence[Table]) -> Iterator[str]:
     yield f"## {title}\n"
     if title in ABOUT:
         yield f"{_paragraph(ABOUT[title])}\n"
-    for command in dict.fromkeys(table.command for table in tables if table.command):
-        yield f"```console\n{command}\n```\n"
+    if commands := dict.fromkeys(table.command for table in tables if table.command):
+        yield "\n".join(["```console", *commands, "```\n"])
     for columns in dict.fromkeys(table.columns for table in tables):
         same = [table for table in tables if table.columns == columns]
         yield _row([same[0].unit, *columns, "where, when"])
