@@ -41,7 +41,7 @@ class Plan:
     `places`: the wanted ones, of which a collective may lack some; `usual`: only the first that it has of them.
     `iterations` None: as many as fit into `budget`
     seconds for each line and place. `rounds`: how often the contestants take turns. `limits`: names of floors.
-    `addresses`: as `collectives run` has them; auto: those of peers random, as other launchers leave them.
+    `addresses`: as `collectives run` has them, of our ranks and those of peers alike.
     `renew`: every rank writes its input before each call, outside what is timed. `row`: calls right after one another,
     between two barriers.
     `traces`: models whose gradients take the place of `sizes`, one by one and in buckets of `bucket` bytes.
@@ -64,7 +64,7 @@ class Plan:
     rounds: int = 1
     check: bool = True
     timeout: float = 60.0
-    addresses: str = "auto"
+    addresses: str = "random"
     transport: str | None = None
     segment: int | None = None
     modules: tuple[str, ...] = ()

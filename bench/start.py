@@ -39,7 +39,7 @@ def processes(
     *,
     store: str = "",
     bind: bool = False,
-    addresses: str = "auto",
+    addresses: str = "random",
     environment: Mapping[str, str] | None = None,
 ) -> int:
     """Run `main()` of that module in so many processes, which gets `told` as JSON; the exit code.

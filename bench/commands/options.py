@@ -20,9 +20,9 @@ from collectives.commands.output import colourful
 addresses_option = click.option(
     "--addresses",
     type=click.Choice(ADDRESSES),
-    default="auto",
+    default="random",
     show_default=True,
-    help="As of `collectives run`; auto: those of peers random, as their launchers leave them.",
+    help="As of `collectives run`, of our ranks and those of peers alike.",
 )
 
 

@@ -23,7 +23,6 @@ from collectives.bench.loop import Samples
 from collectives.bench.peers import system
 from collectives.bench.peers.worker import BOOT
 from collectives.bench.plan import PeerPlan
-from collectives.commands import addresses, tunables
 
 START: Final = 120.0  # seconds: some systems are slow to import
 ANSWER: Final = 300.0
@@ -41,13 +40,10 @@ class PeerCannot(Exception):
 class Crew:
     """Workers of one peer, one per rank, which sleep between commands."""
 
-    def __init__(
-        self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = (), *, random: bool = True
-    ) -> None:
+    def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
         """Start them, and wait until they have met; `folder` is private, and stays the caller's. PeerFailed.
 
-        `cores`: those that they may use; empty for this process's. `random`: so are their addresses, and the tunables
-        of the C library are the user's, whatever this process's are, as their own launchers leave them.
+        `cores`: those that they may use; empty for this process's.
         """
         self._name: Final = plan.name
         self._processes: Final[list[subprocess.Popen[bytes]]] = []
@@ -58,11 +54,9 @@ class Crew:
         known = system(plan.name)
         bench = str(Path(__file__).resolve().parents[1])
         try:
-            as_usual = addresses.random() if random else contextlib.nullcontext()
-            with Desk() as desk, self._log.open("wb") as log, _on(cores), as_usual:
+            with Desk() as desk, self._log.open("wb") as log, _on(cores):
                 worker = ["-I", "-c", BOOT, bench, plan.name, desk.name, str(private), str(ranks)]
-                inherited = tunables.usual(os.environ) if random else dict(os.environ)
-                environment = {**inherited, **known.environment(str(private))}
+                environment = {**os.environ, **known.environment(str(private))}
                 for command in known.commands(Path(plan.python), worker, ranks):
                     process = subprocess.Popen(
                         command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

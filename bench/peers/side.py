@@ -41,7 +41,6 @@ class Side:
         self._warmup: Final = plan.warmup
         self._renew: Final = plan.renew
         self._row: Final = plan.row
-        self._random: Final = plan.addresses == "auto" and not is_ours
         self._crew: Crew | None = None
         self._over = ""  # why it takes no part any more
         self.versions: dict[str, str] = {}  # of the packages that it is made of; rank 0 knows
@@ -49,7 +48,7 @@ class Side:
 
     def _start(self, peer: PeerPlan, ranks: int, folder: str, cores: Collection[int]) -> str:
         try:
-            self._crew = Crew(peer, ranks, folder, cores, random=self._random)
+            self._crew = Crew(peer, ranks, folder, cores)
             self.versions = self._crew.versions
         except PeerFailed as error:
             self._over = str(error)

@@ -135,7 +135,7 @@ def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable
         if cores is not None:
             os.sched_setaffinity(0, cores)
         if same_addresses:
-            addresses.choose(same=True)
+            addresses.be_the_same()
 
     return before_exec
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from collectives.commands import tunables
 from collectives.commands.child import Process
 from collectives.commands.supervise import Outcome, supervise
 from collectives.core import losses
@@ -51,7 +50,7 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: bool = True
     bind: bool = False
-    addresses: str = "auto"
+    addresses: str = "random"
     grace: float = GRACE
 
 
@@ -69,10 +68,8 @@ def launch(job: Job) -> Outcome:
 
 def _processes(job: Job, directory: Path) -> list[Process]:
     shared = _shared(job, directory)
-    cores, same = sorted(os.sched_getaffinity(0)), same_addresses(job)
+    cores = sorted(os.sched_getaffinity(0))
     chosen = {**os.environ, **_threads(job, len(cores)), **job.environment}
-    if _outnumber_cores(job):
-        chosen.update(tunables.quick_switches(chosen))
     return [
         Process(
             rank=job.first + local,
@@ -85,7 +82,7 @@ def _processes(job: Job, directory: Path) -> list[Process]:
                 losses.VARIABLE: str(directory / f"loss-{local}"),
             },
             cores=_share(cores, local, job.ranks) if job.bind else None,
-            same_addresses=same,
+            same_addresses=job.addresses == "same",
             reads_input=job.first + local == 0,
         )
         for local in range(job.ranks)
@@ -100,21 +97,6 @@ def run_id(text: str) -> str:
 def chooses_threads(job: Job) -> bool:
     """Whether the number of threads a rank is left to us: several ranks, and OMP_NUM_THREADS is not set."""
     return job.ranks > 1 and "OMP_NUM_THREADS" not in {*os.environ, *job.environment}
-
-
-def same_addresses(job: Job) -> bool:
-    """Whether all ranks have their code and data at the same addresses, which then are not random.
-
-    A core that ranks take turns on predicts branches by their addresses, and so by what the other ranks did.
-    """
-    if job.addresses == "auto":
-        return _outnumber_cores(job) and job.size in (0, job.ranks)
-    return job.addresses == "same"
-
-
-def _outnumber_cores(job: Job) -> bool:
-    """Whether there are more ranks here than cores."""
-    return job.ranks > len(os.sched_getaffinity(0))
 
 
 def _threads(job: Job, cores: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ import click
 
 from collectives.commands.addresses import ADDRESSES
 from collectives.commands.child import StartError
-from collectives.commands.launcher import GRACE, PER_RANK, Job, chooses_threads, launch, same_addresses
+from collectives.commands.launcher import GRACE, PER_RANK, Job, chooses_threads, launch
 from collectives.native.errors import AuthError, TransportUnavailable
 from collectives.rendezvous import secret
 from collectives.rendezvous.store import SCHEMES
@@ -123,10 +123,10 @@ class _Command(click.Command):
 @click.option(
     "--addresses",
     type=click.Choice(ADDRESSES),
-    default="auto",
+    default="random",
     show_default=True,
-    help="Of code and data: random, or the same in all ranks, which is faster where they share cores; "
-    "auto: the same where ranks outnumber cores and all are here.",
+    help="Of code and data: random, as the kernel has them, or the same in all ranks, which is faster where they share "
+    "cores and makes attacks easier.",
 )
 @click.option(
     "--grace",
@@ -214,8 +214,6 @@ def command(
     )
     if chooses_threads(job) and not bind:
         click.echo("collectives: OMP_NUM_THREADS=1 in each rank; set it to choose otherwise", err=True)
-    if addresses == "auto" and same_addresses(job):
-        click.echo("collectives: more ranks than cores: all have the same addresses, or --addresses random", err=True)
     try:
         outcome = launch(job)
     except (StartError, OSError) as error:
