@@ -72,7 +72,7 @@ _HOMES = {
     "open_store": "rendezvous",
     "verify": "schedule.verification",
 }  # where a name is defined; all others of __all__ are errors
-_PACKAGES = ("algorithms", "arrays", "calls", "core", "native", "rendezvous", "schedule", "transports")
+_PACKAGES = ("algorithms", "arrays", "calls", "core", "engines", "native", "rendezvous", "schedule", "transports")
 
 
 def __getattr__(name: str) -> Any:

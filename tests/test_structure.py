@@ -21,6 +21,7 @@ PYTHON: Final = (
     {"transports", "rendezvous"},
     {"base"},
     {"arrays"},
+    {"engines"},
     {"schedule"},
     {"algorithms"},
     {"simulation"},

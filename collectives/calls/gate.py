@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from copy import copy
 from typing import NoReturn
 
 from collectives.native._engine import Latch
@@ -46,7 +47,7 @@ class Gate:
     def check(self) -> None:
         """Raise if no call can be made any more."""
         if self._cause is not None:
-            raise type(self._cause)(str(self._cause))
+            raise copy(self._cause)
 
     def check_outside(self) -> None:
         """Raise inside a `group()` block, where nothing can be waited for."""
@@ -57,8 +58,13 @@ class Gate:
                 "wait for other ranks: make them before or after the block"
             )
 
+    def break_with(self, cause: CollectiveError) -> None:
+        """Let nobody in any more: later calls raise this cause again."""
+        self._shut(cause)
+
     def close(self) -> None:
-        self._shut(Aborted(f"communicator {self.name!r} is closed"))
+        if self._cause is None:
+            self._shut(Aborted(f"communicator {self.name!r} is closed"))
 
     def _shut(self, cause: CollectiveError) -> None:
         self._cause = cause

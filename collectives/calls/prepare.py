@@ -183,6 +183,18 @@ class Preparer:
             part=_engine.PART_FIRST if first else _engine.PART_OTHER,
         )
 
+    def agreement(self, collective: str, dtype: str, op: str, root: int, code: int) -> _engine.Operation:
+        """A barrier under the name of that collective, for one that runs elsewhere: ranks compare what they called.
+
+        `code`: what they must agree on besides.
+        """
+        barrier = registry.get("barrier", "dissemination")
+        compiled = program(barrier, self.rank, self.size, 0, False, self.layout)
+        kind = _engine.DTYPES.get(dtype, _engine.DTYPES["uint8"])
+        named = _engine.OPS.get(op, _engine.OPS["sum"])
+        identity = (_engine.COLLECTIVES[collective], named, kind, 0, root, code)
+        return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
+
     def at_a_time(self, shape: Shape) -> int:
         """The elements that are worked on before the next ones; 0 for all.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from collectives.arrays.array import Array, Dtype, check_timeout
 from collectives.calls.call import Call, Ready
+from collectives.calls.external import Engines, ExternalCall
 from collectives.calls.fusion import Fusion
 from collectives.calls.gate import Gate
 from collectives.calls.moves import Calls, Deadline
@@ -25,6 +26,7 @@ from collectives.calls.reductions import ReductionCalls
 from collectives.calls.repeated import Form
 from collectives.calls.together import Together
 from collectives.calls.work import Ticket, Tickets, Waiter, Work
+from collectives.engines import Engine
 from collectives.native import _engine
 from collectives.native._engine import Group, Repeater
 from collectives.native.errors import OpTimeout
@@ -49,8 +51,10 @@ class Runner:
         name: str,
         timeout: float,
         memory: Callable[[int, Dtype], Array],
+        engines: Sequence[Engine] = (),
     ) -> None:
-        """`memory` gives an array of so many elements, where it can be one that peers read directly."""
+        """`memory` gives an array of so many elements, where it can be one that peers read directly. `engines`: those
+        besides the native one."""
         self.timeout: Final = timeout
         self.gate: Final = Gate(name)
         self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
@@ -58,6 +62,7 @@ class Runner:
         self._waiter: Final = Waiter()
         self.reductions: Final = ReductionCalls(self.calls)
         self._fusion: Final = Fusion(self.reductions, memory)
+        self.engines: Final = Engines(engines, self.calls, self.gate)
         self._repeaters: Final[dict[str, Repeater]] = {}
         self._block = Together()
         self._unfinished: Final[list[Together]] = []
@@ -72,12 +77,17 @@ class Runner:
             call = build(*args, **kwargs)
             return call.run(self._group, call.seconds)
 
-    def start(self, owner: object, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Work[Any]:
+    def _chosen(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Ready:
+        """The call for the engine that suits where its arrays lie; only the native one needs them in host memory."""
+        external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
+        return build(x, out, timeout, *args) if external is None else external
+
+    def start(self, owner: object, build: Build, *args: Any) -> Work[Any]:
         """The same in the background; `owner` lives as long as its Work."""
         if self._in_block():
-            return self._block.start(build(*args, **kwargs), self._waiter, owner)
+            return self._block.start(self._chosen(build, *args), self._waiter, owner)
         with self.gate:
-            call = build(*args, **kwargs)
+            call = self._chosen(build, *args)
             return self._noted(call.start(self._group, call.seconds, self._waiter, owner))
 
     @contextmanager
@@ -143,7 +153,9 @@ class Runner:
     def plan(self, owner: object, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
         """The call that `build` prepares, to be run again and again; `owner` lives as long as the plan."""
         with self.gate:
-            call = build(x, out, timeout, *args)
+            call = self._chosen(build, x, out, timeout, *args)
+        if isinstance(call, ExternalCall) and call.result is None:
+            raise ValueError(f"engine {call.engine!r} runs this call: a plan of it needs out=")
         seconds = self.timeout if timeout is None else timeout
 
         def again() -> Any:
@@ -208,7 +220,7 @@ class Runner:
         return self.run(self._remember, build, x, out, timeout, args)
 
     def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready:
-        call = build(x, out, timeout, *args)
+        call = self._chosen(build, x, out, timeout, *args)
         if not isinstance(call, Call):
             return call
         target = call.target

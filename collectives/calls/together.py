@@ -122,7 +122,10 @@ class Together:
             received = call.received
             operations = [(call.sent.operation, call.leaving(), None), (received.operation, None, received.out)]
         else:
-            raise ValueError("an op that is a function runs step by step in Python: it cannot be in a group() block")
+            raise ValueError(
+                "neither an op that is a function nor a call that another engine than the native one runs can be in a "
+                "group() block"
+            )
         self._last = received.target
         if received.target is not None:
             _check_given(received.target)

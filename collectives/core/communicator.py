@@ -32,6 +32,7 @@ from collectives.core.movements import Movements
 from collectives.core.plans import Plans
 from collectives.core.point_to_point import PointToPoint
 from collectives.core.reductions import Reductions
+from collectives.engines import Engine, registered
 from collectives.native._engine import Group, Repeating
 from collectives.native.errors import CollectiveError
 from collectives.schedule.table import Table
@@ -63,16 +64,31 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     """
 
     def __init__(
-        self, rank: int, linked: Linked, origin: Origin, name: str, timeout: float, closing: Callable[[], None]
+        self,
+        rank: int,
+        linked: Linked,
+        origin: Origin,
+        name: str,
+        timeout: float,
+        closing: Callable[[], None],
+        engines: Sequence[Engine] | None = None,
     ) -> None:
-        """For users: `collectives.init`. Takes over `linked`; `closing` is called once, when it is closed."""
+        """For users: `collectives.init`. Takes over `linked`; `closing` is called once, when it is closed.
+        `engines`: besides the native one; None for those that are registered."""
         self._rank: Final = rank
         self._linked: Final = linked
         self._origin: Final = origin
         self._children = 0
         self._attached: Final[list[Callable[[], object]]] = []
         self._runner = Runner(
-            linked.group, rank, linked.situation, linked.layout, name, timeout, partial(_memory, linked.group)
+            linked.group,
+            rank,
+            linked.situation,
+            linked.layout,
+            name,
+            timeout,
+            partial(_memory, linked.group),
+            registered() if engines is None else engines,
         )
         self._calls = self._runner.calls
         self._byte = one_byte()
@@ -136,7 +152,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         `nbytes` is the size of the larger of the arrays that a rank passes and gets.
         """
         linked = self._linked
-        return explain(self._calls.prepare, linked.kinds, collective, nbytes, dtype_of(dtype), linked.sockets)
+        others = self._runner.engines.explain(collective, nbytes)
+        return others + explain(self._calls.prepare, linked.kinds, collective, nbytes, dtype_of(dtype), linked.sockets)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
         """An uninitialised NumPy array in memory that ranks on this machine can read directly.
@@ -183,7 +200,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked)
         if found is None:
             return None
-        child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing)
+        child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing, runner.engines.all)
         child._choose_by(self._calls.prepare.table)
         return child
 

@@ -25,6 +25,7 @@ from collectives.core.communicator import Communicator
 from collectives.core.family import Origin, separate
 from collectives.core.links import Endpoints, Member, Policy, context, decode, link, settle
 from collectives.core.tables import Machine
+from collectives.engines import registered
 from collectives.native import _engine
 from collectives.native.errors import CollectiveError, StoreError
 from collectives.rendezvous import Membership, Store, exchange, form, open_store, release
@@ -246,6 +247,8 @@ def _fingerprint(policy: Policy, deterministic: bool) -> str:
     segment = f"{policy.segment} bytes" if policy.segment else "usual"
     links = f"transport {policy.transport}, segment {segment}, sockets {policy.sockets or 'usual'}"
     order = ", deterministic" if deterministic else ""
+    names = ", ".join(engine.name for engine in registered())
+    order += f", engines {names}" if names else ""
     return f"pycollectives {library_version()}, wire {_engine.WIRE_VERSION}, {links}{order}"
 
 

@@ -209,7 +209,7 @@ def test_wrong_arguments_are_refused_in_the_block() -> None:
             comm.send(filled(3, 1.0), 9)
         with pytest.raises(TypeError, match="function"), comm.group():
             comm.allreduce(filled(3, 1.0), op=3)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="op that is a function"), comm.group():
+        with pytest.raises(ValueError, match="an op that is a function"), comm.group():
             comm.allreduce(filled(3, 1.0), op=np.hypot)
         assert (comm.allreduce(filled(3, 1.0)) == 2.0).all()
 

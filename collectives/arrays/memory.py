@@ -1,0 +1,35 @@
+"""Where an array lies: in host memory, or in that of a device.
+
+Invariant: asking copies nothing and imports no library: an array's library is there already.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from collectives.arrays.device import is_device_array
+
+
+class Memory(NamedTuple):
+    """`kind` is "host" or "cuda"; `device` the number of the device, -1 for host memory and where nobody says."""
+
+    kind: str
+    device: int = -1
+
+    def __str__(self) -> str:
+        return self.kind if self.device < 0 else f"{self.kind}:{self.device}"
+
+
+HOST: Final = Memory("host")
+
+
+def memory_of(x: Any) -> Memory:
+    """The memory of `x`: of the device that it says it lies on, else of the host."""
+    if not is_device_array(x):
+        return HOST
+    device: Any = getattr(x, "device", None)
+    for name in ("index", "id"):  # torch's name for it, and that of CuPy and Numba
+        number = getattr(device, name, None)
+        if isinstance(number, int):
+            return Memory("cuda", number)
+    return Memory("cuda")

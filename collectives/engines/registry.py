@@ -1,0 +1,104 @@
+"""The engines there are besides the native one, in the order in which they are asked.
+
+Invariant: those that were registered by a call come first, then those of installed packages, by name. One that cannot be
+loaded is an error of `init`, never left out silently.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from functools import lru_cache
+from typing import Any, Final
+
+from collectives.engines.engine import Engine
+from collectives.native.errors import TransportUnavailable
+
+ENTRY_POINTS: Final = "pycollectives.engines"
+NATIVE: Final = "native"  # what explain calls the engine of this library
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")
+_METHODS: Final = ("accepts", "collective")
+_lock: Final = threading.Lock()
+_registered: Final[list[Engine]] = []
+
+
+def register(engine: Engine) -> None:
+    """Offer `engine` to all communicators that `collectives.init` makes from now on; every rank does so alike.
+
+    TypeError for what lacks a method of `Engine`, ValueError for a name that is taken or cannot be one.
+    """
+    check(engine)
+    with _lock:
+        if any(other.name == engine.name for other in _registered):
+            raise ValueError(f"there is an engine {engine.name!r} already")
+        _registered.append(engine)
+
+
+def unregister(name: str) -> None:
+    """Offer it no longer; communicators that there are keep it. ValueError where none was registered by that name."""
+    with _lock:
+        for engine in _registered:
+            if engine.name == name:
+                _registered.remove(engine)
+                return
+    raise ValueError(f"no engine {name!r} was registered")
+
+
+def registered() -> tuple[Engine, ...]:
+    """All of them. TransportUnavailable for one of an installed package that cannot be loaded."""
+    with _lock:
+        ours = tuple(_registered)
+    names = {engine.name for engine in ours}
+    return (*ours, *(engine for engine in _installed() if engine.name not in names))
+
+
+def check(engine: Any) -> None:
+    """TypeError, ValueError as of `register`."""
+    name = getattr(engine, "name", None)
+    if not isinstance(name, str):
+        raise TypeError(f"an engine has a name, but {engine!r} has none")
+    missing = [method for method in _METHODS if not callable(getattr(engine, method, None))]
+    if missing:
+        raise TypeError(f"engine {name!r} has no method {', '.join(missing)}")
+    if not _NAME.fullmatch(name) or name == NATIVE:
+        raise ValueError(f"{name!r} cannot be the name of an engine: lower case letters, digits, '_' and '-'")
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[Engine, ...]:
+    if not _may_have_any():
+        return ()
+    from importlib.metadata import entry_points
+
+    found = []
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        try:
+            engine = point.load()()
+            check(engine)
+        except Exception as error:  # whatever a package's import may raise: it is the reason
+            raise TransportUnavailable(f"engine {point.name!r} ({point.value}) cannot be loaded: {error!r}") from error
+        found.append(engine)
+    return tuple(found)
+
+
+def _may_have_any() -> bool:
+    """Whether any installed package names this group of entry points: looked up without reading all their metadata."""
+    import os
+    import sys
+
+    for folder in sys.path:
+        try:
+            entries = os.scandir(folder or ".")
+        except OSError:
+            continue
+        with entries:
+            for entry in entries:
+                if entry.name.endswith((".dist-info", ".egg-info")):
+                    try:
+                        with open(os.path.join(entry.path, "entry_points.txt"), encoding="utf-8") as file:
+                            if ENTRY_POINTS in file.read():
+                                return True
+                    except OSError:
+                        continue
+    return False
