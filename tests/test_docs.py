@@ -149,7 +149,7 @@ def test_the_drawing_of_layers_is_up_to_date() -> None:
         ("at most a slice (128 KiB)", "default_slice = 128 << 10"),
         ("pieces of up to 256 KiB", "default_staging = 256 << 10"),
         ("pieces of 128 KiB", "default_slot = 128 << 10"),
-        ("copies 256 KiB at a time", "copied_with_cores = default_staging"),
+        ("copies 256 KiB at a time", "copied_with_cores = 256 << 10"),
         ("1 MiB of staging", "slots_per_link = 4"),
         ("3 of 256 KiB", "default_staging = 256 << 10"),
         ("3 of 256 KiB", "cast_slots = 3"),
