@@ -167,7 +167,7 @@ class ExternalCall:
 
     def _agreement(self) -> _engine.Operation:
         """A barrier in the name of the call, by which ranks learn whether they called the same."""
-        text = f"engine {self.engine} {self.call.shape if self.call.name != 'gather' else ''}"
+        text = f"engine {self.engine} {self.call.shape}"
         return self._calls.prepare.agreement(
             self.call.name, self.call.dtype, self.call.op, max(self.call.root, 0), zlib.crc32(text.encode())
         )
