@@ -43,8 +43,8 @@ class Scope:
         return f"{self.name}~{mark}/{self.epoch}"
 
     @property
-    def door(self) -> str:
-        return f"{self.base}/door"
+    def notice(self) -> str:
+        return f"{self.base}/notice"
 
     def key(self, session: str, what: str) -> str:
         return f"{self.base}/{session}/{what}"
@@ -73,13 +73,13 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """What the door of a scope says: which session meets behind it, and how that ended."""
+class Notice:
+    """What the notice of a scope says: which session meets behind it, and how that ended."""
 
     version: int
     state: str  # open, closed (the group has formed) or failed
     session: str
-    rank: int  # of the host
+    rank: int  # of the leader
     size: int
     fingerprint: str
     place: str
@@ -89,7 +89,7 @@ class Door:
     before: tuple[tuple[str, int], ...]  # sessions, and their sizes, whose keys may still be there
 
 
-def parse_door(document: dict[str, Any] | None) -> Door | None:
+def parse_notice(document: dict[str, Any] | None) -> Notice | None:
     match document:
         case {
             "v": int(version),
@@ -114,7 +114,7 @@ def parse_door(document: dict[str, Any] | None) -> Door | None:
             before = [pair for pair in map(_pair, earlier) if _SESSION.fullmatch(pair[0]) and _is_size(pair[1])]
             if len(roster) == len(entries) and len(before) == len(earlier) <= MAX_BEFORE:
                 known = version, state, session, rank, size, fingerprint, place, origin
-                return Door(*known, tuple(roster), verdict, tuple(before))
+                return Notice(*known, tuple(roster), verdict, tuple(before))
     return None
 
 
@@ -131,7 +131,7 @@ def _is_size(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a rank leaves at its seat."""
+    """What a rank leaves at its slot."""
 
     rank: int
     size: int

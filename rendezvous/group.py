@@ -7,60 +7,60 @@ left in the store, and no other job, can change that.
 The protocol
 ============
 
-All keys begin with the scope: a hash of (name, run id), and the epoch. One key has a fixed name, the *door*; all
+All keys begin with the scope: a hash of (name, run id), and the epoch. One key has a fixed name, the *notice*; all
 others carry the random name of a *session*, so nobody can mistake them for another session's.
 
-    door            {state: open | closed | failed, session, size, fingerprint, host, roster | verdict}
-    <session>/seat/<rank>   hello of that rank: {nonce, size, fingerprint, record}
+    notice            {state: open | closed | failed, session, size, fingerprint, leader, roster | verdict}
+    <session>/slot/<rank>   hello of that rank: {nonce, size, fingerprint, record}
     <session>/flag          the first objection to this session
-    <session>/beat          a counter that the host moves every 0.1 s while it waits
-    <session>/go            copy of the door after the session has ended; wakes everybody
+    <session>/beat          a counter that the leader moves every 0.1 s while it waits
+    <session>/go            copy of the notice after the session has ended; wakes everybody
     <session>/left          how many have read the outcome
     <session>/word/<rank>   what that rank says in `exchange`, where there is one, and
     <session>/read          how many have read all of it
 
-1. Each rank draws a nonce and tries compare_set(door, absent -> open(new session)). Who succeeds is the
-   *host*, all others are *guests*.
-2. Everyone takes the seat of its rank by compare_set(seat, absent -> hello). A guest that finds its seat taken,
-   or the door's size, fingerprint or version different from its own, sets the flag. Then it waits for `go`.
-3. The host waits until all seats are taken. If no flag is up, it moves the door, by compare_set, from the bytes
+1. Each rank draws a nonce and tries compare_set(notice, absent -> open(new session)). Who succeeds is the
+   *leader*, all others are *members*.
+2. Everyone takes the slot of its rank by compare_set(slot, absent -> hello). A member that finds its slot taken,
+   or the notice's size, fingerprint or version different from its own, sets the flag. Then it waits for `go`.
+3. The leader waits until all slots are taken. If no flag is up, it moves the notice, by compare_set, from the bytes
    with which it opened it to closed, with the roster (nonces and records by rank). This is the one moment in
-   which the group forms. If a flag is up, the seats disagree, or the deadline passes, it moves the door to
+   which the group forms. If a flag is up, the slots disagree, or the deadline passes, it moves the notice to
    failed, with the verdict. Then it sets `go`.
 4. Everyone reads the outcome. A member finds its own nonce at its rank and is in; whoever finds another nonce
    there was a duplicate and raises. Each counts itself on `left`; the last member deletes the session's keys,
-   then compare_sets the door from that outcome to absent. After a failure the host does so: it goes on
+   then compare_sets the notice from that outcome to absent. After a failure the leader does so: it goes on
    beating for 0.8 s, so that ranks that arrive meanwhile, and see it beat, raise the same verdict.
-5. A guest whose host has not beaten for 1.5 s and 6 looks (or whose process is known to be gone), or a rank that
-   finds a door closed for 3 s or failed without a beat, replaces it: compare_set(door, what it read -> open(its
-   own session)), deletes the old session's keys and is the host of the new one; should it die in between, its
-   door says which session's keys are still to be deleted. Guests of the old session see the beat stop, look at
-   the door and start over at step 1 with the same nonce.
-6. A guest whose deadline passes sets the flag; so all ranks give up together, with one list of the missing.
+5. A member whose leader has not beaten for 1.5 s and 6 looks (or whose process is known to be gone), or a rank that
+   finds a notice closed for 3 s or failed without a beat, replaces it: compare_set(notice, what it read -> open(its
+   own session)), deletes the old session's keys and is the leader of the new one; should it die in between, its
+   notice says which session's keys are still to be deleted. Members of the old session see the beat stop, look at
+   the notice and start over at step 1 with the same nonce.
+6. A member whose deadline passes sets the flag; so all ranks give up together, with one list of the missing.
 
 Why stale data and interleavings do no harm:
 
-- What an earlier run left behind, killed wherever, is a door and keys of its session. New ranks wait at that
-  door at most 1.5 s (3 s if it was closed): nothing beats there, and no error is raised on account of anything
-  that did not change while the rank that reads it was there. Then one of them replaces the door and deletes the
-  session. Old seats, flags and records belong to the old session's name and are never looked at again. No
+- What an earlier run left behind, killed wherever, is a notice and keys of its session. New ranks wait at that
+  notice at most 1.5 s (3 s if it was closed): nothing beats there, and no error is raised on account of anything
+  that did not change while the rank that reads it was there. Then one of them replaces the notice and deletes the
+  session. Old slots, flags and records belong to the old session's name and are never looked at again. No
   clock is compared with another's, only how long a rank itself has waited.
-- A host that was only slow, and was replaced, cannot form its group: its compare_set expects a door that is
+- A leader that was only slow, and was replaced, cannot form its group: its compare_set expects a notice that is
   gone, for good, since session names never come twice. It learns so by that compare_set, or at its next
-  beat, and starts over as a guest. So "taken for dead" may be wrong without doing harm.
-- Conversely, once the door is closed, only the last member that has read the roster, or someone after 3 s,
-  removes it; a host that dies right after closing has formed the group: guests that miss the `go` find the
-  closed door when the beat stops. So does a guest that gives its host up just then: its nonce is on the roster.
+  beat, and starts over as a member. So "taken for dead" may be wrong without doing harm.
+- Conversely, once the notice is closed, only the last member that has read the roster, or someone after 3 s,
+  removes it; a leader that dies right after closing has formed the group: members that miss the `go` find the
+  closed notice when the beat stops. So does a member that gives its leader up just then: its nonce is on the roster.
 - All decisions on one session are compare_sets of one key, so exactly one of: closed, failed, replaced.
-- Roster and verdicts concern this rank only if they bear a session name that it read from the open door itself,
+- Roster and verdicts concern this rank only if they bear a session name that it read from the open notice itself,
   and a membership only if the roster shows the nonce it drew in this call.
-- Two ranks with one number meet at one seat: compare_set lets one in, the other flags. Two jobs with one name
-  and different run ids have different scopes. Without run ids they share a door, and nothing but a rank that
-  comes twice can tell them apart; therefore the host then leaves a full table open a little longer
+- Two ranks with one number meet at one slot: compare_set lets one in, the other flags. Two jobs with one name
+  and different run ids have different scopes. Without run ids they share a notice, and nothing but a rank that
+  comes twice can tell them apart; therefore the leader then leaves a full set of slots open a little longer
   (`settle`: as long as it took to fill, between 20 ms, or 150 ms for several processes, and 500 ms), so that
   the other job's ranks can object. Give jobs run ids: that costs nothing and is exact.
-- With a secret, doors, seats and flags carry an HMAC over (scope, epoch, key, content). A seat or flag without
-  a right one is ignored, and its seat may be taken over by the rightful rank; if the group is not complete 0.6 s
+- With a secret, notices, slots and flags carry an HMAC over (scope, epoch, key, content). A slot or flag without
+  a right one is ignored, and its slot may be taken over by the rightful rank; if the group is not complete 0.6 s
   later, all raise AuthError. Who can write to the store can still keep a job from starting, never join it.
 
 What remains in the store: nothing, once all members have read the roster. A member that dies between closing and
@@ -82,9 +82,9 @@ from collectives.native.errors import AuthError, OpTimeout, StoreError
 
 from . import secret as secrets
 from ._checks import Deadline, check_timeout
-from ._desk import Desk, exchange_keys, session_keys
-from ._guest import Guest
-from ._records import MAX_DEPTH, MAX_RECORD, MAX_SIZE, Scope, dumps, fits, parse_door
+from ._member import Member
+from ._participant import Participant, exchange_keys, session_keys
+from ._records import MAX_DEPTH, MAX_RECORD, MAX_SIZE, Scope, dumps, fits, parse_notice
 from .store import DEFAULT_TIMEOUT, Store, check_store
 
 MAX_NAME = 128  # bytes
@@ -148,8 +148,8 @@ def form(
         check_timeout(settle, "settle")
     if scope.epoch < 0:
         raise ValueError(f"epoch must not be negative, is {epoch}")
-    desk = Desk(store, scope, rank, size, fingerprint, _copy(record), timeout, settle)
-    formed = Guest(desk).run()
+    participant = Participant(store, scope, rank, size, fingerprint, _copy(record), timeout, settle)
+    formed = Member(participant).run()
     mark = hashlib.sha256("\n".join([scope.base, formed.session, *formed.nonces]).encode())
     return Membership(name, mark.digest()[:16], scope.epoch, rank, size, formed.records, formed.session, scope)
 
@@ -202,10 +202,10 @@ def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
         while store.get(scope.key(membership.session, "left"), 1.0) is not None:
             if deadline.passed:
                 store.delete(session_keys(scope, membership.session, membership.size), 1.0)
-                door = store.get(scope.door, 1.0)
-                seen = parse_door(scope.unseal("door", door or b"")[0])
+                notice = store.get(scope.notice, 1.0)
+                seen = parse_notice(scope.unseal("notice", notice or b"")[0])
                 if seen is not None and seen.session == membership.session:
-                    store.compare_set(scope.door, door, None, 1.0)
+                    store.compare_set(scope.notice, notice, None, 1.0)
                 return
             time.sleep(min(pause, deadline.left()))
             pause = min(2 * pause, 0.05)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from collectives.core.links import Member
 from collectives.native.errors import CollectiveError, ConfigMismatch, OpTimeout, StoreError
 from collectives.rendezvous import _wire
-from collectives.rendezvous._records import Hello, Scope, parse_door
+from collectives.rendezvous._records import Hello, Scope, parse_notice
 from collectives.rendezvous.file import FileStore
 from collectives.rendezvous.memory import MemoryStore
 from collectives.rendezvous.redis import RedisStore
@@ -45,7 +45,7 @@ GARBAGE = [
     b"\0" + json.dumps({"v": 1, "session": "\ud800", "state": "open"}).encode(),
     bytes(1 << 20),
 ]
-KEYS = ["door", "seat/0", "seat/1", "flag", "beat", "go", "left"]
+KEYS = ["notice", "slot/0", "slot/1", "flag", "beat", "go", "left"]
 
 
 # -- under the keys of ranks that meet
@@ -61,10 +61,10 @@ def test_garbage_under_a_key_ends_in_an_error_of_ours_or_in_a_group(key: str, pl
     def meddle() -> None:
         turn = 0
         while not stop.is_set():
-            door = parse_door(scope.unseal("door", meddler.get(scope.door) or b"")[0])
+            notice = parse_notice(scope.unseal("notice", meddler.get(scope.notice) or b"")[0])
             value = GARBAGE[turn % len(GARBAGE)]
-            if door is not None:
-                meddler.set(scope.door if key == "door" else scope.key(door.session, key), value)
+            if notice is not None:
+                meddler.set(scope.notice if key == "notice" else scope.key(notice.session, key), value)
                 turn += 1
             stop.wait(0.01)
 
@@ -81,27 +81,27 @@ def test_garbage_under_a_key_ends_in_an_error_of_ours_or_in_a_group(key: str, pl
         assert one.seconds < 15
 
 
-@pytest.mark.parametrize("key", ["seat/1", "flag", "go"])
+@pytest.mark.parametrize("key", ["slot/1", "flag", "go"])
 def test_the_error_names_store_and_key(key: str, plain_backend: Backend) -> None:
     """Without a secret, a rank that knows another one is no likely cause."""
-    meddler, host, guest = (plain_backend.open() for _ in range(3))
+    meddler, host, member = (plain_backend.open() for _ in range(3))
     scope = Scope("group", None, 0, None)
     ranks = job(2, timeout=2.0)
     thread, outcome = background(lambda: ranks[0].form(host))
-    assert eventually(lambda: meddler.get(scope.door) is not None)
-    door = parse_door(scope.unseal("door", meddler.get(scope.door) or b"")[0])
-    assert door is not None
-    meddler.set(scope.key(door.session, key), b"garbage")
-    if key == "go":  # which guests read
+    assert eventually(lambda: meddler.get(scope.notice) is not None)
+    notice = parse_notice(scope.unseal("notice", meddler.get(scope.notice) or b"")[0])
+    assert notice is not None
+    meddler.set(scope.key(notice.session, key), b"garbage")
+    if key == "go":  # which members read
         with pytest.raises(StoreError) as caught:
-            ranks[1].form(guest)
+            ranks[1].form(member)
         error: BaseException | None = caught.value
     thread.join(30)
     if key != "go":
         error = outcome.error
     assert isinstance(error, StoreError), error
-    assert repr(host) in str(error) and f"{door.session}/{key}" in str(error)
-    for store in (meddler, host, guest):
+    assert repr(host) in str(error) and f"{notice.session}/{key}" in str(error)
+    for store in (meddler, host, member):
         store.close()
 
 
@@ -155,15 +155,15 @@ def test_a_forged_hello_is_refused_or_passed_on_whole(changes: dict[str, Any]) -
     store, client = MemoryStore("forged hello"), MemoryStore("forged hello")
     scope = Scope("group", None, 0, None)
     thread, outcome = background(lambda: job(2, timeout=0.2, settle=0.0)[0].form(client))
-    assert eventually(lambda: store.get(scope.door) is not None)
-    door = parse_door(scope.unseal("door", store.get(scope.door) or b"")[0])
-    assert door is not None
+    assert eventually(lambda: store.get(scope.notice) is not None)
+    notice = parse_notice(scope.unseal("notice", store.get(scope.notice) or b"")[0])
+    assert notice is not None
     hello = {**Hello(1, 2, "n", VERSION, "p", "o", {}).document(), **changes}
-    store.set(scope.key(door.session, "seat/1"), b"\0" + json.dumps(hello).encode())
+    store.set(scope.key(notice.session, "slot/1"), b"\0" + json.dumps(hello).encode())
     thread.join(30)
     assert outcome.error is None or isinstance(outcome.error, CollectiveError), outcome.error
     if outcome.error is None:
-        end = parse_door(scope.unseal("door", store.get(scope.door) or b"")[0])
+        end = parse_notice(scope.unseal("notice", store.get(scope.notice) or b"")[0])
         assert end is not None and end.state == "closed"
         assert [dict(record) for _, record in end.roster] == [dict(record) for record in outcome.value.records]
     for open_store in (store, client):

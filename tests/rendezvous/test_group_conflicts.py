@@ -123,7 +123,7 @@ def test_different_secrets(plain_backend: Backend, secrets: tuple[bytes | None, 
 
 
 def test_who_does_not_know_the_secret_cannot_stop_those_who_do(plain_backend: Backend) -> None:
-    """An intruder takes a seat, once the host is there; the group forms without it."""
+    """An intruder takes a slot, once the host is there; the group forms without it."""
     good: dict[str, Any] = {"secret": b"s" * 32}
     stores = [plain_backend.open() for _ in range(4)]
     host, hosted = background(lambda: Rank(0, 3, options=good).form(stores[0]))

@@ -16,7 +16,7 @@ import pytest
 
 from collectives.native.errors import OpTimeout, StoreError
 from collectives.rendezvous import _process
-from collectives.rendezvous._desk import Desk, session_keys
+from collectives.rendezvous._participant import Participant, session_keys
 from collectives.rendezvous._records import Scope, parse_hello
 from collectives.rendezvous.file import FileStore
 from collectives.rendezvous.group import release
@@ -90,7 +90,7 @@ def test_a_run_killed_while_joining_does_no_harm(
         assert child.stdout is not None and child.stdout.readline() == "up\n"
         store = open_store()
         scope = Scope("group", None, 0, None)
-        assert eventually(lambda: store.get(scope.door) is not None, 30)  # noqa: B023
+        assert eventually(lambda: store.get(scope.notice) is not None, 30)  # noqa: B023
         store.close()
         child.send_signal(signal.SIGKILL)
         child.communicate(timeout=30)
@@ -114,18 +114,18 @@ def test_runs_killed_at_any_moment_do_no_harm(tmp_path: Path) -> None:
     assert left == []
 
 
-def stale_door(
+def stale_notice(
     name: str, state: str, *, size: int = 3, secret: bytes | None = None, fingerprint: str = VERSION
 ) -> tuple[Scope, str, bytes]:
-    """A door as a process of another machine, of which nothing is known, may have left it."""
+    """A notice as a process of another machine, of which nothing is known, may have left it."""
     scope = Scope(name, None, 0, None)
-    desk = Desk(MemoryStore("unused"), Scope(name, None, 0, secret), 0, size, fingerprint, {}, 1, None)
-    desk.me = parse_hello({**desk.me.document(), "origin": "", "place": "elsewhere:1"}) or desk.me
-    desk.store.close()
+    participant = Participant(MemoryStore("unused"), Scope(name, None, 0, secret), 0, size, fingerprint, {}, 1, None)
+    participant.me = parse_hello({**participant.me.document(), "origin": "", "place": "elsewhere:1"}) or participant.me
+    participant.store.close()
     session = secrets.token_hex(16)
     verdict = {"kind": "config", "text": "something that was wrong then"} if state == "failed" else None
     roster = [["0" * 32, {"job": "dead"}] for _ in range(size)] if state == "closed" else None
-    return scope, session, desk.door(state, session, roster=roster, verdict=verdict)
+    return scope, session, participant.notice(state, session, roster=roster, verdict=verdict)
 
 
 def meet_in_each(store: str, names: list[str]) -> float:
@@ -145,21 +145,21 @@ def test_what_another_machine_left_does_no_harm() -> None:
     for state in ("open", "closed", "failed"):
         for number, other in enumerate(others):
             names.append(f"{state} {number}")
-            scope, session, door = stale_door(names[-1], state, **other)
-            store.set(scope.door, door)
+            scope, session, notice = stale_notice(names[-1], state, **other)
+            store.set(scope.notice, notice)
             for key in session_keys(scope, session, other.get("size", 3)):
                 if not key.endswith("go") or state != "open":
-                    store.set(key, door if key.endswith("go") else b"1" if key.endswith("left") else b"\0{}")
+                    store.set(key, notice if key.endswith("go") else b"1" if key.endswith("left") else b"\0{}")
     assert meet_in_each("stale", names) < 8
     assert store._space.table._values == {}
     store.close()
 
 
-def test_garbage_at_the_door_does_no_harm() -> None:
+def test_garbage_at_the_notice_does_no_harm() -> None:
     garbage = [b"", b"\0", b"\1" * 50, b"\0{", b"\0[]", b"\0{}", b"\0" + b"[" * 100_000, bytes(range(256))]
     store = MemoryStore("garbage")
     for number, value in enumerate(garbage):
-        store.set(Scope(str(number), None, 0, None).door, value)
+        store.set(Scope(str(number), None, 0, None).notice, value)
     assert meet_in_each("garbage", [str(number) for number in range(len(garbage))]) < 5
     assert store._space.table._values == {}
     store.close()
@@ -174,8 +174,8 @@ def test_a_host_killed_while_others_wait_is_replaced(tmp_path: Path, monkeypatch
     child = python(CHILD, url, "4", "0", "1")
     assert child.stdout is not None and child.stdout.readline() == "up\n"
     stores = [FileStore(tmp_path / "store") for _ in range(4)]
-    door = Scope("group", None, 0, None).door
-    assert eventually(lambda: stores[0].get(door) is not None, 30)
+    notice = Scope("group", None, 0, None).notice
+    assert eventually(lambda: stores[0].get(notice) is not None, 30)
     early = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in (1, 2)]  # type: ignore[misc]
     with pytest.raises(OpTimeout):
         stores[0].wait(["nothing"], 0.3)
@@ -195,7 +195,7 @@ def test_a_host_killed_while_others_wait_is_replaced(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("moment", ["wait", "set", "compare_set"])
 def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
-    """Rank 0 opens the door, then sleeps in one of its calls until long after another one took over."""
+    """Rank 0 opens the notice, then sleeps in one of its calls until long after another one took over."""
     stalled = threading.Event()
     go_on = threading.Event()
     calls: list[str] = []
@@ -212,8 +212,8 @@ def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
     options = {"timeout": 40.0, "run_id": "r"}
     thread, outcome = background(lambda: Rank(0, 3, options=options).form(slow))
     others = [MemoryStore("stall") for _ in range(2)]
-    door = Scope("group", "r", 0, None).door
-    assert eventually(lambda: inner.get(door) is not None, 10)  # else another one would be the host
+    notice = Scope("group", "r", 0, None).notice
+    assert eventually(lambda: inner.get(notice) is not None, 10)  # else another one would be the host
     if moment != "compare_set":
         assert stalled.wait(10)
     rest = [
@@ -221,8 +221,8 @@ def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
         for rank in (1, 2)
     ]
     assert stalled.wait(10)  # the commit needs all of them
-    first = inner.get(door)
-    assert eventually(lambda: inner.get(door) != first, 20)
+    first = inner.get(notice)
+    assert eventually(lambda: inner.get(notice) != first, 20)
     go_on.set()
     for waiting, _ in [(thread, outcome), *rest]:
         waiting.join(30)
@@ -234,9 +234,9 @@ def test_a_host_that_stalls_is_replaced_and_joins_later(moment: str) -> None:
 
 def test_hosts_taken_for_dead_all_the_time_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call takes its time, and everybody is far too impatient: sessions are replaced again and again."""
-    monkeypatch.setattr("collectives.rendezvous._guest.PATIENCE", 0.004)
-    monkeypatch.setattr("collectives.rendezvous._desk.Pulse.QUIET", 1)
-    monkeypatch.setattr("collectives.rendezvous._guest.SLICE", 0.005)
+    monkeypatch.setattr("collectives.rendezvous._member.PATIENCE", 0.004)
+    monkeypatch.setattr("collectives.rendezvous._participant.Pulse.QUIET", 1)
+    monkeypatch.setattr("collectives.rendezvous._member.SLICE", 0.005)
     taken_over = 0
 
     def slow(seed: int) -> Store:
@@ -244,7 +244,7 @@ def test_hosts_taken_for_dead_all_the_time_do_no_harm(monkeypatch: pytest.Monkey
 
         def before(name: str, arguments: tuple[Any, ...]) -> None:
             nonlocal taken_over
-            taken_over += name == "compare_set" and str(arguments[0]).endswith("door") and arguments[1] is not None
+            taken_over += name == "compare_set" and str(arguments[0]).endswith("notice") and arguments[1] is not None
             time.sleep(dice.random() ** 4 * 0.02)
 
         return Hooked(inner, before)
@@ -260,8 +260,8 @@ def test_hosts_taken_for_dead_all_the_time_do_no_harm(monkeypatch: pytest.Monkey
     assert taken_over > 3 * rounds  # two of each round are the commit and the last removal
 
 
-def test_a_host_that_dies_after_closing_the_door_has_formed_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The roster is at the door, but nobody was told: guests find it there."""
+def test_a_host_that_dies_after_closing_the_notice_has_formed_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The roster is at the notice, but nobody was told: members find it there."""
 
     def before(name: str, arguments: tuple[Any, ...]) -> None:
         if name == "set" and str(arguments[0]).endswith("/go"):
@@ -271,8 +271,8 @@ def test_a_host_that_dies_after_closing_the_door_has_formed_the_group(monkeypatc
     others = [MemoryStore("dies") for _ in range(2)]
     options = {"run_id": "r"}
     thread, outcome = background(lambda: Rank(0, 3, options=options).form(Hooked(inner, before)))
-    door = Scope("group", "r", 0, None).door
-    assert eventually(lambda: inner.get(door) is not None)
+    notice = Scope("group", "r", 0, None).notice
+    assert eventually(lambda: inner.get(notice) is not None)
     rest = [
         background(lambda rank=rank: Rank(rank, 3, options=options).form(others[rank - 1]))  # type: ignore[misc]
         for rank in (1, 2)
@@ -319,7 +319,7 @@ def test_what_a_member_that_died_left_is_released(plain_backend: Backend) -> Non
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_interrupted_rank_leaves_nothing(rank: int) -> None:
-    """As by Ctrl-C while it waits, as host and as guest."""
+    """As by Ctrl-C while it waits, as host and as member."""
     waits = 0
 
     def before(name: str, arguments: tuple[Any, ...]) -> None:

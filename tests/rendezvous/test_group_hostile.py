@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectives.native.errors import AuthError, CollectiveError
-from collectives.rendezvous._desk import Desk
-from collectives.rendezvous._records import Hello, Scope, parse_door, parse_hello
+from collectives.rendezvous._participant import Participant
+from collectives.rendezvous._records import Hello, Scope, parse_hello, parse_notice
 from collectives.rendezvous.group import Membership, form
 from collectives.rendezvous.memory import MemoryStore
 from tests.rendezvous.groups import VERSION, Rank
@@ -25,15 +25,15 @@ def test_forged_documents_are_not_believed() -> None:
     scope = Scope("group", None, 0, secret)
     thief = Scope("group", None, 0, b"t" * 32)
     thread, outcome = background(lambda: Rank(0, 2, options={"secret": secret}).form(client))
-    assert eventually(lambda: store.get(scope.door) is not None)
-    door = parse_door(scope.unseal("door", store.get(scope.door) or b"")[0])
-    assert door is not None
-    seat = scope.key(door.session, "seat/1")
+    assert eventually(lambda: store.get(scope.notice) is not None)
+    notice = parse_notice(scope.unseal("notice", store.get(scope.notice) or b"")[0])
+    assert notice is not None
+    slot = scope.key(notice.session, "slot/1")
     for forge in (b"\0", b"\1" + bytes(32)):
-        store.set(seat, forge + b'{"v":1}')
-    store.set(seat, thief.seal(f"{door.session}/seat/1", Hello(1, 2, "n", VERSION, "p", "o", {}).document()))
+        store.set(slot, forge + b'{"v":1}')
+    store.set(slot, thief.seal(f"{notice.session}/slot/1", Hello(1, 2, "n", VERSION, "p", "o", {}).document()))
     # a genuine seal, but of another key
-    store.set(scope.key(door.session, "flag"), scope.seal("door", {"kind": "config", "text": "forged"}))
+    store.set(scope.key(notice.session, "flag"), scope.seal("notice", {"kind": "config", "text": "forged"}))
     thread.join(10)
     assert isinstance(outcome.error, AuthError)
     assert "forged" not in str(outcome.error)
@@ -50,13 +50,13 @@ def test_a_forged_outcome_is_not_believed() -> None:
         background(lambda rank=rank: Rank(rank, 3, options={"secret": secret, "timeout": 3.0}).form(clients[rank]))  # type: ignore[misc]
         for rank in range(2)
     ]
-    assert eventually(lambda: sum("seat" in key for key in list(store._space.table._values)) == 2)
-    found = store.get(scope.door) or b""
-    door = parse_door(scope.unseal("door", found)[0])
-    assert door is not None
-    document = scope.unseal("door", found)[0] or {}
+    assert eventually(lambda: sum("slot" in key for key in list(store._space.table._values)) == 2)
+    found = store.get(scope.notice) or b""
+    notice = parse_notice(scope.unseal("notice", found)[0])
+    assert notice is not None
+    document = scope.unseal("notice", found)[0] or {}
     roster = [["0" * 32, {"evil": True}]] * 3
-    store.set(scope.key(door.session, "go"), thief.seal("door", {**document, "state": "closed", "roster": roster}))
+    store.set(scope.key(notice.session, "go"), thief.seal("notice", {**document, "state": "closed", "roster": roster}))
     for thread, outcome in work:
         thread.join(20)
         assert isinstance(outcome.error, CollectiveError)
@@ -70,8 +70,8 @@ def test_a_forged_outcome_is_not_believed() -> None:
 def test_no_bytes_break_the_parser(data: bytes, sealed: bool) -> None:
     scope = Scope("n", None, 0, b"s" * 32 if sealed else None)
     for prefix in (b"", b"\0", b"\1" + bytes(32), b"\0{", b'\0{"v":'):
-        document, authentic = scope.unseal("door", prefix + data)
-        parse_door(document)
+        document, authentic = scope.unseal("notice", prefix + data)
+        parse_notice(document)
         parse_hello(document)
         assert not (sealed and authentic)
 
@@ -92,23 +92,24 @@ JSON = st.recursive(
 )
 def test_no_document_breaks_the_reader(changes: dict[str, Any]) -> None:
     store = MemoryStore("unused")
-    desk = Desk(store, Scope("n", None, 0, None), 1, 3, VERSION, {}, 1, None)
+    participant = Participant(store, Scope("n", None, 0, None), 1, 3, VERSION, {}, 1, None)
     store.close()
-    document = desk.scope.unseal("door", desk.door("closed", "0" * 32, roster=[["a", {}]] * 3))[0] or {}
-    assert parse_door(document) is not None
-    door = parse_door({**document, **changes})
-    assert door is None or 0 <= door.rank < door.size
+    written = participant.notice("closed", "0" * 32, roster=[["a", {}]] * 3)
+    document = participant.scope.unseal("notice", written)[0] or {}
+    assert parse_notice(document) is not None
+    notice = parse_notice({**document, **changes})
+    assert notice is None or 0 <= notice.rank < notice.size
     parse_hello({"rank": 1, "size": 2, "nonce": "n", "fingerprint": "f", "place": "p", "origin": "o", **changes})
 
 
-def test_a_door_of_another_version_is_a_mismatch_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each side alone: a guest of another version, and a host of another version."""
+def test_a_notice_of_another_version_is_a_mismatch_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each side alone: a member of another version, and a host of another version."""
     store, client = MemoryStore("versions"), MemoryStore("versions")
     thread, outcome = background(lambda: Rank(0, 2).form(client))
     scope = Scope("group", None, 0, None)
-    assert eventually(lambda: store.get(scope.door) is not None)
-    monkeypatch.setattr("collectives.rendezvous._guest.VERSION", 2)
-    monkeypatch.setattr("collectives.rendezvous._desk.VERSION", 2)
+    assert eventually(lambda: store.get(scope.notice) is not None)
+    monkeypatch.setattr("collectives.rendezvous._member.VERSION", 2)
+    monkeypatch.setattr("collectives.rendezvous._participant.VERSION", 2)
     with pytest.raises(CollectiveError, match=r"version 2.*version 1"):
         Rank(1, 2).form(store)
     thread.join(10)

@@ -169,10 +169,10 @@ def test_wait_wants_all_keys_at_once(any_backend: Backend, store: Store) -> None
 def test_many_wait_for_one_and_one_waits_for_many(any_backend: Backend) -> None:
     count = 32
 
-    def guest(rank: int) -> bytes:
+    def member(rank: int) -> bytes:
         mine = any_backend.open()
         try:
-            mine.set(f"seat/{rank}", str(rank).encode())
+            mine.set(f"slot/{rank}", str(rank).encode())
             return mine.wait(["go"], 30)[0]
         finally:
             mine.close()
@@ -180,13 +180,13 @@ def test_many_wait_for_one_and_one_waits_for_many(any_backend: Backend) -> None:
     def host() -> bytes:
         mine = any_backend.open()
         try:
-            seats = mine.wait([f"seat/{rank}" for rank in range(count)], 30)
-            mine.set("go", b"".join(seats))
+            slots = mine.wait([f"slot/{rank}" for rank in range(count)], 30)
+            mine.set("go", b"".join(slots))
             return mine.wait(["go"], 30)[0]
         finally:
             mine.close()
 
-    work: list[Callable[[], bytes]] = [lambda rank=rank: guest(rank) for rank in range(count)]  # type: ignore[misc]
+    work: list[Callable[[], bytes]] = [lambda rank=rank: member(rank) for rank in range(count)]  # type: ignore[misc]
     outcomes = together([*work, host])
     assert {outcome.value for outcome in outcomes} == {b"".join(str(rank).encode() for rank in range(count))}
 

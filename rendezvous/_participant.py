@@ -1,7 +1,7 @@
-"""What host and guests of a session share: one rank's identity, its keys in the store, and how it fails.
+"""What leader and members of a session share: one rank's identity, its keys in the store, and how it fails.
 
 Invariant: a rank that leaves `form` by an error has removed what it put into the store, as far as the store
-still answers; whatever it wrote carries its scope and, but for the door, the session's random name.
+still answers; whatever it wrote carries its scope and, but for the notice, the session's random name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collectives.native.errors import AuthError, CollectiveError, ConfigMismatch
 
 from . import _process
 from ._checks import Deadline
-from ._records import MAX_BEFORE, VERSION, Door, Hello, Scope, parse_door, parse_hello, ranks_text
+from ._records import MAX_BEFORE, VERSION, Hello, Notice, Scope, parse_hello, parse_notice, ranks_text
 from .store import Store
 
 _ERRORS: Mapping[str, type[CollectiveError]] = {"config": ConfigMismatch, "auth": AuthError, "store": StoreError}
@@ -63,7 +63,7 @@ class Pulse:
         return self._quiet >= self.QUIET and time.monotonic() - self._since >= self._patience
 
 
-class Desk:
+class Participant:
     """The state of one call of `form`."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Desk:
         self.settle = settle
         self.me = Hello(rank, size, secrets.token_hex(16), fingerprint, _process.place(), _process.origin(), record)
         self.leaving: list[str] = []  # keys to remove if this call ends before the session does
-        self.hosting: bytes | None = None  # what the door says while this rank hosts
+        self.leading: bytes | None = None  # what the notice says while this rank leads
 
     # -- the store; each exchange gets a few seconds, and one even after the deadline, to clean up
 
@@ -120,21 +120,21 @@ class Desk:
         with contextlib.suppress(StoreError):
             if self.leaving:
                 self.store.delete(self.leaving, 1.0)
-            if self.hosting is not None:
-                self.store.compare_set(self.scope.door, self.hosting, None, 1.0)
+            if self.leading is not None:
+                self.store.compare_set(self.scope.notice, self.leading, None, 1.0)
 
-    # -- doors, seats, flags
+    # -- notice, slots, flags
 
-    def door(
+    def notice(
         self,
         state: str,
         session: str,
         *,
         roster: list[list[Any]] | None = None,
         verdict: Mapping[str, Any] | None = None,
-        before: Door | None = None,
+        before: Notice | None = None,
     ) -> bytes:
-        """What to write on the door; `before` is the one it replaces, whose keys are still to be removed."""
+        """What to write on the notice; `before` is the one it replaces, whose keys are still to be removed."""
         document = {
             "v": VERSION,
             "state": state,
@@ -148,47 +148,47 @@ class Desk:
             "verdict": verdict or {},
             "before": [] if before is None else [[before.session, before.size], *before.before][:MAX_BEFORE],
         }
-        return self.scope.seal("door", document)
+        return self.scope.seal("notice", document)
 
-    def read_door(self, value: bytes | None) -> tuple[Door | None, bool]:
-        """The door, and whether it is authentic."""
-        document, authentic = self.scope.unseal("door", value or b"")
-        return parse_door(document), authentic
+    def read_notice(self, value: bytes | None) -> tuple[Notice | None, bool]:
+        """The notice, and whether it is authentic."""
+        document, authentic = self.scope.unseal("notice", value or b"")
+        return parse_notice(document), authentic
 
-    def sit(self, session: str, *, host_is_authentic: bool = True) -> str | None:
-        """Take our seat; if someone else who knows the secret has it, say who.
+    def arrive(self, session: str, *, leader_is_authentic: bool = True) -> str | None:
+        """Take our slot; if someone else who knows the secret has it, say who.
 
-        A stranger at it has to make room, unless the host is as strange to us: then we are the stranger.
+        A value without the HMAC of our secret gives way, unless the leader's notice has none either: then ours does.
         """
-        key, name = self.scope.key(session, seat(self.me.rank)), f"{session}/{seat(self.me.rank)}"
+        key, name = self.scope.key(session, slot(self.me.rank)), f"{session}/{slot(self.me.rank)}"
         hello = self.scope.seal(name, self.me.document())
         expected = None
-        while (seated := self.compare_set(key, expected, hello)) != hello:
-            document, authentic = self.scope.unseal(name, seated or b"")
+        while (arrived := self.compare_set(key, expected, hello)) != hello:
+            document, authentic = self.scope.unseal(name, arrived or b"")
             rival = parse_hello(document)
             if authentic and rival is not None:
                 return (
                     f"rank {self.me.rank} was started twice, by {rival.place} and by {self.me.place}; "
                     "if these are two jobs, give them different names or run ids"
                 )
-            if not host_is_authentic:
+            if not leader_is_authentic:
                 return None
-            expected = seated
+            expected = arrived
         self.leaving.append(key)
         return None
 
-    def seated(self, session: str) -> list[Hello]:
+    def arrived(self, session: str) -> list[Hello]:
         found = []
         for rank in range(self.me.size):
-            value = self.get(self.scope.key(session, seat(rank)))
-            document, authentic = self.scope.unseal(f"{session}/{seat(rank)}", value or b"")
+            value = self.get(self.scope.key(session, slot(rank)))
+            document, authentic = self.scope.unseal(f"{session}/{slot(rank)}", value or b"")
             hello = parse_hello(document)
             if authentic and hello is not None and hello.rank == rank:
                 found.append(hello)
         return found
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
-        """Object to the session; its host sees to it that everybody hears. The first one counts."""
+        """Object to the session; its leader sees to it that everybody hears. The first one counts."""
         key = self.scope.key(session, "flag")
         value = self.scope.seal(f"{session}/flag", complaint)
         if self.compare_set(key, None, value) == value:
@@ -197,41 +197,41 @@ class Desk:
     # -- how a session ends
 
     def outcome(self, session: str, value: bytes) -> Formed:
-        """What the door, or its copy, says of a session that this rank took part in; raises its verdict."""
-        door, authentic = self.read_door(value)
-        if door is None and self.scope.secret is None:
+        """What the notice, or its copy, says of a session that this rank took part in; raises its verdict."""
+        notice, authentic = self.read_notice(value)
+        if notice is None and self.scope.secret is None:
             raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
-        if not authentic or door is None or door.session != session:
-            self.no_secret(door)
-        roster = door.roster
-        self.leaving = []  # the last member or the host cleans
-        if door.state != "closed":
-            self._sign_off(door, value)
-            self.fail(door.verdict)
-        if not self.is_member(door):
+        if not authentic or notice is None or notice.session != session:
+            self.no_secret(notice)
+        roster = notice.roster
+        self.leaving = []  # the last member or the leader cleans
+        if notice.state != "closed":
+            self._sign_off(notice, value)
+            self.fail(notice.verdict)
+        if not self.is_member(notice):
             raise ConfigMismatch(
                 f"{self.who()}: another process is rank {self.me.rank} of the group that has formed; "
                 "this one was started twice, or two jobs use one name: give them different names or run ids"
             )
-        self._sign_off(door, value)
+        self._sign_off(notice, value)
         return Formed(session, tuple(nonce for nonce, _ in roster), tuple(record for _, record in roster))
 
-    def is_member(self, door: Door) -> bool:
+    def is_member(self, notice: Notice) -> bool:
         """Whether this call of `form`, and not another process with our rank, is on the roster."""
-        nonces = [nonce for nonce, _ in door.roster]
-        return door.state == "closed" and nonces[self.me.rank : self.me.rank + 1] == [self.me.nonce]
+        nonces = [nonce for nonce, _ in notice.roster]
+        return notice.state == "closed" and nonces[self.me.rank : self.me.rank + 1] == [self.me.nonce]
 
-    def _sign_off(self, door: Door, value: bytes) -> None:
+    def _sign_off(self, notice: Notice, value: bytes) -> None:
         """Say that this rank needs the session's keys no more; the last member removes them."""
-        left = self.scope.key(door.session, "left")
+        left = self.scope.key(notice.session, "left")
         # the session has ended: a store that fails now fails nobody
         with contextlib.suppress(StoreError):
             told = self.add(left)
-            if door.state == "closed" and told >= door.size:
-                # the door last: who is killed in between leaves one that leads to what remains
-                self.clean(door.session, door.size)
-                self.compare_set(self.scope.door, value, None)
-            elif self.get(self.scope.key(door.session, "go")) is None:
+            if notice.state == "closed" and told >= notice.size:
+                # the notice last: who is killed in between leaves one that leads to what remains
+                self.clean(notice.session, notice.size)
+                self.compare_set(self.scope.notice, value, None)
+            elif self.get(self.scope.key(notice.session, "go")) is None:
                 self.delete([left])  # it was cleaned while we were away, and `add` has made the key anew
 
     def fail(self, verdict: Mapping[str, Any]) -> NoReturn:
@@ -242,10 +242,10 @@ class Desk:
             raise OpTimeout(message, [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.me.size])
         raise _ERRORS.get(str(kind), ConfigMismatch)(message)
 
-    def no_secret(self, door: Door | None) -> NoReturn:
-        host = f" of rank {door.rank} ({door.place})" if door is not None else ""
+    def no_secret(self, notice: Notice | None) -> NoReturn:
+        leader = f" of rank {notice.rank} ({notice.place})" if notice is not None else ""
         raise AuthError(
-            f"{self.who()}: does not share the secret{host}, or one of the two has none; give all ranks the same"
+            f"{self.who()}: does not share the secret{leader}, or one of the two has none; give all ranks the same"
         )
 
     def foreign(self, key: str) -> str:
@@ -267,8 +267,8 @@ class Desk:
         return f"group {self.scope.name!r} (epoch {self.scope.epoch}), rank {self.me.rank} of {self.me.size}"
 
 
-def seat(rank: int) -> str:
-    return f"seat/{rank}"
+def slot(rank: int) -> str:
+    return f"slot/{rank}"
 
 
 def word(rank: int) -> str:
@@ -276,8 +276,8 @@ def word(rank: int) -> str:
 
 
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """All keys with which a session forms, but the door."""
-    names = [*(seat(rank) for rank in range(size)), "flag", "beat", "go", "left"]
+    """All keys with which a session forms, but the notice."""
+    names = [*(slot(rank) for rank in range(size)), "flag", "beat", "go", "left"]
     return [scope.key(session, name) for name in names]
 
 

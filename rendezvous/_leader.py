@@ -1,6 +1,6 @@
-"""The host of a session: receives the ranks, decides, and tells everybody.
+"""The leader of a session: receives the ranks, decides, and tells everybody.
 
-Invariant: the host alone moves its door from open to closed or failed, and only by compare_set from the very
+Invariant: the leader alone moves its notice from open to closed or failed, and only by compare_set from the very
 bytes with which it opened it; if that fails, the session is void and nobody has been told otherwise.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from collectives.native.errors import OpTimeout
 
 from ._checks import MAX_VALUE
-from ._desk import Desk, Formed, seat, session_keys
+from ._participant import Formed, Participant, session_keys, slot
 from ._records import Hello, parse_hello, ranks_text
 
 BEAT = 0.1  # seconds between signs of life
@@ -25,30 +25,30 @@ MAX_SETTLE = 0.5
 Verdict = Mapping[str, Any]
 
 
-class Hosting:
-    """One session, from the moment its door is open."""
+class Leader:
+    """One session, from the moment its notice is open."""
 
-    def __init__(self, desk: Desk, session: str, door: bytes) -> None:
-        self._desk = desk
+    def __init__(self, participant: Participant, session: str, notice: bytes) -> None:
+        self._participant = participant
         self._session = session
-        self._door = door
+        self._notice = notice
         self._opened = time.monotonic()
         self._beats = 0
         self._stranger_since: float | None = None  # when something that is not authentic was seen first,
         self._stranger_at = ""  # and under which key
-        desk.hosting = door
-        desk.leaving = session_keys(desk.scope, session, desk.me.size)
+        participant.leading = notice
+        participant.leaving = session_keys(participant.scope, session, participant.me.size)
 
     def run(self) -> Formed | None:
         """The group, or None if the session was taken over; raises what it ends with."""
-        desk = self._desk
-        seats = [self._key(seat(rank)) for rank in range(desk.me.size)]
-        rival = desk.sit(self._session)
+        participant = self._participant
+        slots = [self._key(slot(rank)) for rank in range(participant.me.size)]
+        rival = participant.arrive(self._session)
         verdict: Verdict | None = None if rival is None else {"kind": "config", "text": rival}
         while verdict is None:
             hellos: list[Hello] = []
             try:
-                values = desk.store.wait(seats, min(BEAT, desk.deadline.left()))
+                values = participant.store.wait(slots, min(BEAT, participant.deadline.left()))
             except OpTimeout:
                 pass
             else:
@@ -57,10 +57,10 @@ class Hosting:
                     return self._commit(hellos)
                 if not hellos:
                     time.sleep(BEAT)
-            verdict = verdict or self._complaint() or self._stranger()
-            if verdict is None and desk.deadline.passed:
+            verdict = verdict or self._complaint() or self._foreign()
+            if verdict is None and participant.deadline.passed:
                 verdict = self._missing()
-            if desk.get(desk.scope.door) != self._door:
+            if participant.get(participant.scope.notice) != self._notice:
                 self._void()
                 return None
             self._beat()
@@ -68,27 +68,27 @@ class Hosting:
         return None
 
     def _key(self, what: str) -> str:
-        return self._desk.scope.key(self._session, what)
+        return self._participant.scope.key(self._session, what)
 
     def _beat(self) -> None:
         self._beats += 1
-        self._desk.set(self._key("beat"), str(self._beats).encode())
+        self._participant.set(self._key("beat"), str(self._beats).encode())
 
     def _void(self) -> None:
-        self._desk.hosting = None
-        self._desk.clean(self._session, self._desk.me.size)
+        self._participant.leading = None
+        self._participant.clean(self._session, self._participant.me.size)
 
     # -- judging
 
     def _examine(self, values: list[bytes]) -> tuple[list[Hello], Verdict | None]:
-        """The hellos at a full table; or what is wrong with them; or neither, while a stranger sits there."""
-        me = self._desk.me
+        """The hellos of a full group; or what is wrong with them; or neither, while a foreign value is among them."""
+        me = self._participant.me
         hellos = []
         for rank, value in enumerate(values):
-            document, authentic = self._desk.scope.unseal(f"{self._session}/{seat(rank)}", value)
+            document, authentic = self._participant.scope.unseal(f"{self._session}/{slot(rank)}", value)
             hello = parse_hello(document)
             if not authentic or hello is None or hello.rank != rank:
-                self._saw_stranger(self._key(seat(rank)), document is None or authentic)
+                self._saw_foreign(self._key(slot(rank)), document is None or authentic)
                 return [], None
             hellos.append(hello)
         if any(hello.size != me.size for hello in hellos):
@@ -99,50 +99,53 @@ class Hosting:
 
     def _wait_for_objections(self, hellos: list[Hello]) -> bool:
         """Leave others a moment to object to this table being the group; True if nobody does."""
-        desk = self._desk
-        settle = desk.settle
+        participant = self._participant
+        settle = participant.settle
         if settle is None:
             # jobs without run ids can be told apart only by ranks that come twice: leave the second ones
             # about as long to show up as all the first ones took
             one_process = len({hello.origin or hello.place for hello in hellos}) == 1
             spread = max(time.monotonic() - self._opened, 0.02 if one_process else 0.15)
-            settle = 0.0 if desk.scope.run is not None or desk.me.size == 1 else min(MAX_SETTLE, spread)
+            settle = 0.0 if participant.scope.run is not None or participant.me.size == 1 else min(MAX_SETTLE, spread)
         if settle:
             with contextlib.suppress(OpTimeout):
-                desk.store.wait([self._key("flag")], settle)
-        return desk.get(self._key("flag")) is None or self._complaint() is None
+                participant.store.wait([self._key("flag")], settle)
+        return participant.get(self._key("flag")) is None or self._complaint() is None
 
     def _complaint(self) -> Verdict | None:
-        """What a guest objects to, as the verdict on this session."""
-        desk = self._desk
-        value = desk.get(self._key("flag"))
+        """What a member objects to, as the verdict on this session."""
+        participant = self._participant
+        value = participant.get(self._key("flag"))
         if value is None:
             return None
-        document, authentic = desk.scope.unseal(f"{self._session}/flag", value)
+        document, authentic = participant.scope.unseal(f"{self._session}/flag", value)
         match document if authentic else None:
             case {"kind": "late"}:
                 return self._missing()
             case {"kind": "fingerprint", "rank": int(rank), "fingerprint": str(fingerprint), "place": str(place)}:
-                other = Hello(rank, desk.me.size, "", fingerprint, place, "", {})
-                return {"kind": "config", "text": fingerprints_text([*desk.seated(self._session), desk.me, other])}
+                other = Hello(rank, participant.me.size, "", fingerprint, place, "", {})
+                return {
+                    "kind": "config",
+                    "text": fingerprints_text([*participant.arrived(self._session), participant.me, other]),
+                }
             case {"kind": "config", "text": str(text)}:
                 return {"kind": "config", "text": text}
-        self._saw_stranger(self._key("flag"), document is None or authentic)
-        desk.delete([self._key("flag")])  # who does not know the secret must not keep others from objecting
+        self._saw_foreign(self._key("flag"), document is None or authentic)
+        participant.delete([self._key("flag")])  # who does not know the secret must not keep others from objecting
         return None
 
-    def _saw_stranger(self, key: str, garbage: bool) -> None:
+    def _saw_foreign(self, key: str, garbage: bool) -> None:
         if self._stranger_since is None:
             self._stranger_since = time.monotonic()
-            self._stranger_at = key if garbage and self._desk.scope.secret is None else ""
+            self._stranger_at = key if garbage and self._participant.scope.secret is None else ""
 
-    def _stranger(self) -> Verdict | None:
-        """The verdict where a stranger came and the rightful ranks did not complete the group meanwhile."""
+    def _foreign(self) -> Verdict | None:
+        """The verdict where a foreign value came and the rightful ranks did not complete the group meanwhile."""
         if self._stranger_since is None or time.monotonic() - self._stranger_since < AUTH_GRACE:
             return None
-        me = self._desk.me
+        me = self._participant.me
         if self._stranger_at:
-            return {"kind": "store", "text": self._desk.foreign(self._stranger_at)}
+            return {"kind": "store", "text": self._participant.foreign(self._stranger_at)}
         text = (
             f"a process that wants to join does not share the secret of rank {me.rank} ({me.place}), "
             "or one of the two has none; give all ranks the same"
@@ -150,50 +153,52 @@ class Hosting:
         return {"kind": "auth", "text": text}
 
     def _missing(self) -> Verdict:
-        present = {hello.rank for hello in self._desk.seated(self._session)}
-        missing = [rank for rank in range(self._desk.me.size) if rank not in present]
-        return {"kind": "late", "late": missing, "text": self._desk.late_text(missing)}
+        present = {hello.rank for hello in self._participant.arrived(self._session)}
+        missing = [rank for rank in range(self._participant.me.size) if rank not in present]
+        return {"kind": "late", "late": missing, "text": self._participant.late_text(missing)}
 
     # -- ending
 
     def _commit(self, hellos: list[Hello]) -> Formed | None:
-        desk = self._desk
-        closed = desk.door("closed", self._session, roster=[[hello.nonce, dict(hello.record)] for hello in hellos])
+        participant = self._participant
+        closed = participant.notice(
+            "closed", self._session, roster=[[hello.nonce, dict(hello.record)] for hello in hellos]
+        )
         if len(closed) > MAX_VALUE:
             text = f"the records of {len(hellos)} ranks are {len(closed)} bytes, more than a store takes ({MAX_VALUE})"
             self._fail({"kind": "config", "text": text})
             return None
-        if desk.compare_set(desk.scope.door, self._door, closed) != closed:
+        if participant.compare_set(participant.scope.notice, self._notice, closed) != closed:
             self._void()
             return None
-        desk.hosting = None
-        desk.set(self._key("go"), closed)
-        return desk.outcome(self._session, closed)
+        participant.leading = None
+        participant.set(self._key("go"), closed)
+        return participant.outcome(self._session, closed)
 
     def _fail(self, verdict: Verdict) -> None:
         """End the session for everybody; raises the verdict, unless the session was taken over."""
-        desk = self._desk
-        failed = desk.door("failed", self._session, verdict=verdict)
-        if desk.compare_set(desk.scope.door, self._door, failed) != failed:
+        participant = self._participant
+        failed = participant.notice("failed", self._session, verdict=verdict)
+        if participant.compare_set(participant.scope.notice, self._notice, failed) != failed:
             self._void()
             return
-        desk.hosting = failed
-        desk.set(self._key("go"), failed)
-        seated = len(desk.seated(self._session)) - 1
+        participant.leading = failed
+        participant.set(self._key("go"), failed)
+        arrived = len(participant.arrived(self._session)) - 1
         until = time.monotonic() + LINGER
         pause = 0.005
         while (left := until - time.monotonic()) > 0:
             # who is missing at the deadline will not come; who misconfigured the job may still be starting
-            if verdict["kind"] == "late" and self._left() >= seated:
+            if verdict["kind"] == "late" and self._left() >= arrived:
                 break
             self._beat()
             time.sleep(min(pause, left))
             pause = min(2 * pause, BEAT)
-        desk.fail(verdict)
+        participant.fail(verdict)
 
     def _left(self) -> int:
         """How many have read the outcome; 0 where somebody else wrote there."""
-        value = self._desk.get(self._key("left")) or b""
+        value = self._participant.get(self._key("left")) or b""
         return int(value) if len(value) < 10 and value.isdigit() else 0
 
 

@@ -1,0 +1,194 @@
+"""A member of a session, and what to do about a notice whose session is over or whose leader is dead.
+
+Invariant: what a rank finds in the store leads to an error only if it changed, or answered this rank, while
+this rank was watching; and a session that is taken for dead by mistake can no more form a group once its notice
+has been replaced.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from collectives.native.errors import OpTimeout
+
+from . import _process
+from ._leader import AUTH_GRACE, Leader, sizes_text
+from ._participant import Formed, Participant, Pulse
+from ._records import VERSION, Hello, Notice
+
+SLICE = 0.2  # seconds between looks at the leader; longer ones once it takes long
+PATIENCE = 1.5  # seconds without a sign of life after which a leader is taken for dead
+CLEARING = 3.0  # seconds the members of a formed group have to pick up the roster
+LAST_WORD = 0.7  # seconds a rank that gives up waits for the leader to tell everybody
+
+
+class Member:
+    """Looks at the notice until it is a member; becomes the leader where there is none."""
+
+    def __init__(self, participant: Participant) -> None:
+        self._participant = participant
+        self._patience = PATIENCE
+
+    def run(self) -> Formed:
+        """Raises what `form` raises."""
+        participant = self._participant
+        try:
+            while True:
+                session = secrets.token_hex(16)
+                mine = participant.notice("open", session)
+                found = participant.compare_set(participant.scope.notice, None, mine)
+                formed = (
+                    Leader(participant, session, mine).run() if found in (mine, None) else self._visit(found or b"")
+                )
+                if formed is not None:
+                    return formed
+                if participant.deadline.passed:
+                    raise participant.late(self._others())
+        except BaseException:
+            participant.vanish()
+            raise
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self._participant.me.size) if rank != self._participant.me.rank]
+
+    def _visit(self, found: bytes) -> Formed | None:
+        """Do what the notice calls for; None to look at it again."""
+        notice, authentic = self._participant.read_notice(found)
+        if notice is not None and notice.state == "open":
+            return self._join(found, notice, authentic)
+        if notice is not None and authentic and self._participant.is_member(notice):
+            # we gave that leader up for dead just when it let us in
+            self._announce(notice.session, found)
+            return self._participant.outcome(notice.session, found)
+        return self._watch(found, notice, authentic)
+
+    def _watch(self, found: bytes, notice: Notice | None, authentic: bool) -> Formed | None:
+        """Wait until a session that has ended is cleared away, or do it. A leader that still shows life after
+        a failure means this rank too."""
+        participant = self._participant
+        failed = notice is not None and notice.state == "failed"
+        patience = self._patience if failed or notice is None else CLEARING
+        pulse = Pulse(patience)
+        until = time.monotonic() + patience
+        pause = 0.002
+        while time.monotonic() < until and not participant.deadline.passed:
+            if failed and notice is not None:
+                if _process.is_gone(notice.origin):
+                    break
+                if pulse.beat(participant.get(participant.scope.key(notice.session, "beat"))):
+                    if not authentic:
+                        participant.no_secret(notice)
+                    participant.fail(notice.verdict)
+            time.sleep(min(pause, participant.deadline.left()))
+            pause = min(2 * pause, 0.05)
+            if participant.get(participant.scope.notice) != found:
+                return None
+        return None if participant.deadline.passed else self._take_over(found, notice)
+
+    def _join(self, found: bytes, notice: Notice, authentic: bool) -> Formed | None:
+        """Take a slot and wait for what the leader decides."""
+        participant = self._participant
+        session = notice.session
+        if _process.is_gone(notice.origin):
+            return self._take_over(found, notice)
+        complaint = self._objection(notice, authentic)
+        if participant.me.rank < notice.size:
+            rival = participant.arrive(session, leader_is_authentic=authentic)
+            if rival is not None and complaint is None:
+                complaint = {"kind": "config", "text": rival}
+        if complaint is not None:
+            participant.flag(session, complaint)
+        go = participant.scope.key(session, "go")
+        pulse = Pulse(self._patience)
+        came = time.monotonic()
+        while True:
+            here = time.monotonic() - came
+            try:
+                [value] = participant.store.wait(
+                    [go], min(SLICE if here < 2 else 2.5 * SLICE, participant.deadline.left())
+                )
+            except OpTimeout:
+                pass
+            else:
+                return participant.outcome(session, value)
+            if participant.deadline.passed:
+                return self._give_up(notice, alive=pulse.beats > 0)
+            if pulse.beat(participant.get(participant.scope.key(session, "beat"))):
+                # alive, so not left over from an earlier run: whoever it is does not know our secret. It
+                # notices the same within AUTH_GRACE if we stay so long
+                if not authentic and here > 2 * AUTH_GRACE:
+                    participant.no_secret(notice)
+                continue
+            current = participant.get(participant.scope.notice)
+            if current != found:
+                now, _ = participant.read_notice(current)
+                if now is not None and now.session == session and current is not None:
+                    self._announce(session, current)
+                    return participant.outcome(session, current)
+                end = participant.get(go)
+                if end is not None:
+                    return participant.outcome(session, end)
+                if not authentic and (current is None or pulse.beats):
+                    participant.no_secret(notice)  # it was alive: it ended in order, or beat before
+                participant.withdraw()
+                return None
+            if pulse.stopped or _process.is_gone(notice.origin):
+                return self._take_over(found, notice)
+
+    def _announce(self, session: str, outcome: bytes) -> None:
+        """Do what the leader died before doing."""
+        participant = self._participant
+        go = participant.scope.key(session, "go")
+        participant.set(go, outcome)
+        if participant.get(participant.scope.notice) != outcome:  # cleared away meanwhile
+            participant.delete([go])
+
+    def _objection(self, notice: Notice, authentic: bool) -> Mapping[str, Any] | None:
+        """What speaks against this rank and that leader being in one group."""
+        me = self._participant.me
+        if not authentic:
+            return {"kind": "auth"}
+        if notice.version != VERSION:
+            text = (
+                f"rank {me.rank} ({me.place}) speaks version {VERSION} of the rendezvous protocol, rank {notice.rank} "
+                f"({notice.place}) version {notice.version}; install the same release on every rank"
+            )
+            return {"kind": "config", "text": text}
+        if notice.size != me.size:
+            return {"kind": "config", "text": sizes_text([Hello(notice.rank, notice.size, "", "", "", "", {}), me])}
+        if notice.fingerprint != me.fingerprint:
+            return {"kind": "fingerprint", "rank": me.rank, "fingerprint": me.fingerprint, "place": me.place}
+        return None
+
+    def _give_up(self, notice: Notice, alive: bool) -> Formed:
+        """Our deadline has passed: tell the leader, so that all ranks end with the same list of missing ones."""
+        participant = self._participant
+        missing = self._others()
+        if alive:
+            participant.flag(notice.session, {"kind": "late"})
+            try:
+                [value] = participant.store.wait([participant.scope.key(notice.session, "go")], LAST_WORD)
+            except OpTimeout:
+                pass
+            else:
+                return participant.outcome(notice.session, value)
+            present = {hello.rank for hello in participant.arrived(notice.session)}
+            missing = [rank for rank in missing if rank not in present]
+        raise participant.late(missing)
+
+    def _take_over(self, found: bytes, notice: Notice | None) -> Formed | None:
+        """Replace a notice whose session is dead or done by our own."""
+        participant = self._participant
+        session = secrets.token_hex(16)
+        mine = participant.notice("open", session, before=notice)
+        self._patience *= 2  # if that leader was alive after all, everything is slow here
+        if participant.compare_set(participant.scope.notice, found, mine) != mine:
+            participant.withdraw()
+            return None
+        participant.withdraw()
+        for old, size in [(notice.session, notice.size), *notice.before] if notice is not None else []:
+            participant.clean(old, size)
+        return Leader(participant, session, mine).run()
