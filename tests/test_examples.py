@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 import collectives
+from tests.lazily import needs
 
 HOME = Path(collectives.__file__).parents[1]
 DIGITS = Path(__file__).parents[1] / "examples" / "train_digits.py"
 LAUNCHER = ("-c", "from collectives.commands.main import main; main(prog_name='collectives')", "run")
 TRAINING = 1437  # samples
 
-pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
+needs("sklearn", "the example's data: pip install scikit-learn")
 
 # The example with its `train` replaced: what `spoil` does happens after the first training, that of all ranks.
 SPOILT = """

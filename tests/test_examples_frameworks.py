@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.launched import launched
+from tests.lazily import needs
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.timeout(240)
-pytest.importorskip("sklearn", reason="the examples' data: pip install scikit-learn")
+needs("sklearn", "the examples' data: pip install scikit-learn")
 
 # Its frameworks, its arguments, and what it says in the end.
 RUN = {

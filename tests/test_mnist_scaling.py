@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.launched import launched
+from tests.lazily import needs
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist_dnn_scaling.py"
 QUICK = ("--timed", "2")
 
-pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
+needs("sklearn", "the example's data: pip install scikit-learn")
 
 # The example with one of its functions replaced.
 SPOILT = """

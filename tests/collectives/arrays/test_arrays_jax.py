@@ -14,8 +14,9 @@ from collectives.arrays import array as arrays
 from collectives.core.communicator import Communicator
 from tests.collectives.groups import ranks
 from tests.launched import launched
+from tests.lazily import Lazily
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+jax = Lazily("jax", "JAX is not installed")
 
 
 def _deleted() -> Any:

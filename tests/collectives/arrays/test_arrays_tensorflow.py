@@ -12,9 +12,10 @@ import pytest
 from collectives.arrays import array as arrays
 from collectives.core.communicator import Communicator
 from tests.collectives.groups import ranks
+from tests.lazily import Lazily
 
-tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
-keras = pytest.importorskip("keras", reason="Keras is not installed")
+tf = Lazily("tensorflow", "TensorFlow is not installed")
+keras = Lazily("keras", "Keras is not installed")
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "variable": (lambda: tf.Variable([1.0]), r"a variable.*numpy.asarray\(x\).*x.assign\(result\)"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.collectives.horovod.told import Told
+from tests.lazily import needs
 
-pytest.importorskip("keras", reason="pip install keras tensorflow")
+needs("keras", "pip install keras tensorflow")
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

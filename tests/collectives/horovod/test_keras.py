@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.collectives.horovod.told import Told, of_tensorflow
+from tests.lazily import needs
 
-pytest.importorskip("tensorflow", reason="pip install keras tensorflow")
-pytest.importorskip("keras", reason="pip install keras tensorflow")
-pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
+needs("tensorflow", "pip install keras tensorflow")
+needs("keras", "pip install keras tensorflow")
+needs("sklearn", "the example's data: pip install scikit-learn")
 
 pytestmark = pytest.mark.timeout(240)
 

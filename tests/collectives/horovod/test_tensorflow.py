@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.collectives.horovod.told import Told, of_tensorflow
+from tests.lazily import needs
 
-pytest.importorskip("tensorflow", reason="pip install tensorflow")
-pytest.importorskip("keras", reason="pip install keras tensorflow")
-pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
+needs("tensorflow", "pip install tensorflow")
+needs("keras", "pip install keras tensorflow")
+needs("sklearn", "the example's data: pip install scikit-learn")
 
 pytestmark = pytest.mark.timeout(240)
 

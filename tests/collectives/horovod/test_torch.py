@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.collectives.horovod.told import Told
+from tests.lazily import needs
 
-pytest.importorskip("torch", reason="pip install torch")
-pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
+needs("torch", "pip install torch")
+needs("sklearn", "the example's data: pip install scikit-learn")
 
 pytestmark = pytest.mark.timeout(240)
 

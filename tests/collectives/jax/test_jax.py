@@ -16,9 +16,10 @@ import pytest
 import collectives
 from collectives import native
 from tests.launched import Launched, launched
+from tests.lazily import needs
 from tests.native.test_stub import compiled, declared
 
-pytest.importorskip("jax", reason="JAX is not installed: pip install jax")
+needs("jax", "JAX is not installed: pip install jax")
 
 HERE = Path(__file__).parent
 HOME = Path(collectives.__file__).parents[1]

@@ -7,8 +7,9 @@ import importlib.util
 import pytest
 
 from tests.collectives.keras.outcomes import Told, same, work
+from tests.lazily import needs
 
-pytest.importorskip("keras", reason="pip install keras tensorflow")
+needs("keras", "pip install keras tensorflow")
 
 # Processes import large frameworks, and machines that run tests may have other things to do.
 pytestmark = pytest.mark.timeout(240)

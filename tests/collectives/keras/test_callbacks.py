@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.collectives.keras.outcomes import Told, same, work
+from tests.lazily import needs
 
-pytest.importorskip("tensorflow", reason="pip install keras tensorflow")
-pytest.importorskip("keras", reason="pip install keras tensorflow")
+needs("tensorflow", "pip install keras tensorflow")
+needs("keras", "pip install keras tensorflow")
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -8,11 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.launched import _HOME
+from tests.lazily import needs
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+needs("torch", "PyTorch is not installed: pip install torch")
 
 WORKER = Path(__file__).parent / "worker_gone.py"
 

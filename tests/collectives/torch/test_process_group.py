@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.launched import _HOME, launched
+from tests.lazily import needs
 
-pytest.importorskip("torch", reason="PyTorch is not installed")
+needs("torch", "PyTorch is not installed")
 
 HERE = Path(__file__).parent
 
