@@ -10,6 +10,7 @@ export PYTHON APT
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q --disable-pip-version-check
+PACKAGES := $(VENV)/.packages
 READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 BUILD_TOOLS := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr ',' ' ') cmake ninja
@@ -17,7 +18,8 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/n
 FORMATTED := $(shell find native/src tests/native -name '*.[ch]pp' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lint types native-tests bench dev docs build package tensorflow launchers clean
+.PHONY: help demo test check format lint types native-tests bench dev frameworks docs build package tensorflow launchers
+.PHONY: clean
 
 help: ## Say what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +35,7 @@ demo: $(READY) ## Train on real data with 4 processes, then measure. Installs wh
 
 test: $(READY) $(FRAMEWORKS) ## Run the tests. Fetches TensorFlow, PyTorch and JAX, which the hooks are tested with.
 	@tools/need.sh redis openssl iproute2
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
 
 check: format lint types native-tests ## Check format, style, types, and the C++ under sanitizers.
 
@@ -57,6 +59,8 @@ bench: $(READY) ## Measure allreduce over all sizes (ARGS="-n 4 --transport tcp"
 dev: $(READY) ## Only set up .venv, with this folder installed so that Python changes take effect at once.
 	@echo "Ready. Use $(BIN)/python, or: . $(BIN)/activate"
 
+frameworks: $(FRAMEWORKS) ## Only fetch TensorFlow, PyTorch and JAX.
+
 docs: $(READY) ## Write the pages of docs/ that are generated.
 	$(BIN)/python -m tools.api_reference
 	$(BIN)/python -m tools.decision_index
@@ -79,17 +83,25 @@ clean: ## Remove everything that was made, .venv too.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(FRAMEWORKS): pyproject.toml | $(READY)
-	$(PIP) --no-build-isolation -e '.[frameworks,integrations]'
+# The requirements of lists in pyproject.toml, for what is installed while this folder is compiled.
+listed = sed -n '/^\($(1)\) = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p' pyproject.toml
+
+$(FRAMEWORKS): pyproject.toml | $(PACKAGES)
+	$(call listed,frameworks\|integrations) >$@.txt
+	$(PIP) -r $@.txt
 	@touch $@
 
 $(BIN)/python:
 	@tools/need.sh python compiler
 	$(PYTHON) -m venv $(VENV)
 
-# Built without isolation, in a folder that stays: a change in one C++ file compiles that file alone.
-$(READY): $(NATIVE) | $(BIN)/python
+$(PACKAGES): pyproject.toml | $(BIN)/python
 	@tools/need.sh python compiler
-	$(PIP) $(BUILD_TOOLS)
-	$(PIP) --no-build-isolation -e '.[test,dev]'
+	$(call listed,dependencies\|test\|dev) >$@.txt
+	$(PIP) $(BUILD_TOOLS) -r $@.txt
+	@touch $@
+
+# Built without isolation, in a folder that stays: a change in one C++ file compiles that file alone.
+$(READY): $(NATIVE) | $(PACKAGES)
+	$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@

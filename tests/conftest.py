@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,3 +31,19 @@ def _nothing_is_left_behind() -> Iterator[None]:
     """Ends what the test, and its fixtures, have started and not ended; that is a failure of its own."""
     with nothing_left():
         yield
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Of `-n auto`."""
+    from tests.scheduling import workers
+
+    return workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of `--dist loadfile`."""
+    from tests.scheduling import Scheduler
+
+    return Scheduler(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -34,6 +34,9 @@ def test_that_never_ends(tmp_path):
 """
 
 
+several = pytest.mark.parametrize("processes", ["0", "2"])  # that the test run's tests are shared by
+
+
 def gone(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
@@ -41,7 +44,7 @@ def gone(process: int) -> bool:
         return True
 
 
-def pytest_with(tmp_path: Path, ending: str) -> tuple[subprocess.Popen[str], Path]:
+def pytest_with(tmp_path: Path, ending: str, *arguments: str) -> tuple[subprocess.Popen[str], Path]:
     """A test run of its own, whose only test starts two ranks that spin."""
     pids, folder = tmp_path / "pids", tmp_path / "tests"
     folder.mkdir()
@@ -52,6 +55,7 @@ def pytest_with(tmp_path: Path, ending: str) -> tuple[subprocess.Popen[str], Pat
     )
     (folder / "test_it.py").write_text(FAILING.replace("PIDS", repr(str(pids))).replace("FAIL", ending))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(folder)]
+    command += arguments
     run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return run, pids
 
@@ -78,15 +82,17 @@ def test_what_ends_in_a_moment_is_not_a_failure() -> None:
     assert sleeper.wait(0) == 0
 
 
-def test_a_test_that_fails_leaves_no_ranks(tmp_path: Path) -> None:
-    run, pids = pytest_with(tmp_path, "assert False, 'as it happens'")
+@several
+def test_a_test_that_fails_leaves_no_ranks(tmp_path: Path, processes: str) -> None:
+    run, pids = pytest_with(tmp_path, "assert False, 'as it happens'", "-n", processes)
     output = run.communicate(timeout=100)[0]
     assert "as it happens" in output and "left behind, and ended now:" in output
     assert two_lines(pids) and all(gone(int(pid)) for pid in pids.read_text().split())
 
 
-def test_a_test_run_that_is_killed_leaves_no_ranks(tmp_path: Path) -> None:
-    run, pids = pytest_with(tmp_path, "")
+@several
+def test_a_test_run_that_is_killed_leaves_no_ranks(tmp_path: Path, processes: str) -> None:
+    run, pids = pytest_with(tmp_path, "", "-n", processes)
     try:
         assert eventually(lambda: two_lines(pids), 60)
     finally:
