@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees that what make needs from the system is there: tools/need.sh [--optional] python|compiler|redis|openssl|iproute2|doctest ...
+# Sees that what make needs from the system is there: tools/need.sh [--optional] python|compiler|redis|openssl|iproute2|doctest|ccache ...
 #
 # What is missing is installed where we may (Debian or Ubuntu, as root or with sudo that asks no password; not if
 # APT=no). Otherwise this says what to install and fails, or with --optional goes on.
@@ -43,6 +43,7 @@ missing() {
         redis) command -v redis-server >/dev/null || echo "redis-server a Redis server" ;;
         openssl) command -v openssl >/dev/null || echo "openssl the openssl program, for the tests' certificates" ;;
         iproute2) command -v ip >/dev/null || echo "iproute2 the ip program, for the tests between hosts" ;;
+        ccache) command -v ccache >/dev/null || echo "ccache a cache of compiled files" ;;
         doctest) has_doctest || echo "doctest-dev the framework of the C++ tests" ;;
         *) echo "need.sh: unknown: $thing" >&2; exit 2 ;;
         esac

@@ -17,6 +17,13 @@ if setarch "$(uname -m)" -R true 2>/dev/null; then
     plainly=(setarch "$(uname -m)" -R)
 fi
 
+# With paths relative to the build, as pip's: then ccache, where it is used, finds what pip has compiled. A folder that
+# was configured by another generator stays with that.
+generator=()
+if command -v ninja >/dev/null && [[ ! -f build/native-release/Makefile ]]; then
+    generator=(-G Ninja)
+fi
+
 summary=()
 failed=0
 
@@ -26,14 +33,14 @@ variant() {
     local dir=build/native-$name log=build/native-$name.log begin=$SECONDS result
     mkdir -p build
     echo "== $name"
-    if ! { cmake -S . -B "$dir" -DCOLLECTIVES_TESTS=ON -DCOLLECTIVES_MODULE=OFF -DCMAKE_BUILD_TYPE="$type" \
-        -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCOLLECTIVES_SANITIZE="$sanitize" &&
+    if ! { cmake "${generator[@]}" -S . -B "$dir" -DCOLLECTIVES_TESTS=ON -DCOLLECTIVES_MODULE=OFF \
+        -DCMAKE_BUILD_TYPE="$type" -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" -DCOLLECTIVES_SANITIZE="$sanitize" &&
         cmake --build "$dir" -j "$jobs"; } >"$log" 2>&1; then
         tail -n 60 "$log"
         result="did not build, see $log"
     elif [[ ${BUILD_ONLY:-} ]]; then
         result="100% built"
-    elif "${plainly[@]}" ctest --test-dir "$dir" --output-on-failure "$@" | tee "$log.tests"; then
+    elif "${plainly[@]}" ctest --test-dir "$dir" -j "$jobs" --output-on-failure "$@" | tee "$log.tests"; then
         result=$(grep -E 'tests passed' "$log.tests")
     else
         result="FAILED: $(grep -E 'tests passed' "$log.tests")"
