@@ -77,8 +77,8 @@ class Engine(Protocol):
     def accepts(self, collective: str, nbytes: int, memory: Memory, size: int) -> str | None:
         """Why it runs such calls, in a few words, or None for those that it does not run.
 
-        `nbytes` are those of `x`, `size` the number of ranks. The answer is the same on every rank: it depends on nothing
-        else, and of `memory` only on its kind.
+        `nbytes` are those of `x`, `size` the number of ranks. The answer is the same on every rank: it depends on
+        nothing else, and of `memory` only on its kind.
         """
 
     def collective(self, call: Collective, memory: Memory) -> Task | LateTask:

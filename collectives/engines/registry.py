@@ -1,7 +1,7 @@
 """The engines there are besides the native one, in the order in which they are asked.
 
-Invariant: those that were registered by a call come first, then those of installed packages, by name. One that cannot be
-loaded is an error of `init`, never left out silently.
+Invariant: those that were registered by a call come first, then those of installed packages, by name. One that cannot
+be loaded is an error of `init`, never left out silently.
 """
 
 from __future__ import annotations
