@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from collectives.native.errors import OpTimeout
-from collectives.transports.transport import Listener, Place, Scope
+from collectives.transports.transport import Listener, Place, Scope, left_out
 
 if TYPE_CHECKING:
     from collectives.native._engine import Group
@@ -23,7 +23,7 @@ class InprocTransport:
         return "inproc"
 
     def available(self) -> str | None:
-        return None
+        return left_out("inproc")
 
     def listen(self, scope: Scope) -> Listener:
         return _InprocListener()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from collectives.native import _engine
 from collectives.native.errors import TransportUnavailable
 from collectives.transports import abstract
-from collectives.transports.transport import Listener, Place, Scope
+from collectives.transports.transport import Listener, Place, Scope, left_out
 
 if TYPE_CHECKING:
     from collectives.native._engine import Group
@@ -35,6 +35,9 @@ class ShmTransport:
         return "shm"
 
     def available(self) -> str | None:
+        reason = left_out("shm")
+        if reason:
+            return reason
         try:
             _pass_memory_around()
         except OSError as error:

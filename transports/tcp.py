@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from collectives.native.errors import TransportUnavailable
 from collectives.transports.addresses import Endpoint, InterfaceAddress, candidates, choose, interface_addresses
-from collectives.transports.transport import Listener, Place, Scope
+from collectives.transports.transport import Listener, Place, Scope, left_out
 
 if TYPE_CHECKING:
     from collectives.native._engine import Group
@@ -29,6 +29,9 @@ class TcpTransport:
         return "tcp"
 
     def available(self) -> str | None:
+        reason = left_out("tcp")
+        if reason:
+            return reason
         try:
             _loopback_socket().close()
         except OSError as error:

@@ -66,6 +66,16 @@ class Listener(Protocol):
         """Stop being found; close what was not attached. Idempotent, never raises."""
 
 
+def left_out(scheme: str) -> str | None:
+    """Why the engine cannot use that transport of its own: this build leaves its links out. None where it has them."""
+    from collectives.native import _engine
+
+    known = _engine.transports()
+    if scheme in known:
+        return None
+    return f"this build of the library has no links of {scheme}; it has those of {', '.join(known) or 'nothing'}"
+
+
 class Transport(Protocol):
     """One way of moving bytes between ranks. Stateless: one object serves all groups of the process."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from collectives.native import _engine
 from collectives.native.errors import OpTimeout, TransportUnavailable
 from collectives.transports import abstract, registry
 from collectives.transports.host import HostIdentity
@@ -279,3 +280,12 @@ def test_packages_can_add_transports() -> None:
     assert registry.schemes()[-3:] == ("broken", "liar", "pigeon")
     assert "no_such_module" in str(registry.available("broken"))
     assert "calls itself 'pigeon'" in str(registry.available("liar"))
+
+
+def test_a_transport_that_the_build_leaves_out_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(registry.transport(scheme).available() is None for scheme in registry.AUTO)
+    monkeypatch.setattr(_engine, "transports", lambda: ["tcp"])
+    for scheme in ("inproc", "shm"):
+        reason = registry.available(scheme)
+        assert reason is not None and scheme in reason and "those of tcp" in reason
+    assert registry.available("tcp") is None

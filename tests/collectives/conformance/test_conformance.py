@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectives.rendezvous import secret
+from collectives.transports.transport import left_out
 from tests.collectives.conformance.cases import COLLECTIVES, IN_PLACE, REDUCTIONS, Case, ops_of
 from tests.collectives.conformance.ranks import Job, Rank, ThreadRank, everyone, failures, processes, threads
 from tests.collectives.conformance.reference import DTYPES
@@ -63,6 +64,8 @@ class Ranks:
 
     def lend(self, transport: str, store: str, size: int, segment: int | None) -> Sequence[Rank]:
         """Ranks that have joined one group; `segment` as in `init`."""
+        if reason := left_out(transport):
+            pytest.skip(reason)
         in_threads = transport == "inproc" or store == "memory"
         ranks = (self._local if in_threads else self._workers)[:size]
         name = f"job{next(_jobs)}"
