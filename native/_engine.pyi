@@ -91,6 +91,9 @@ class Operation:
     def in_bytes(self) -> int: ...
     @property
     def out_bytes(self) -> int: ...
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes, with its program."""
 
 PART_FIRST: Final[int]
 PART_OTHER: Final[int]
@@ -195,6 +198,14 @@ class Group:
         """The scheme of the open link to `peer`, None if none is open."""
 
     def bytes_sent(self) -> int: ...
+    def records(self) -> list[dict[str, Any]]:
+        """The last 1 000 operations, oldest first, then those that wait for the progress thread. Times in seconds of
+        CLOCK_MONOTONIC, None where it has not come; codes as in DTYPES, OPS and COLLECTIVES; `state`: 0 queued, 1
+        started, 2 done, 3 failed. `number` is 0 for those that wait. Also after an error, and when closed."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes, by kind, see `Communicator.memory`; empty in a forked child."""
+
     def confirm(self, grace: float) -> None:
         """Raises DesyncError if a rank that shares memory with this one has begun another collective under the number
         of one of this rank's. Waits up to `grace` seconds for those that have begun fewer. Nothing while closed, broken

@@ -80,6 +80,7 @@ class Preparer:
         self._kept: dict[tuple[Shape, str], Prepared] = {}
         self._messages: dict[tuple[int, int | None, Dtype, int], _engine.Operation] = {}
         self._admitted: set[tuple[Shape, str]] = set()
+        self.algorithm_names: dict[int, str] = {}  # by what stands for them on the wire
 
     def collective(self, shape: Shape, algorithm: str) -> Prepared:
         """The operation for this call. Raises TypeError and ValueError for an algorithm or op that cannot be."""
@@ -95,13 +96,15 @@ class Preparer:
         grid = self.schedule(chosen, shape.root).grid
         aliased = shape.in_place and chosen.in_place
         compiled = program(chosen, self.rank, self.size, shape.root, aliased, self.layout, self.table.in_order)
+        stands_for = _hash(chosen.name, shape)
+        self.algorithm_names[stands_for] = chosen.name
         operation = _engine.Operation(
             compiled,
             dtype,
             op,
             _bounds(shape.inp, grid[0]),
             _bounds(shape.out, grid[1]),
-            (code, op, dtype, shape.agreed, shape.root, _hash(chosen.name, shape)),
+            (code, op, dtype, shape.agreed, shape.root, stands_for),
             self.at_a_time(shape),
         )
         if len(self._kept) >= _MOST_KEPT:
@@ -204,6 +207,10 @@ class Preparer:
         if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
             return 0
         return SECTION // shape.dtype.itemsize
+
+    def kept(self) -> list[_engine.Operation]:
+        """The operations that are kept for calls like those that were made."""
+        return [prepared.operation for prepared in self._kept.copy().values()] + list(self._messages.copy().values())
 
     def use(self, table: Table) -> None:
         """Choose by this table from now on: before the first call that leaves the choice to us, the same everywhere."""

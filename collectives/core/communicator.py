@@ -24,6 +24,7 @@ from collectives.calls.messages import MessageCalls
 from collectives.calls.moves import Deadline, one_byte
 from collectives.calls.repeated import install
 from collectives.calls.runner import Runner
+from collectives.core import recorded
 from collectives.core.completion import Completion
 from collectives.core.explaining import explain
 from collectives.core.family import Origin, separate
@@ -166,6 +167,55 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         extents = check_shape(shape)
         self._runner.gate.check()
         return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
+
+    def dump(self) -> dict[str, Any]:
+        """What this rank's last 1 000 operations of this communicator were and took, as json.dumps takes it.
+
+        Never waits for other ranks, and works at any time and from any thread: while a call waits, after an error, and
+        when the communicator is closed. In a forked child there are no operations.
+
+        Keys: `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch`, `closed`, `error` (the one that broke the
+        communicator, or None), `clock` (`name`; `now`, what it says; `unix`, the time of day in seconds since 1970 at
+        that moment; `resolution` in seconds) and `operations`, oldest first. Those of an operation:
+
+        - `sequence`: its number among the collectives of the communicator, the same on all ranks, from 0; of `send`
+          and `recv` among those with this peer. None where it is not known yet.
+        - `collective`, `dtype` (as the engine moves it), `count` (elements, 0 where it may differ between ranks), `op`,
+          `root`, `peer`, `algorithm`: None where it has none
+        - `engine`: what runs it: "schedule", "board" or "pool"
+        - `state`: "queued" (waits for links, or for its turn in the background), "started", "done" or "failed"
+        - `queued`, `begin`, `first`, `end`: seconds of the clock at which it was called, was under way, moved something
+          for the first time, and ended. None where that has not come. What moves at the first attempt counts as
+          moved at `begin`.
+        - `waited`: seconds of it in which nothing could move, since another rank had to do something first
+        - `sent`, `received`: bytes of payload, to and from all ranks; None unless it is done
+        - `error`: why it failed, or None
+        """
+        broken = self._linked.group.broken
+        return {
+            "version": recorded.VERSION,
+            "rank": self.rank,
+            "size": self.size,
+            **recorded.here(),
+            "name": self.name,
+            "epoch": self.epoch,
+            "closed": self.closed,
+            "error": None if broken is None else f"{type(broken).__name__}: {broken}",
+            "clock": recorded.clock(),
+            "operations": recorded.operations(self._linked.group, self._calls.prepare),
+        }
+
+    def memory(self) -> dict[str, int]:
+        """What this communicator has on this rank, in bytes, by kind. Works at any time, as `dump` does.
+
+        - `arena_mapped`: address space for its shared memory, without the heap; `arena_touched`: how much of that is
+          in memory; `staging`: how much of that is reserved for messages that are staged. 0 without shared memory.
+        - `heap`: arrays from `empty` that are in use, in whole cache lines or pages
+        - `inboxes`: buffers in which links over TCP receive
+        - `schedules`: operations that are kept for calls like those that were made
+        - `records`: what `dump` reads
+        """
+        return recorded.memory(self._linked.group, self._calls.prepare.kept())
 
     # --- its life
 

@@ -216,7 +216,7 @@ def link(
 ) -> Linked:
     """Make the group and tell it how to reach every peer. Opens no links yet, closes nothing on errors but what
     it made; the endpoints stay the caller's then. `home`: this rank's core in the group that it first belonged to.
-    `job`, `job_ranks`: of a communicator made from another one, the job that it belongs to and the ranks' numbers in it.
+    `job`, `job_ranks`: of a communicator made from another one, its job and the ranks' numbers in that.
 
     Raises TransportUnavailable for a pair that no allowed transport connects, with every reason.
     """

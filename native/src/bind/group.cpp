@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bind/common.hpp"
+#include "core/memory.hpp"
 #include "link/registry.hpp"
 
 namespace nb = nanobind;
@@ -178,6 +179,59 @@ class PyGroup {
         return scheme == nullptr ? std::nullopt : std::optional<std::string>(scheme);
     }
 
+    // See Group.records in the stub.
+    nb::list records() {
+        nb::list found;
+        if (inherited() || !group_) return found;
+        const std::vector<Record> records = group_->records();
+        const ticks::Scale scale = ticks::scale();
+        const auto time = [&](std::uint64_t at) {
+            return at == 0 ? nb::none() : nb::object(nb::float_(scale.at(at)));
+        };
+        for (const Record& record : records) {
+            const Call& call = record.call;
+            nb::dict entry;
+            entry["number"] = record.number;
+            entry["sequence"] = call.sequence;
+            entry["collective"] = call.collective;
+            entry["dtype"] = call.dtype;
+            entry["op"] = call.op;
+            entry["count"] = call.count;
+            entry["root"] = call.root;
+            entry["algorithm"] = call.algorithm;
+            entry["epoch"] = call.epoch;
+            entry["message"] = call.is_message();
+            entry["sends"] = record.sends;
+            entry["peer"] = record.peer;
+            entry["state"] = static_cast<int>(record.state);
+            entry["engine"] = record.engine;
+            entry["queued"] = time(record.queued);
+            entry["begun"] = time(record.begun);
+            entry["first"] = time(record.first);
+            entry["ended"] = time(record.ended);
+            entry["waited"] = static_cast<double>(record.waited) * scale.per_tick;
+            entry["sent"] = record.sent;
+            entry["received"] = record.received;
+            entry["error"] = record.error;
+            found.append(entry);
+        }
+        return found;
+    }
+
+    nb::dict memory() {
+        nb::dict found;
+        if (inherited() || !group_) return found;
+        const std::shared_ptr<Arena> arena = group_->links().arena();
+        const ArenaUse use = arena ? use_of(*arena) : ArenaUse{};
+        found["arena_mapped"] = use.mapped;
+        found["arena_touched"] = use.touched;
+        found["staging"] = use.staging;
+        found["heap"] = use.heap;
+        found["inboxes"] = group_->links().inbox_bytes();
+        found["records"] = group_->recorder().bytes();
+        return found;
+    }
+
     std::uint64_t bytes_sent() { return group_->links().bytes_sent(); }
 
     void confirm(double grace) {
@@ -187,6 +241,7 @@ class PyGroup {
     }
 
     nb::object broken() {
+        if (inherited() || !group_) return nb::none();
         const std::optional<Error> error = group_->broken();
         return error ? to_python(*error) : nb::none();
     }
@@ -260,6 +315,8 @@ void add_groups(nb::module_& module) {
         .def("empty", &PyGroup::empty, "nbytes"_a)
         .def("link_kind", &PyGroup::link_kind, "peer"_a)
         .def("bytes_sent", &PyGroup::bytes_sent)
+        .def("records", &PyGroup::records)
+        .def("memory", &PyGroup::memory)
         .def("confirm", &PyGroup::confirm, "grace"_a)
         .def_prop_ro("broken", &PyGroup::broken)
         .def("close", &PyGroup::close);

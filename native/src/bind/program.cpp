@@ -140,6 +140,7 @@ void add_programs(nb::module_& module) {
             "program"_a, "dtype"_a, "op"_a, "in_bounds"_a, "out_bounds"_a, "identity"_a, "at_a_time"_a = 0,
             "part"_a = 0)
         .def_prop_ro("sections", [](const PyOperation& self) { return self.operation->sections(); })
+        .def_prop_ro("memory", [](const PyOperation& self) { return self.operation->memory(); })
         .def_prop_ro("in_bytes", [](const PyOperation& self) { return self.operation->in_bytes(); })
         .def_prop_ro("out_bytes", [](const PyOperation& self) { return self.operation->out_bytes(); });
 }

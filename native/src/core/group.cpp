@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/cpu.hpp"
 
@@ -44,7 +45,7 @@ Setup make_setup(const Group::Options& options) {
 
 Group::Group(Options options)
     : identity_(options.identity),
-      executor_(make_settings(options), sleeper_, closing_),
+      executor_(make_settings(options), recorder_, sleeper_, closing_),
       sent_(static_cast<std::size_t>(identity_.size), 0),
       received_(static_cast<std::size_t>(identity_.size), 0),
       links_(options.job ? options.job : std::make_shared<Job>(), identity_, options.job_ranks,
@@ -79,18 +80,30 @@ void Group::connect(const std::vector<int>& peers, double timeout, const Interru
     }
 }
 
-Call Group::next_call(const Operation& operation) {
+Call Group::peek_call(const Operation& operation) const {
     Call call = operation.call();
     call.epoch = identity_.epoch;
     if (!call.is_message()) {
-        call.sequence = operation.part() == Operation::Part::other ? sequence_ - 1 : sequence_++;
+        call.sequence = operation.part() == Operation::Part::other ? sequence_ - 1 : sequence_;
         return call;
     }
     // Point to point: both ends count their messages, as those of the first rank that may send where several
     // do.
     const auto& step = operation.program().steps.at(0);
     const auto peer = static_cast<std::size_t>(step.peers.at(0));
-    call.sequence = step.kind == StepKind::send ? sent_[peer]++ : received_[peer]++;
+    call.sequence = step.kind == StepKind::send ? sent_[peer] : received_[peer];
+    return call;
+}
+
+Call Group::next_call(const Operation& operation) {
+    const Call call = peek_call(operation);
+    if (!call.is_message()) {
+        if (operation.part() != Operation::Part::other) ++sequence_;
+        return call;
+    }
+    const auto& step = operation.program().steps.at(0);
+    const auto peer = static_cast<std::size_t>(step.peers.at(0));
+    ++(step.kind == StepKind::send ? sent_ : received_)[peer];
     return call;
 }
 
@@ -124,11 +137,19 @@ void Group::open_links(const Operation& operation, double timeout, const Interru
 void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                        Held* held) {
     throw_if_unusable();
-    const Operation* open = nullptr;  // one whose links may come while it waits
+    const Operation* open = nullptr;      // one whose links may come while it waits
+    std::uint64_t connecting = 0;         // the record of the first one whose links are not there,
+    const Item* first_of_them = nullptr;  // and that one
     try {
         for (const Item& item : items) {
             const std::vector<int>& peers = item.operation->program().peers;
-            if (held != nullptr && !links_.are_there(peers)) held->let_go();
+            if (!links_.are_there(peers)) {
+                if (held != nullptr) held->let_go();
+                if (first_of_them == nullptr) {
+                    first_of_them = &item;
+                    connecting = executor_.record_queued(*item.operation, peek_call(*item.operation));
+                }
+            }
             open_links(*item.operation, timeout, interrupted);
             if (item.operation->is_open()) open = item.operation.get();
         }
@@ -137,6 +158,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
             wanted.interrupted = &interrupted;
             wanted.held = held;
             wanted.receipt = item.receipt;
+            if (&item == first_of_them) wanted.record = std::exchange(connecting, 0);
             executor_.add(wanted);
         }
         for (std::size_t i = 0; i < items.size(); ++i) {
@@ -148,17 +170,21 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
             executor_.retire();
         }
     } catch (const Error& error) {
+        recorder_.fail(connecting, error.what(), ticks::now());
         if (error.kind() != ErrorKind::invalid) throw give_up(error);
+        executor_.record_failure(error.what());
         executor_.clear();
         throw;
     } catch (const std::exception& error) {
         // Peers may be in the middle of it.
+        recorder_.fail(connecting, error.what(), ticks::now());
         give_up(Error(ErrorKind::aborted, std::string("an operation failed: ") + error.what()));
         throw;
     }
 }
 
 Error Group::give_up(const Error& cause) {
+    executor_.record_failure(cause.what());
     // Peers learn why before they can see that this rank has given up.
     break_with(cause);
     held_.clear();
@@ -205,6 +231,7 @@ std::shared_ptr<Work> Group::start(std::shared_ptr<const Operation> operation, s
     work->out = out;
     work->timeout = timeout;
     work->joined = joined;
+    work->queued = ticks::now();
     const std::lock_guard lock(queue_);
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
     works_.push_back(work);
@@ -259,6 +286,7 @@ void Group::drive() {
 
 void Group::fail(Works& under_way, const Error& error) {
     if (error.kind() == ErrorKind::invalid) {
+        executor_.record_failure_of_oldest(error.what());
         retire();
         finish(under_way, error);
         return;
@@ -282,8 +310,9 @@ void Group::take_works(Works& under_way) {
             Work& work = *under_way.back();
             Request wanted = request(*work.operation, work.in, work.out, work.timeout);
             wanted.receipt = &work.receipt;
+            wanted.queued = work.queued;
             Run& run = executor_.add(wanted);
-            run.hold(true);
+            executor_.hold(run, true);
             held_.push_back(&run);
         } catch (const Error& error) {
             finish(under_way, error);
@@ -298,11 +327,11 @@ void Group::free_held() {
         try {
             if (operation.is_open()) {
                 const bool all = links_.seek_any(peers);
-                run->hold(false);  // it goes on while others are missing
+                executor_.hold(*run, false);  // it goes on while others are missing
                 return all;
             }
             if (!links_.seek(peers)) return false;
-            run->hold(false);
+            executor_.hold(*run, false);
         } catch (...) {
             run->fail(std::current_exception());
         }
@@ -357,6 +386,24 @@ void Group::confirm(double grace) {
 
 std::optional<Error> Group::broken() {
     return is_broken_.load(std::memory_order_acquire) ? broken_ : std::nullopt;
+}
+
+std::vector<Record> Group::records() {
+    std::vector<Record> found = recorder_.records();
+    const std::lock_guard lock(queue_);
+    for (const auto& work : works_) {
+        Record record;
+        record.call = work->operation->call();
+        record.call.epoch = identity_.epoch;
+        record.queued = work->queued;
+        if (record.call.is_message()) {
+            const Step& step = work->operation->program().steps.at(0);
+            record.sends = step.kind == StepKind::send;
+            record.peer = step.peers.size() == 1 ? step.peers[0] : -1;
+        }
+        found.push_back(std::move(record));
+    }
+    return found;
 }
 
 void Group::close() {

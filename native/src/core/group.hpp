@@ -31,9 +31,10 @@ struct Work {
     std::byte* in = nullptr;
     std::byte* out = nullptr;
     double timeout = 0;
-    bool joined = false;  // taken up together with the one before it, however many are under way
-    Receipt receipt;      // of a message that was received
-    bool done = false;    // under the group's queue mutex
+    std::uint64_t queued = 0;  // when, in ticks
+    bool joined = false;       // taken up together with the one before it, however many are under way
+    Receipt receipt;           // of a message that was received
+    bool done = false;         // under the group's queue mutex
     std::optional<Error> error;
 };
 
@@ -90,11 +91,18 @@ class Group {
     std::optional<Error> broken();
     void close();
 
+    // From any thread, also afterwards: the last operations, oldest first, then those that the progress
+    // thread has not come to yet.
+    std::vector<Record> records();
+    const Recorder& recorder() const { return recorder_; }
+
   private:
     void run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted, Held* held);
     // Wait for the links that it needs.
     void open_links(const Operation& operation, double timeout, const Interrupted& interrupted);
     Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
+    // What the next one would be.
+    Call peek_call(const Operation& operation) const;
     Call next_call(const Operation& operation);
     // Of that call, which is the next one, and of those before it.
     std::uint32_t fingerprint(const Operation& operation, const Call& call);
@@ -121,6 +129,7 @@ class Group {
     Identity identity_;
     std::atomic<bool> closing_{false};
     Sleeper sleeper_;
+    Recorder recorder_;
 
     // The one who runs an operation holds this.
     std::mutex running_;

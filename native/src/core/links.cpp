@@ -300,6 +300,13 @@ const char* Links::scheme(int peer) const {
     return link == nullptr ? nullptr : link->scheme();
 }
 
+std::uint64_t Links::inbox_bytes() const {
+    const std::lock_guard lock(linking_);
+    std::uint64_t total = 0;
+    for (const auto& link : owned_) total += link->inbox_bytes();
+    return total;
+}
+
 std::uint64_t Links::bytes_sent() const {
     const std::lock_guard lock(linking_);
     std::uint64_t total = 0;

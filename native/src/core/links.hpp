@@ -72,6 +72,8 @@ class Links {
     std::shared_ptr<Arena> arena() const;
     const char* scheme(int peer) const;
     std::uint64_t bytes_sent() const;
+    // Of the buffers in which links receive.
+    std::uint64_t inbox_bytes() const;
 
   private:
     struct Route {

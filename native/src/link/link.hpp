@@ -150,6 +150,9 @@ class Link {
     const Peer& peer() const { return peer_; }
     // From any thread.
     std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+    // Of the buffers in which it receives.
+    std::uint64_t inbox_bytes() const { return inbox_bytes_.load(std::memory_order_relaxed); }
+    void count_inbox(std::uint64_t n) const { inbox_bytes_.fetch_add(n, std::memory_order_relaxed); }
 
   protected:
     // The rank whose loss made the peer give up, if it did and said so.
@@ -171,6 +174,7 @@ class Link {
 
   private:
     std::atomic<std::uint64_t> bytes_sent_{0};
+    mutable std::atomic<std::uint64_t> inbox_bytes_{0};
     Peer peer_;
 };
 

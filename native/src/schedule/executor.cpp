@@ -51,8 +51,9 @@ std::chrono::microseconds work_of_others(const Operation& operation) {
 
 }  // namespace
 
-Executor::Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing)
+Executor::Executor(Settings settings, Recorder& recorder, Sleeper& sleeper, const std::atomic<bool>& closing)
     : settings_(settings),
+      recorder_(recorder),
       sleeper_(sleeper),
       closing_(closing),
       backoff_(settings.spins, settings.home, settings.shares_home) {
@@ -96,14 +97,93 @@ Run& Executor::add(const Request& request) {
         run = std::move(idle_.back());
         idle_.pop_back();
     }
-    run->begin(request, runs_);
+    end_wait();
+    const std::uint64_t now = just_looked_ != 0 ? just_looked_ : ticks::now();
+    just_looked_ = 0;
+    Request recorded = request;
+    if (recorded.record == 0) {
+        recorded.record =
+            record_queued(*request.operation, request.call, request.queued != 0 ? request.queued : now);
+    }
+    run->begin(recorded, runs_);
+    recorder_.start(recorded.record, request.call, run->engine(), now);
+    times_.push_back({now, waited_, false, false, false});
     runs_.push_back(std::move(run));
     return *runs_.back();
 }
 
+std::uint64_t Executor::record_queued(const Operation& operation, const Call& call, std::uint64_t queued) {
+    if (queued == 0) queued = ticks::now();
+    if (!call.is_message()) return recorder_.add(call, -1, false, queued);
+    const Step& step = operation.program().steps.at(0);
+    const int peer = step.peers.size() == 1 ? step.peers[0] : -1;
+    return recorder_.add(call, peer, step.kind == StepKind::send, queued);
+}
+
+void Executor::hold(Run& run, bool held) {
+    run.hold(held);
+    if (held) {
+        recorder_.hold(run.request().record);
+        // Its record begins anew when it goes on, so the clock is read when it first moves.
+        for (std::size_t i = 0; i < runs_.size(); ++i) times_[i].tried |= runs_[i].get() == &run;
+    } else {
+        recorder_.resume(run.request().record);
+    }
+}
+
+void Executor::record_failure(const std::string& why) {
+    end_wait();
+    const std::uint64_t now = ticks::now();
+    for (const auto& run : runs_) recorder_.fail(run->request().record, why, now);
+}
+
+void Executor::record_failure_of_oldest(const std::string& why) {
+    end_wait();
+    recorder_.fail(runs_.front()->request().record, why, ticks::now());
+}
+
+void Executor::begin_wait() {
+    waits_since_ = ticks::now();
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+        recorder_.wait(runs_[i]->request().record, waited_ - times_[i].waited_before, waits_since_);
+    }
+}
+
+void Executor::end_wait() {
+    if (waits_since_ == 0) return;
+    just_looked_ = ticks::now();
+    waited_ += just_looked_ - waits_since_;
+    waits_since_ = 0;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+        recorder_.wait(runs_[i]->request().record, waited_ - times_[i].waited_before, 0);
+    }
+}
+
+void Executor::record_first() {
+    new_moves_ = false;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+        Times& times = times_[i];
+        if (!times.moved || times.recorded) continue;
+        times.recorded = true;
+        if (times.tried && just_looked_ == 0) just_looked_ = ticks::now();
+        recorder_.first(runs_[i]->request().record, times.tried ? just_looked_ : times.begun);
+    }
+}
+
 void Executor::retire() {
     std::unique_ptr<Run> run = std::move(runs_.front());
+    if (run->complete()) {
+        const Request& request = run->request();
+        Operation::Traffic traffic = request.operation->traffic();
+        if (request.receipt != nullptr && request.receipt->source >= 0) {
+            traffic.received = request.receipt->count * request.operation->unit();
+        }
+        recorder_.finish(request.record, run->engine(), traffic.sent, traffic.received,
+                         just_looked_ != 0 ? just_looked_ : ticks::now());
+    }
+    just_looked_ = 0;
     runs_.erase(runs_.begin());
+    times_.erase(times_.begin());
     for (const auto& later : runs_) later->forget(run.get());
     run->end();
     idle_.push_back(std::move(run));
@@ -132,12 +212,16 @@ void Executor::call_attention() {
 bool Executor::work() {
     unsigned passes = 0;
     while (!runs_.front()->complete()) {
+        just_looked_ = 0;
         if (attention_.load(std::memory_order_relaxed) && attention_.exchange(false)) return false;
         if (runs_.front()->error()) std::rethrow_exception(runs_.front()->error());
         if (!pass()) {
+            if (waits_since_ == 0) begin_wait();
             wait();
             continue;
         }
+        end_wait();
+        if (new_moves_) record_first();
         disarm();
         backoff_.reset();
         needed_.reset();
@@ -149,10 +233,10 @@ bool Executor::work() {
 
 bool Executor::pass() {
     const Reading reading(threads_ ? &workshop_.arena->header().passes : nullptr);
-    bool moved = runs_.front()->pass();
+    bool moved = note(times_.front(), runs_.front()->pass());
     for (std::size_t i = 1; i < runs_.size(); ++i) {
         try {
-            moved |= runs_[i]->pass();
+            moved |= note(times_[i], runs_[i]->pass());
         } catch (...) {
             runs_[i]->fail(std::current_exception());
         }

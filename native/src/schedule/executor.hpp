@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/wait.hpp"
+#include "core/recorder.hpp"
 #include "core/sleeper.hpp"
 #include "schedule/run.hpp"
 
@@ -29,7 +30,7 @@ class Executor {
         bool shares_home = false;  // others are at home there, too
     };
 
-    Executor(Settings settings, Sleeper& sleeper, const std::atomic<bool>& closing);
+    Executor(Settings settings, Recorder& recorder, Sleeper& sleeper, const std::atomic<bool>& closing);
 
     // Sends to several peers that share memory with us are staged in `arena`.
     void share(std::shared_ptr<Arena> arena);
@@ -51,6 +52,13 @@ class Executor {
     // Work until the oldest operation is complete: true; or until somebody calls for attention: false. Throws
     // if the oldest operation has to end.
     bool work();
+    // The record of one that waits for links before it is added.
+    std::uint64_t record_queued(const Operation& operation, const Call& call, std::uint64_t queued = 0);
+    // It waits for links, or no longer does.
+    void hold(Run& run, bool held);
+    // Those under way have failed for that reason, or the oldest one alone.
+    void record_failure(const std::string& why);
+    void record_failure_of_oldest(const std::string& why);
     // Forget the oldest operation, which is complete or can't be run.
     void retire();
     const Run& oldest() const { return *runs_.front(); }
@@ -95,7 +103,33 @@ class Executor {
     // Peers without whose doing the oldest operation does not move, ascending.
     std::vector<int> waiting_for();
 
+    // What records need of each operation under way.
+    struct Times {
+        std::uint64_t begun = 0;
+        std::uint64_t waited_before = 0;  // all waiting of the executor until then
+        bool tried = false;               // in vain, before it moved
+        bool moved = false;
+        bool recorded = false;  // when it first moved
+    };
+    bool note(Times& times, bool moved) {
+        if (times.moved) return moved;
+        (moved ? times.moved : times.tried) = true;
+        new_moves_ |= moved;
+        return moved;
+    }
+    // Something has moved, or is about to change: a wait, if there is one, ends here.
+    void end_wait();
+    void begin_wait();
+    // The last pass was the first one in which some have moved.
+    void record_first();
+
     Settings settings_;
+    Recorder& recorder_;
+    std::vector<Times> times_;       // of those under way, oldest first
+    std::uint64_t waited_ = 0;       // ticks, so far
+    std::uint64_t waits_since_ = 0;  // 0: it does not wait
+    std::uint64_t just_looked_ = 0;  // the clock, read after the last pass; 0: it was not
+    bool new_moves_ = false;         // some have moved for the first time in the last pass
     Sleeper& sleeper_;
     const std::atomic<bool>& closing_;
     std::atomic<bool> attention_{false};

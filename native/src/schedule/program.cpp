@@ -316,6 +316,13 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
         tasks_.push_back({step.kind, step.final, step.shared, length(step.dst), place(step.dst), step.peers,
                           std::span(sources_).subspan(first_source), std::span(gates_).subspan(first_gate)});
     }
+    for (const Task& task : tasks_) {
+        const auto operands = std::count_if(task.sources.begin(), task.sources.end(),
+                                            [](const Source& source) { return source.peer >= 0; });
+        if (task.kind == StepKind::send) traffic_.sent += task.length * task.peers.size();
+        if (task.kind == StepKind::recv) traffic_.received += task.length;
+        traffic_.received += task.length * static_cast<std::uint64_t>(operands);
+    }
     if (plan.flat && in.are_even() && out.are_even() && std::max(in_bytes_, out_bytes_) <= most_flat) {
         const Place said = place(plan.flat->said);
         const Place taken = place(plan.flat->taken);
@@ -348,7 +355,24 @@ Operation Operation::in_sections(const std::shared_ptr<const Program>& program, 
     whole.section_ = std::make_shared<const Operation>(of(each));
     whole.last_ = std::make_shared<const Operation>(of(n - whole.alike_ * each));
     whole.in_bytes_ = whole.out_bytes_ = n * whole.unit_;
+    const Traffic& first = whole.section_->traffic_;
+    const Traffic& last = whole.last_->traffic_;
+    whole.traffic_ = {whole.alike_ * first.sent + last.sent, whole.alike_ * first.received + last.received};
     return whole;
+}
+
+std::size_t Operation::memory() const {
+    const auto of = [](const auto& values) { return values.size() * sizeof(values[0]); };
+    std::size_t total = sizeof(Operation) + of(scratch_offsets_) + of(sources_) + of(gates_) + of(tasks_);
+    if (section_) total += section_->memory() + last_->memory();
+    const Program& plan = *program_;
+    total += sizeof(Program) + of(plan.peers) + of(plan.sources) + of(plan.lanes) + of(plan.receptions) +
+             of(plan.predecessors);
+    for (const Step& step : plan.steps) {
+        total += sizeof(Step) + of(step.peers) + of(step.operands) + of(step.dependencies);
+    }
+    for (const auto& next : plan.successors) total += sizeof(next) + of(next);
+    return total;
 }
 
 }  // namespace collectives

@@ -208,6 +208,12 @@ class Operation {
     // makes: the first one, which counts as a call, or another.
     enum class Part : std::uint8_t { whole, first, other };
 
+    // Bytes that this rank sends to all its peers, and gets of them.
+    struct Traffic {
+        std::uint64_t sent = 0;
+        std::uint64_t received = 0;
+    };
+
     Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in, const Bounds& out,
               const Call& call, Part part = Part::whole);
     Operation(Operation&&) = default;  // tasks refer to its memory, which moves with it
@@ -232,6 +238,9 @@ class Operation {
     // Where it may be done in a Flat: all ranks know alike.
     const std::optional<Flat>& flat() const { return flat_; }
     const Call& call() const { return call_; }
+    const Traffic& traffic() const { return traffic_; }
+    // What it takes, with its program, without what the allocator adds.
+    std::size_t memory() const;
     Part part() const { return part_; }
     // Whether it receives a message from whichever of several ranks sends one.
     bool is_open() const {
@@ -261,6 +270,7 @@ class Operation {
     std::optional<Flat> flat_;
     Call call_;
     Part part_ = Part::whole;
+    Traffic traffic_;
     // Of one in sections, which has no tasks of its own.
     std::uint64_t alike_ = 0;
     std::shared_ptr<const Operation> section_;

@@ -58,6 +58,8 @@ struct Request {
     const std::function<bool()>* interrupted = nullptr;  // asked now and then; true ends the operation
     Held* held = nullptr;
     Receipt* receipt = nullptr;  // of a message: written once it is known
+    std::uint64_t record = 0;    // its number in the Recorder; 0: it has none yet
+    std::uint64_t queued = 0;    // when it was started, in ticks, if somebody has looked
 };
 
 // What the runs of one executor have in common.
@@ -162,6 +164,20 @@ class Run {
 
     const Request& request() const { return request_; }
     bool uses_sockets();
+    // What runs it, as records name it.
+    const char* engine() const {
+        switch (way_) {
+            case Way::flat:
+            case Way::exchange:
+                return "board";
+            case Way::pool:
+                return "pool";
+            case Way::links:
+            case Way::open:
+                break;
+        }
+        return "schedule";
+    }
 
   private:
     using Task = Operation::Task;

@@ -254,6 +254,13 @@ std::byte* Arena::allocate(std::size_t n) {
     return nullptr;
 }
 
+std::size_t Arena::heap_in_use() {
+    const std::lock_guard lock(mutex_);
+    std::size_t unused = 0;
+    for (const auto& [offset, length] : free_) unused += length;
+    return geometry_.heap_bytes - unused;
+}
+
 void Arena::release(std::byte* data, std::size_t n) {
     n = rounded(n);
     std::size_t offset = offset_of(data);

@@ -280,6 +280,8 @@ class Arena {
     // Memory from the heap, 64-byte aligned, zeroed where the kernel has not given it out before; nullptr
     // when there is none left. Thread-safe.
     std::byte* allocate(std::size_t n);
+    // Bytes of it that are given out, in whole cache lines or pages.
+    std::size_t heap_in_use();
     // Give it back, to the kernel as far as it covers whole pages.
     void release(std::byte* data, std::size_t n);
     // Peers that still write to the n bytes of the heap at `data` reach nobody: their pages are this

@@ -103,7 +103,10 @@ std::size_t TcpLane::receive(const Call& during, std::byte* data, std::size_t n)
 
 void TcpLane::fill(const Call& during, std::size_t want) {
     if (held() >= want) return;
-    if (!inbox_) inbox_ = std::make_unique_for_overwrite<std::byte[]>(slice_);
+    if (!inbox_) {
+        inbox_ = std::make_unique_for_overwrite<std::byte[]>(slice_);
+        link_.count_inbox(slice_);
+    }
     if (begin_ == end_) {
         begin_ = end_ = 0;
     } else if (begin_ + want > slice_) {

@@ -1,0 +1,79 @@
+"""What a communicator's recorder and its memory tell, as values that json.dumps takes.
+
+Invariant: asks the engine for what it has recorded and runs nothing, so it works on a communicator in any state.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from collectives.calls.prepare import Preparer
+from collectives.native import _engine
+
+VERSION: Final = 1  # of what `dump` gives: the same number means that keys keep their meaning; new ones may come
+RESOLUTION: Final = 1e-6  # seconds: how well times of one dump agree with the clock
+
+_STATES: Final = ("queued", "started", "done", "failed")
+_ROOTED: Final = frozenset({"reduce", "broadcast", "gather", "scatter"})
+_REDUCING: Final = frozenset({"allreduce", "reduce", "reduce_scatter", "scan", "exscan"})
+
+
+def _names(codes: Mapping[str, int]) -> dict[int, str]:
+    return {code: name for name, code in codes.items()}
+
+
+_COLLECTIVES: Final = _names(_engine.COLLECTIVES)
+_DTYPES: Final = _names(_engine.DTYPES)
+_OPS: Final = _names(_engine.OPS) | {_engine.CALLER_OP: "function"}
+
+
+def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
+    """The last operations of this rank, oldest first."""
+    return [_operation(record, prepare) for record in group.records()]
+
+
+def clock() -> dict[str, Any]:
+    """What times are seconds of, what it says now, and the time of day (seconds since 1970) at that moment."""
+    return {"name": "CLOCK_MONOTONIC", "now": time.monotonic(), "unix": time.time(), "resolution": RESOLUTION}
+
+
+def here() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid()}
+
+
+def _operation(record: Mapping[str, Any], prepare: Preparer) -> dict[str, Any]:
+    message: bool = record["message"]
+    state = _STATES[record["state"]]
+    over = state == "done"
+    collective = _COLLECTIVES.get(record["collective"], "unknown")
+    if message:
+        collective = "send" if record["sends"] else "recv"
+    return {
+        "sequence": record["sequence"] if record["number"] else None,
+        "collective": collective,
+        "dtype": _DTYPES.get(record["dtype"]),
+        "count": record["count"],
+        "op": _OPS.get(record["op"]) if collective in _REDUCING else None,
+        "root": record["root"] if collective in _ROOTED else None,
+        "peer": record["peer"] if message and record["peer"] >= 0 else None,
+        "algorithm": None if message else prepare.algorithm_names.get(record["algorithm"]),
+        "engine": record["engine"] or None,
+        "state": state,
+        "queued": record["queued"],
+        "begin": record["begun"],
+        "first": record["first"],
+        "end": record["ended"],
+        "waited": record["waited"],
+        "sent": record["sent"] if over else None,
+        "received": record["received"] if over else None,
+        "error": record["error"] or None,
+    }
+
+
+def memory(group: _engine.Group, kept: Iterable[_engine.Operation]) -> dict[str, int]:
+    """Bytes, by kind."""
+    return {**group.memory(), "schedules": sum(operation.memory for operation in kept)}

@@ -1,0 +1,98 @@
+#include "core/recorder.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace collectives {
+
+namespace {
+constexpr int most_tries = 100;  // to read a record that changes
+}
+
+Recorder::~Recorder() {
+    for (const auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
+}
+
+void Recorder::set_call(Slot& slot, const Call& call) {
+    const auto words = std::bit_cast<std::array<std::uint64_t, call_words>>(call);
+    for (std::size_t i = 0; i < call_words; ++i) set(slot.call[i], words[i]);
+}
+
+void Recorder::fail(std::uint64_t number, const std::string& error, std::uint64_t now) {
+    Slot* const slot = find(number);
+    if (slot == nullptr) return;
+    {
+        const std::lock_guard lock(mutex_);
+        errors_.emplace(number, error);
+        errors_.erase(errors_.begin(), errors_.lower_bound(added_ - std::min<std::uint64_t>(added_, slots)));
+    }
+    end(*slot, RecordState::failed, now);
+}
+
+std::optional<Record> Recorder::read(std::uint64_t number) const {
+    const std::size_t index = number % slots;
+    const Chunk* const chunk = chunks_[index / slots_per_chunk].load(std::memory_order_acquire);
+    if (chunk == nullptr) return std::nullopt;
+    const Slot& slot = (*chunk)[index % slots_per_chunk];
+    if (slot.version.load(std::memory_order_acquire) != number << 1) return std::nullopt;
+    Record record;
+    record.number = number;
+    const std::uint64_t kind = slot.kind.load(std::memory_order_acquire);
+    std::array<std::uint64_t, call_words> call{};
+    for (std::size_t i = 0; i < call_words; ++i) call[i] = slot.call[i].load(std::memory_order_relaxed);
+    record.queued = slot.queued.load(std::memory_order_relaxed);
+    record.begun = slot.begun.load(std::memory_order_relaxed);
+    record.first = slot.first.load(std::memory_order_relaxed);
+    record.ended = slot.ended.load(std::memory_order_relaxed);
+    record.waited = slot.waited.load(std::memory_order_relaxed);
+    const std::uint64_t since = slot.waits_since.load(std::memory_order_relaxed);
+    record.sent = slot.sent.load(std::memory_order_relaxed);
+    record.received = slot.received.load(std::memory_order_relaxed);
+    const char* const engine = slot.engine.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (slot.version.load(std::memory_order_relaxed) != number << 1) return std::nullopt;
+    record.call = std::bit_cast<Call>(call);
+    record.state = static_cast<RecordState>(kind & 255);
+    record.sends = (kind & 256) != 0;
+    record.peer = static_cast<int>(kind >> 32) - 1;
+    if (engine != nullptr) record.engine = engine;
+    if (record.state != RecordState::done && record.state != RecordState::failed) {
+        const std::uint64_t now = ticks::now();
+        if (since != 0 && now > since) record.waited += now - since;
+        record.ended = 0;
+    }
+    return record;
+}
+
+std::vector<Record> Recorder::records() const {
+    // The newest number is found in the slots, so that the writer need not publish it.
+    std::uint64_t newest = 0;
+    for (const auto& chunk : chunks_) {
+        const Chunk* const place = chunk.load(std::memory_order_acquire);
+        for (std::size_t i = 0; place != nullptr && i < slots_per_chunk; ++i) {
+            newest = std::max(newest, (*place)[i].version.load(std::memory_order_acquire) >> 1);
+        }
+    }
+    std::vector<Record> found;
+    const std::uint64_t oldest = newest - std::min<std::uint64_t>(newest, kept) + 1;
+    for (std::uint64_t number = oldest; number <= newest; ++number) {
+        std::optional<Record> record;
+        for (int i = 0; i < most_tries && !record; ++i) record = read(number);
+        if (record) found.push_back(std::move(*record));
+    }
+    const std::lock_guard lock(mutex_);
+    for (Record& record : found) {
+        const auto error = errors_.find(record.number);
+        if (error != errors_.end()) record.error = error->second;
+    }
+    return found;
+}
+
+std::size_t Recorder::bytes() const {
+    const auto made = std::count_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) {
+        return chunk.load(std::memory_order_relaxed) != nullptr;
+    });
+    return static_cast<std::size_t>(made) * sizeof(Chunk);
+}
+
+}  // namespace collectives

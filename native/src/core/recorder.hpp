@@ -1,0 +1,189 @@
+// The last operations of a communicator: what each was, when it began and ended, and how long it waited.
+//
+// Invariant: one thread at a time writes, the one that runs operations, and never waits. Any thread may read,
+// also after the communicator is broken or closed; what it gets of one operation belongs together. It knows
+// no engine: whoever runs an operation fills its record by number. Records that have been overwritten are
+// left alone.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ticks.hpp"
+#include "link/frame.hpp"
+
+namespace collectives {
+
+// queued: its links are not there, or the progress thread has not come to it; failed: it has raised.
+enum class RecordState : std::uint8_t { queued, started, done, failed };
+
+// A snapshot. Times are in ticks, 0 where it has not come so far.
+struct Record {
+    std::uint64_t number = 0;  // of the operations that this rank has begun, from 1 on; 0: not yet
+    Call call;
+    int peer = -1;  // of a message: to or from whom, -1 where any rank may send it
+    bool sends = false;
+    RecordState state = RecordState::queued;
+    std::string engine;
+    std::uint64_t queued = 0;
+    std::uint64_t begun = 0;
+    std::uint64_t first = 0;  // something moved for the first time
+    std::uint64_t ended = 0;
+    std::uint64_t waited = 0;  // ticks in which nothing could move
+    std::uint64_t sent = 0;    // bytes, of payload; known once it is done
+    std::uint64_t received = 0;
+    std::string error;
+};
+
+class Recorder {
+  public:
+    static constexpr std::size_t kept = 1000;
+
+    Recorder() = default;
+    Recorder(const Recorder&) = delete;
+    Recorder& operator=(const Recorder&) = delete;
+    ~Recorder();
+
+    // --- for the one who runs operations; the number that `add` gives is the record's
+    std::uint64_t add(const Call& call, int peer, bool sends, std::uint64_t queued) {
+        const std::uint64_t number = ++added_;
+        Slot& slot = slot_of(number);
+        slot.version.store(number << 1 | 1, std::memory_order_relaxed);
+        std::atomic_thread_fence(std::memory_order_release);
+        set_call(slot, call);
+        set(slot.queued, queued);
+        set(slot.begun, 0);
+        set(slot.first, 0);
+        set(slot.ended, 0);
+        set(slot.waited, 0);
+        set(slot.waits_since, 0);
+        set(slot.sent, 0);
+        set(slot.received, 0);
+        slot.engine.store(nullptr, std::memory_order_relaxed);
+        set(slot.kind, pack(RecordState::queued, peer, sends));
+        slot.version.store(number << 1, std::memory_order_release);
+        return number;
+    }
+    // It is under way; `call`: with its final sequence number.
+    void start(std::uint64_t number, const Call& call, const char* engine, std::uint64_t now) {
+        Slot* const slot = find(number);
+        if (slot == nullptr) return;
+        set_call(*slot, call);
+        set(slot->begun, now);
+        slot->engine.store(engine, std::memory_order_relaxed);
+        set_state(*slot, RecordState::started);
+    }
+    // It waits for links after all, and goes on once they are there.
+    void hold(std::uint64_t number) {
+        Slot* const slot = find(number);
+        if (slot == nullptr) return;
+        set(slot->begun, 0);
+        set_state(*slot, RecordState::queued);
+    }
+    void resume(std::uint64_t number) {
+        Slot* const slot = find(number);
+        if (slot == nullptr || state_of(*slot) != RecordState::queued) return;
+        set(slot->begun, ticks::now());
+        set_state(*slot, RecordState::started);
+    }
+    void first(std::uint64_t number, std::uint64_t now) {
+        if (Slot* const slot = find(number)) set(slot->first, now);
+    }
+    // `waited` so far; `since`: it waits now, since then; 0: it does not.
+    void wait(std::uint64_t number, std::uint64_t waited, std::uint64_t since) {
+        Slot* const slot = find(number);
+        if (slot == nullptr) return;
+        set(slot->waited, waited);
+        set(slot->waits_since, since);
+    }
+    void finish(std::uint64_t number, const char* engine, std::uint64_t sent, std::uint64_t received,
+                std::uint64_t now) {
+        Slot* const slot = find(number);
+        if (slot == nullptr || state_of(*slot) == RecordState::failed) return;
+        slot->engine.store(engine, std::memory_order_relaxed);
+        set(slot->sent, sent);
+        set(slot->received, received);
+        end(*slot, RecordState::done, now);
+    }
+    void fail(std::uint64_t number, const std::string& error, std::uint64_t now);
+
+    // --- from any thread
+    // The last ones, oldest first, up to `kept`.
+    std::vector<Record> records() const;
+    // What the records take.
+    std::size_t bytes() const;
+
+  private:
+    using Word = std::atomic<std::uint64_t>;
+    static constexpr std::size_t call_words = sizeof(Call) / sizeof(std::uint64_t);
+    static constexpr std::size_t slots_per_chunk = 16;
+    static constexpr std::size_t chunks =
+        64;  // more records than are kept, so that a reader is not overtaken at once
+    static constexpr std::size_t slots = slots_per_chunk * chunks;
+
+    struct alignas(64) Slot {
+        Word version;  // twice the number, and 1 while it becomes that
+        std::array<Word, call_words> call;
+        Word begun;
+        Word ended;
+        Word kind;  // state, peer, whether it sends
+        Word queued;
+        Word first;
+        Word waited;
+        Word waits_since;
+        Word sent;
+        Word received;
+        std::atomic<const char*> engine;
+    };
+    static_assert(sizeof(Slot) == 128);
+    using Chunk = std::array<Slot, slots_per_chunk>;
+
+    static void set(Word& word, std::uint64_t value) { word.store(value, std::memory_order_relaxed); }
+    static void set_call(Slot& slot, const Call& call);
+    static std::uint64_t pack(RecordState state, int peer, bool sends) {
+        return static_cast<std::uint64_t>(state) | (sends ? 256U : 0U) |
+               static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer + 1)) << 32;
+    }
+    static RecordState state_of(const Slot& slot) {
+        return static_cast<RecordState>(slot.kind.load(std::memory_order_relaxed) & 255);
+    }
+    static void set_state(Slot& slot, RecordState state) {
+        const std::uint64_t kind = slot.kind.load(std::memory_order_relaxed);
+        slot.kind.store((kind & ~std::uint64_t{255}) | static_cast<std::uint64_t>(state),
+                        std::memory_order_release);
+    }
+    static void end(Slot& slot, RecordState state, std::uint64_t now) {
+        set(slot.waits_since, 0);
+        set(slot.ended, now);
+        set_state(slot, state);
+    }
+
+    Slot& slot_of(std::uint64_t number) {
+        const std::size_t index = number % slots;
+        std::atomic<Chunk*>& chunk = chunks_[index / slots_per_chunk];
+        Chunk* place = chunk.load(std::memory_order_relaxed);
+        if (place == nullptr) chunk.store(place = new Chunk(), std::memory_order_release);
+        return (*place)[index % slots_per_chunk];
+    }
+    // Null where it has been overwritten.
+    Slot* find(std::uint64_t number) {
+        if (number == 0 || added_ - number >= slots) return nullptr;
+        return &slot_of(number);
+    }
+    std::optional<Record> read(std::uint64_t number) const;
+
+    std::uint64_t added_ = 0;  // the writer's own
+    std::array<std::atomic<Chunk*>, chunks> chunks_{};
+
+    mutable std::mutex mutex_;  // errors are few
+    std::map<std::uint64_t, std::string> errors_;
+};
+
+}  // namespace collectives
