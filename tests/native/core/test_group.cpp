@@ -48,7 +48,7 @@ constexpr std::size_t large = 4'000'000;
 }  // namespace
 
 TEST_CASE("sums over every kind of link, for every count around the number of ranks and of slices") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         for (const int size : {2, 3, 4}) {
             World world(size, scheme, 64);
             for (const std::size_t n : {0U, 1U, 2U, 3U, 5U, 13U, 14U, 15U, 100U, 1000U, 5003U}) {
@@ -61,7 +61,7 @@ TEST_CASE("sums over every kind of link, for every count around the number of ra
 }
 
 TEST_CASE("large messages with slices of the default size") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(3, scheme);
         check_sum(world, ring, 700'001);
         check_sum(world, one_shot, 700'001);
@@ -205,7 +205,7 @@ TEST_CASE("two results on their way into the same memory come one after the othe
 }
 
 TEST_CASE("an average is divided once, where the sum is complete") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(4, scheme);
         world.each([&](int rank, Group& group) {
             std::vector<float> x(10, static_cast<float>(rank));
@@ -246,7 +246,7 @@ TEST_CASE("what the caller holds is let go of before it waits, and not by who ne
 }
 
 TEST_CASE("asynchronous operations complete in order, also before a blocking one") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(2, scheme);
         world.each([&](int rank, Group& group) {
             constexpr std::size_t n = 5000;
@@ -265,7 +265,7 @@ TEST_CASE("asynchronous operations complete in order, also before a blocking one
 }
 
 TEST_CASE("operations of many sizes and ways share the links") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         for (const int size : {2, 4}) {
             World world(size, scheme, 4096);
             world.each([&](int rank, Group& group) {
@@ -294,7 +294,7 @@ TEST_CASE("operations of many sizes and ways share the links") {
 }
 
 TEST_CASE("an operation on the result of an earlier one waits for it") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(2, scheme, 4096);
         world.each([&](int rank, Group& group) {
             constexpr std::size_t n = 100'000;
@@ -314,7 +314,7 @@ TEST_CASE("an operation on the result of an earlier one waits for it") {
 }
 
 TEST_CASE("ranks that send round a ring before they receive do not wait for each other") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(3, scheme);
         world.each([&](int rank, Group& group) {
             constexpr std::size_t n = 5'000'000;  // far more than any link holds
@@ -332,7 +332,7 @@ TEST_CASE("ranks that send round a ring before they receive do not wait for each
 }
 
 TEST_CASE("one error ends all that is under way, and each says why") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(2, scheme);
         std::vector<std::optional<Error>> errors(3);
         world.each([&](int rank, Group& group) {
@@ -362,7 +362,7 @@ TEST_CASE("one error ends all that is under way, and each says why") {
 }
 
 TEST_CASE("ranks that call different operations learn what the other called") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(2, scheme);
         std::vector<std::optional<Error>> errors(2);
         world.each([&](int rank, Group& group) {
@@ -387,7 +387,7 @@ TEST_CASE("ranks that call different operations learn what the other called") {
 }
 
 TEST_CASE("a rank that leaves is named by those who wait for it") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(3, scheme);
         check_sum(world, one_shot, 10);
         std::vector<std::optional<Error>> errors(3);
@@ -407,7 +407,7 @@ TEST_CASE("a rank that leaves is named by those who wait for it") {
 }
 
 TEST_CASE("a deadline names the ranks that are late") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(2, scheme);
         check_sum(world, one_shot, 10);
         std::vector<float> x(100);
@@ -421,7 +421,7 @@ TEST_CASE("a deadline names the ranks that are late") {
 }
 
 TEST_CASE("a signal ends a wait, and closing from another thread does") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(2, scheme);
         check_sum(world, one_shot, 10);
         std::vector<float> x(100);
@@ -449,7 +449,7 @@ TEST_CASE("a signal ends a wait, and closing from another thread does") {
 }
 
 TEST_CASE("point to point keeps its own count beside the collectives") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(3, scheme);
         check_sum(world, one_shot, 10);
         world.each([&](int rank, Group& group) {

@@ -47,7 +47,7 @@ const std::vector<std::size_t> lengths{0, 1, 14, 15, 1'000, 40'000, 100'000};
 }  // namespace
 
 TEST_CASE("from whoever sends first, with room for more than comes") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         constexpr int size = 4;
         World world(size, scheme);
         world.each([&](int rank, Group& group) {
@@ -75,7 +75,7 @@ TEST_CASE("from whoever sends first, with room for more than comes") {
 }
 
 TEST_CASE("several in the background are received in the order in which they were started") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(3, scheme);
         world.each([&](int rank, Group& group) {
             if (rank > 0) {
@@ -119,7 +119,7 @@ TEST_CASE("a rank's messages to itself wait for it") {
 }
 
 TEST_CASE("what does not fit is refused with nothing overwritten") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         for (const std::size_t n : {std::size_t{2}, std::size_t{100'000}}) {
             for (const bool open : {false, true}) {
                 World world(2, scheme);
@@ -144,7 +144,7 @@ TEST_CASE("what does not fit is refused with nothing overwritten") {
 }
 
 TEST_CASE("both ways at once, however long") {
-    for (const std::string scheme : all_schemes) {
+    for (const std::string& scheme : all_schemes) {
         World world(3, scheme);
         world.each([&](int rank, Group& group) {
             const int right = (rank + 1) % 3, left = (rank + 2) % 3;

@@ -64,7 +64,7 @@ std::shared_ptr<const Operation> transpose(int rank, int size, std::size_t n) {
 }  // namespace
 
 TEST_CASE("sums of all sizes that fit, and of larger ones, by one and by all") {
-    for (const std::string scheme : shared_memory) {
+    for (const std::string& scheme : shared_memory) {
         for (const bool crowded : {true, false}) {
             for (const int size : {2, 3, 5}) {
                 for (const std::size_t segment : {std::size_t{0}, std::size_t{128}, std::size_t{1024}}) {
@@ -84,7 +84,7 @@ TEST_CASE("sums of all sizes that fit, and of larger ones, by one and by all") {
 }
 
 TEST_CASE("many in a row and at a time, among others") {
-    for (const std::string scheme : shared_memory) {
+    for (const std::string& scheme : shared_memory) {
         for (const int size : {2, 4}) {
             World world(size, scheme);
             world.each([&](int rank, Group& group) {
@@ -99,7 +99,7 @@ TEST_CASE("many in a row and at a time, among others") {
 }
 
 TEST_CASE("a root that is ahead of the others overwrites nothing that they have yet to take") {
-    for (const std::string scheme : shared_memory) {
+    for (const std::string& scheme : shared_memory) {
         World world(3, scheme);
         world.each([&](int rank, Group& group) {
             for (int i = 0; i < 200; ++i) {
@@ -117,7 +117,7 @@ TEST_CASE("a root that is ahead of the others overwrites nothing that they have 
 }
 
 TEST_CASE("a rank that goes on with another root overwrites nothing that others have yet to take") {
-    for (const std::string scheme : shared_memory) {
+    for (const std::string& scheme : shared_memory) {
         World world(3, scheme);
         world.each([&](int rank, Group& group) {
             for (int i = 0; i < 48; ++i) {
@@ -136,7 +136,7 @@ TEST_CASE("a rank that goes on with another root overwrites nothing that others 
 }
 
 TEST_CASE("each takes another part of what all say") {
-    for (const std::string scheme : shared_memory) {
+    for (const std::string& scheme : shared_memory) {
         for (const int size : {2, 4}) {
             World world(size, scheme);
             world.each([&](int rank, Group& group) {
@@ -208,7 +208,7 @@ TEST_CASE("of two ranks that exchange, one that gives up lets the other not take
 }
 
 TEST_CASE("those who sleep are woken") {
-    for (const std::string scheme : shared_memory) {
+    for (const std::string& scheme : shared_memory) {
         World world(3, scheme);
         world.each([&](int rank, Group& group) {
             sum(group, flat(rank, 3), 1);
@@ -224,7 +224,7 @@ TEST_CASE("those who sleep are woken") {
 }
 
 TEST_CASE("a rank that is late, leaves, or calls something else is found out") {
-    for (const std::string scheme : shared_memory) {
+    for (const std::string& scheme : shared_memory) {
         const auto outcomes = [&](const std::function<void(int, Group&)>& work) {
             World world(3, scheme);
             std::vector<std::optional<Error>> errors(3);
@@ -267,7 +267,7 @@ TEST_CASE("a rank that is late, leaves, or calls something else is found out") {
 }
 
 TEST_CASE("ranks that disagreed about a root, who waits for nobody, are found out later") {
-    for (const std::string scheme : shared_memory) {
+    for (const std::string& scheme : shared_memory) {
         World world(3, scheme);
         std::vector<std::optional<Error>> errors(3);
         world.each([&](int rank, Group& group) {
