@@ -143,7 +143,6 @@ class Group:
         crowded: bool = False,
         sockets: int = 1,
         cache: int = 0,
-        mates: int = 1,
         heap: bool = True,
         job: Job | None = None,
         job_ranks: Sequence[int] = (),
@@ -153,8 +152,7 @@ class Group:
         core that this rank's threads go back to when they wait in vain, -1 for none.
         `crowded`: ranks outnumber cores, on some host; the same on all ranks. `sockets`: of each link over TCP, 1 to
         16, the same on all ranks. `cache`: bytes of the last cache that this rank has, 0 where nobody knows.
-        `mates`: ranks on this rank's core, at most, itself among them. `heap`: False where a rank that shares memory
-        with this one has too little address space for what `empty` would give. `job`: that it belongs to, None for one
+        `heap`: False where a rank that shares memory with this one has too little address space for what `empty` would give. `job`: that it belongs to, None for one
         of its own; `job_ranks`: by rank of the group, the rank in that job, empty where they are the same."""
 
     def listen(self, scheme: str, fd: int) -> None:

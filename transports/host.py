@@ -178,12 +178,6 @@ def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
     return max(1, min([union.bit_count(), *(math.floor(quota) for quota in quotas)]))
 
 
-def ranks_per_core(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
-    """How many ranks (one identity each) of my machine share a core, at most, spread evenly; at least 1."""
-    here, _ = on_machine(mine, everyone)
-    return max(1, math.ceil(len(here) / group_cores(mine, everyone)))
-
-
 def processor() -> str:
     """The processor's name as the kernel gives it; its architecture where it has none."""
     with contextlib.suppress(OSError):

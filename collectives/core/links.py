@@ -22,7 +22,7 @@ from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
 from collectives.transports import abstract, neighbours, registry, shm
 from collectives.transports.cache import cache_share
-from collectives.transports.host import HostIdentity, fill_cores, home_core, oversubscribed, ranks_per_core
+from collectives.transports.host import HostIdentity, fill_cores, home_core, oversubscribed
 from collectives.transports.transport import Listener, Place, Scope
 
 T = TypeVar("T")
@@ -250,7 +250,6 @@ def link(
         crowded,
         sockets,
         cache_share(mine, identities),
-        ranks_per_core(mine, identities),
         shm.have_heaps(m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind != "tcp"),
         job,
         numbers,

@@ -15,7 +15,6 @@ from collectives.transports.host import (
     fill_cores,
     home_core,
     oversubscribed,
-    ranks_per_core,
     usable_cores,
 )
 
@@ -130,24 +129,6 @@ def test_homes_are_spread_over_the_cores_that_ranks_may_use(masks: list[int], ho
     # Ranks of another machine, in between, change nothing.
     mixed = [identity for mask in masks for identity in (like(cpus=mask), like(cpus=mask, boot="another"))]
     assert [home_core(rank, mixed) for rank in range(0, len(mixed), 2)] == homes
-
-
-@pytest.mark.parametrize(
-    ("masks", "quota", "expected"),
-    [
-        ([0b11], 0.0, 1),
-        ([0b11] * 2, 0.0, 1),
-        ([0b11] * 3, 0.0, 2),
-        ([0b11] * 8, 0.0, 4),
-        ([0b01, 0b10], 0.0, 1),
-        ([0b1111] * 4, 2.5, 2),
-        ([0b1111] * 4, 0.5, 4),
-    ],
-)
-def test_ranks_on_one_core(masks: list[int], quota: float, expected: int) -> None:
-    everyone = [like(cpus=mask, quota=quota) for mask in masks]
-    elsewhere = [like(boot="another boot", cpus=0b1, quota=0.0)] * 5
-    assert ranks_per_core(everyone[0], [*everyone, *elsewhere]) == expected
 
 
 def test_under_a_quota_no_core_is_home() -> None:

@@ -182,17 +182,4 @@ void copy_and_own(std::byte* dst, std::byte* src, std::size_t n) { copy_bytes(ds
 
 CopyFn copy_by(Stores stores) { return stores == Stores::streaming ? copy_streaming : copy_bytes; }
 
-void copy_twice(Stores stores, std::byte* dst, Second second, const std::byte* src, std::size_t n) {
-    const CopyFn copy = copy_by(stores);
-    if (second.place == nullptr) return copy(dst, src, n);
-    const CopyFn also = copy_by(second.stores);
-    const bool cached = stores == Stores::cached && second.stores == Stores::cached;
-    const std::size_t at_a_time = cached ? page : n;
-    for (std::size_t at = 0; at < n; at += at_a_time) {
-        const std::size_t part = std::min(at_a_time, n - at);
-        copy(dst + at, src + at, part);
-        also(second.place + at, src + at, part);
-    }
-}
-
 }  // namespace collectives

@@ -40,14 +40,4 @@ CopyFn copy_by(Stores stores);
 // to write to it.
 void copy_and_own(std::byte* dst, std::byte* src, std::size_t n);
 
-// Where else a copy goes, and how; to one place only if it is null.
-struct Second {
-    std::byte* place = nullptr;
-    Stores stores = Stores::cached;
-};
-
-// Copies to both places, so that the source is read once: a page at a time through the caches, all at once
-// where one of them goes around these, which is waited for at the end.
-void copy_twice(Stores stores, std::byte* dst, Second second, const std::byte* src, std::size_t n);
-
 }  // namespace collectives

@@ -54,7 +54,7 @@ class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
             std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets, std::size_t cache,
-            int mates, bool heap, const PyJob* job, std::vector<int> job_ranks) {
+            bool heap, const PyJob* job, std::vector<int> job_ranks) {
         Group::Options options;
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
         options.identity.group = group_id(context);
@@ -70,8 +70,6 @@ class PyGroup {
         options.segment = segment;
         options.cache = cache;
         options.heap = heap;
-        if (mates < 1) throw nb::value_error("a rank is one of those on its core");
-        options.mates = mates;
         options.oversubscribed = oversubscribed;
         if (home < -1 || home >= CPU_SETSIZE) throw nb::value_error("no such core");
         options.home = home;
@@ -299,10 +297,10 @@ void add_groups(nb::module_& module) {
 
     nb::class_<PyGroup>(module, "Group")
         .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
-                      bool, int, std::size_t, int, bool, const PyJob*, std::vector<int>>(),
+                      bool, int, std::size_t, bool, const PyJob*, std::vector<int>>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
              "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1, "cache"_a = 0,
-             "mates"_a = 1, "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = std::vector<int>())
+             "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = std::vector<int>())
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("accept", &PyGroup::accept, "scheme"_a)
         .def("listen_in_process", &PyGroup::listen_in_process, "scheme"_a)

@@ -28,7 +28,7 @@ Executor::Settings make_settings(const Group::Options& options) {
     Executor::Settings settings;
     settings.slice = options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice;
     settings.copied = options.segment > 0 || options.crowded ? settings.slice : copied_with_cores;
-    settings.caches = {second_cache() / static_cast<std::size_t>(options.mates), options.cache};
+    settings.cache = options.cache;
     settings.spins = !options.oversubscribed ? spins_with_cores : options.home >= 0 ? spins_with_mates : 0;
     settings.crowded = options.crowded;
     settings.home = options.home;

@@ -56,7 +56,6 @@ class Group {
         int sockets = 1;             // that carry data, of each link that can use several
         bool heap = true;            // whether the arena has one; not where a peer's address space is limited
         std::size_t cache = 0;       // bytes of the last cache that this rank has; 0: unknown
-        int mates = 1;               // ranks on this rank's core, at most, itself among them
         bool oversubscribed = false;
         bool crowded = false;  // some ranks do, on some host; the same on all ranks
         int home = -1;         // the core for this rank's threads where ranks leave none to others; -1: any

@@ -41,9 +41,6 @@ struct Context {
     // are not too short for it, none longer than this.
     std::uint32_t pieces = 1;
     std::uint64_t longest_piece = ~std::uint64_t{0};
-    // What is read where it lies in shared memory is handed over in pieces of this size, so that who copies
-    // it can pass the first ones on.
-    std::uint64_t direct_piece = 1 << 20;
     // Messages of up to this size may lie in places of their link that change hands.
     std::uint64_t placed_up_to = 0;
     // Their senders have nothing to receive, so that they may write half of what this rank would read.

@@ -59,7 +59,7 @@ Executor::Executor(Settings settings, Recorder& recorder, Sleeper& sleeper, cons
       backoff_(settings.spins, settings.home, settings.shares_home) {
     workshop_.slice = settings.slice;
     workshop_.copied = settings.copied;
-    workshop_.results = ResultStores(settings.caches, settings.crowded);
+    workshop_.results = ResultStores(settings.cache, settings.crowded);
     workshop_.crowded = settings.crowded;
 }
 

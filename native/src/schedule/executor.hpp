@@ -23,7 +23,7 @@ class Executor {
     struct Settings {
         std::size_t slice = 0;  // see Workshop, as the next
         std::size_t copied = 0;
-        Caches caches;             // each rank's share
+        std::uint64_t cache = 0;   // this rank's share of the last cache, bytes; 0: unknown
         int spins = 0;             // looks before the first yield, where nobody waited for needs the core
         bool crowded = false;      // ranks outnumber cores; the same on all ranks
         int home = -1;             // the core to be on; -1 for any

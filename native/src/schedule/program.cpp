@@ -91,7 +91,7 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
         if (steps[i].kind == StepKind::send && !relay) find_relay(i, ordinals);
         if (steps[i].kind == StepKind::recv && steps.size() > 1) find_reception(i, ordinals);
     }
-    find_echo();
+    keeps_what_it_sends = finds_kept_send();
     peers.assign(seen.begin(), seen.end());
     const auto others = static_cast<std::size_t>(size - 1);
     if (pooled && (size < 2 || in_blocks != out_blocks || combines != others || peers.size() != others)) {
@@ -147,7 +147,7 @@ void Program::find_reception(std::uint32_t recv, const std::vector<std::vector<O
     receptions.push_back({recv, peer, ordinals[recv][0], replaces});
 }
 
-void Program::find_echo() {
+bool Program::finds_kept_send() const {
     const auto find = [&](StepKind kind, auto&& fits) {
         std::uint32_t i = 0;
         while (i < steps.size() && (steps[i].kind != kind || predecessors[i] > 0 ||
@@ -157,10 +157,10 @@ void Program::find_echo() {
         return i;
     };
     const std::uint32_t copy = find(StepKind::copy, [](const Step&) { return true; });
-    if (copy == steps.size()) return;
+    if (copy == steps.size()) return false;
     const Chunk& copied = steps[copy].operands[0].chunk;
     const std::uint32_t send = find(StepKind::send, [&](const Step& step) { return step.dst == copied; });
-    if (send < steps.size()) echo = Echo{send, copy};
+    return send < steps.size();
 }
 
 const Program::LaneUse* Program::use_of(std::uint32_t lane) const {

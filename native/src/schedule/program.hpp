@@ -117,12 +117,8 @@ struct Program {
         std::vector<Message> messages;
     };
     std::optional<Relay> relay;  // the first there is
-    // A step that sends and one that copies the same, neither of which waits for anything.
-    struct Echo {
-        std::uint32_t send = 0;
-        std::uint32_t copy = 0;
-    };
-    std::optional<Echo> echo;  // the first there is
+    // One step sends what another one copies, and neither waits for anything.
+    bool keeps_what_it_sends = false;
     // Receptions that wait for nothing, or only until the peer has read what lies at their place.
     struct Reception {
         std::uint32_t step = 0;
@@ -145,7 +141,7 @@ struct Program {
     // `ordinals`: of each step, in the order of its queues.
     void find_relay(std::uint32_t send, const std::vector<std::vector<Ordinal>>& ordinals);
     void find_reception(std::uint32_t recv, const std::vector<std::vector<Ordinal>>& ordinals);
-    void find_echo();
+    bool finds_kept_send() const;
     std::uint32_t blocks_of(int buffer) const;
 };
 

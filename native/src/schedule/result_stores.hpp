@@ -1,14 +1,13 @@
-// Whether results go through the caches or around them.
+// Whether results are stored through the caches or around them.
 //
-// Around is right for what does not stay there: a plain store reads its line first. Of what is somewhat
-// larger than the caches a part stays, from one call to the next, and that is worth more or less as the cores
-// share a cache and a way to memory or have their own, which changes on virtual machines. And what should fit
-// may not, where strangers use most of a cache that the kernel says is ours. So there both ways are timed,
-// whole operations. What fits is read from the caches afterwards, which no operation sees: there a pass over
-// the result is timed as well.
+// A plain store to a line that is not in the cache reads the line first, so results that do not stay in the
+// caches are written around them. Whether they stay follows from their size and the caches. One case is
+// timed: results somewhat larger than the caches of ranks that have a core each. A part of these stays from
+// one call to the next, and whether that pays depends on where the cores lie, which changes on virtual
+// machines.
 //
-// Invariant: the choice changes the speed only. When there are trials, and which way is tried first, follows
-// from the calls alone: in a trial all ranks go the same way, whatever each has chosen before.
+// Invariant: the choice changes the speed only. When there are trials, and which stores are tried first,
+// follows from the calls alone: in a trial all ranks use the same stores, whatever each has chosen before.
 #pragma once
 
 #include <array>
@@ -21,12 +20,6 @@
 namespace collectives {
 
 inline constexpr std::uint64_t unknown_size = ~std::uint64_t{0};
-
-// A rank's share of its core's second cache and of the last one, bytes; 0 for that one where nobody knows.
-struct Caches {
-    std::uint64_t second = 0;
-    std::uint64_t last = 0;
-};
 
 class ResultStores {
   public:
@@ -42,48 +35,39 @@ class ResultStores {
     };
     struct Turn {
         Stores stores = Stores::cached;
-        bool timed = false;  // what it takes is to be told
-        bool read = false;   // and what it takes to read the result afterwards
+        bool timed = false;  // the caller reports how long it takes
     };
 
-    // `crowded`: ranks share cores, and each leaves the caches to the next one: of what does not fit nothing
-    // stays, and nothing is tried, and what may fit goes around them until both ways have been tried.
-    explicit ResultStores(Caches caches = {}, bool crowded = false);
+    // `cache`: this rank's share of the last cache, bytes; 0: unknown. `oversubscribed`: ranks share cores,
+    // so each leaves the caches to the next one, nothing of what does not fit stays, and nothing is timed.
+    explicit ResultStores(std::uint64_t cache = 0, bool oversubscribed = false);
 
     bool knows_caches() const { return fitting_ != unknown_size; }
-    // How the next one writes them.
+    // How the next one writes its results.
     Turn next(const Work& work);
-    // How long it took; `reading`: its result, 0 where nobody asked.
-    void took(const Work& work, Stores stores, Clock::duration taken, Clock::duration reading);
+    // How long it took.
+    void took(const Work& work, Stores stores, Clock::duration taken);
 
   private:
-    struct Spent {
-        Clock::duration operation = Clock::duration::max();
-        Clock::duration reading = Clock::duration::max();
-    };
     struct Kept {
         Work work;
-        Stores chosen = Stores::cached;
-        std::uint32_t interval = 0;    // uses from one trial to the next
-        std::uint32_t uses = 0;        // since the last one
-        std::array<Spent, 2> least{};  // since then, of each way
+        Stores chosen = Stores::streaming;
+        std::uint32_t interval = 0;                // uses from one trial to the next
+        std::uint32_t uses = 0;                    // since the last one
+        std::array<Clock::duration, 2> shortest{};  // since then, by Stores
     };
 
     bool fits(const Work& work) const;
-    // Whether what fits may not do so, or of what does not a part may stay all the same.
-    bool is_doubtful(const Work& work) const;
+    // Whether a part of what does not fit may stay all the same.
+    bool is_timed(const Work& work) const;
     Kept* find(const Work& work);
     // After a trial.
-    void settle(Kept& kept) const;
+    static void settle(Kept& kept);
 
-    std::uint64_t fitting_;   // arrays of fewer bytes stay in the caches, beside those of others
-    std::uint64_t doubtful_;  // those of as many or more may not
-    bool crowded_;
+    std::uint64_t fitting_;  // arrays of fewer bytes stay in the caches, beside those of others
+    bool oversubscribed_;
     std::array<Kept, 32> kept_;
     std::size_t oldest_ = 0;
 };
-
-// How long it takes to read so many bytes once.
-ResultStores::Clock::duration time_reading(const std::byte* result, std::uint64_t n);
 
 }  // namespace collectives

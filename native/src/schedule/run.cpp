@@ -86,7 +86,6 @@ void Run::begin_section(std::uint64_t section, std::byte* in, std::byte* out) {
 void Run::reset_tasks() {
     const Program& program = operation().program();
     states_.assign(program.steps.size(), State{});
-    echoes_ = false;
     for (std::uint32_t i = 0; i < program.steps.size(); ++i) states_[i].before = program.predecessors[i];
     unfinished_ = program.steps.size();
 }
@@ -183,7 +182,7 @@ void Run::end() {
     if (unfinished_ > 0) {
         abandon();
     } else if (results_.timed) {
-        tell_time_taken();
+        report_time_taken();
     }
     for (ShmLink* const link : posted_) link->withdraw();
     posted_.clear();
@@ -192,22 +191,8 @@ void Run::end() {
     scratch_size_ = 0;
 }
 
-void Run::tell_time_taken() {
-    const auto taken = ResultStores::Clock::now() - began_;
-    auto reading = decltype(taken)::zero();
-    if (results_.read) reading = time_reading(request_.out, results().out) * count_mates();
-    workshop_.results.took(results(), results_.stores, taken, reading);
-}
-
-int Run::count_mates() const {
-    const int home = workshop_.arena ? workshop_.arena->presence().home() : -1;
-    if (home < 0) return 1;
-    int found = 1;
-    for (int peer = 0; peer < operation().program().size; ++peer) {
-        const Arena* const arena = arena_of(peer);
-        if (arena != nullptr && arena->presence().home() == home) ++found;
-    }
-    return found;
+void Run::report_time_taken() {
+    workshop_.results.took(results(), results_.stores, ResultStores::Clock::now() - began_);
 }
 
 bool Run::pass() {

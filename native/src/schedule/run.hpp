@@ -22,6 +22,7 @@
 #include "schedule/result_stores.hpp"
 #include "shm/caster.hpp"
 #include "shm/flat.hpp"
+#include "shm/mechanisms.hpp"
 #include "shm/pool.hpp"
 #include "shm/relay.hpp"
 #include "shm/together.hpp"
@@ -66,13 +67,13 @@ struct Request {
 struct Workshop {
     std::size_t slice = 0;           // the most that one reduction does before others get their turn
     std::size_t copied = 0;          // the most that one copy does
-    bool from_end = false;           // where the last reduction began that may begin at either end
     ResultStores results;            // how they are written
     std::shared_ptr<Arena> arena;    // memory shared with peers, or null
     std::unique_ptr<Caster> caster;  // stages what several of them read
     bool together = false;           // all ranks share memory: shared reductions are done together
     std::uint32_t pieces = 0;        // of these so far
     bool crowded = false;            // ranks outnumber cores
+    Mechanisms mechanisms = Mechanisms::from_environment();
     bool pooling = false;            // all ranks are processes that share memory: allreduces may be pooled
     std::unique_ptr<Pool> pool;      // once there was one
     std::vector<Flat> boards;        // by the rank that owns the board; empty where none can be
@@ -88,10 +89,8 @@ class Run {
 
     // The shortest message that the receiver copies out of the sender's process.
     static constexpr std::uint64_t pulled_from = 32 << 10;
-    // Up to so many ranks write to each peer by itself what all are to have, and leave barriers in order.
+    // Up to so many ranks write to each peer by itself what all are to have.
     static constexpr std::uint32_t most_apart = 4;
-    // Up to this size reductions of what lies there whole begin at either end by turns.
-    static constexpr std::uint64_t turned_up_to = 4 << 20;
 
     explicit Run(Workshop& workshop) : workshop_(workshop) {}
 
@@ -210,6 +209,7 @@ class Run {
 
     // --- operations on a board, see Flat
     bool may_be_flat() const;
+    bool has(Mechanism mechanism) const { return workshop_.mechanisms.has(mechanism); }
     // Whether two ranks say there what is long, each only what the other takes.
     bool may_exchange() const;
     // Of two ranks, whether both read each other's memory as fast as their own.
@@ -246,10 +246,6 @@ class Run {
     std::uint64_t shown_at() const;
     // Tell the peer whose memory was read; whether ours has been.
     bool has_exchanged();
-    // A barrier of a few ranks that share cores, which rank 0 leaves first: what it does next, the others may
-    // need.
-    bool is_left_in_order() const;
-    bool may_leave();
     // Whether it is lines of others that are missing there, and nothing else.
     bool waits_for_lines() const {
         return way_ != Way::links && has_come_ && !in_pool_ && behind_ == nullptr && !error_ && !held_ &&
@@ -287,8 +283,7 @@ class Run {
     std::vector<ShmLink*>::iterator cast_by_core(const Task& task, const std::byte* data,
                                                  std::uint64_t ready);
     // `on_one_core`: that is where all of them are.
-    void offer(const Task& task, const std::byte* data, std::uint64_t ready, std::span<ShmLink* const> to,
-               bool on_one_core);
+    void offer(const std::byte* data, std::uint64_t ready, std::span<ShmLink* const> to, bool on_one_core);
     void recv(const Task& task, State& state);
     // A message whose sender and length are known when it comes. Whether it moved.
     bool recv_message(const Task& task, State& state);
@@ -298,8 +293,6 @@ class Run {
         return task.kind == StepKind::recv && request_.call.is_message();
     }
     void reduce(const Task& task, State& state);
-    // All of it, from the end every other time: the caches still hold what came last the time before.
-    void reduce_whole(const Task& task);
     // n bytes from `begin` on, to which `operands_` point.
     void reduce_slice(const Task& task, std::uint64_t begin, std::size_t n);
     void reduce_together(const Task& task, State& state);
@@ -332,10 +325,6 @@ class Run {
     // Whether the next bytes of all operands are here.
     bool all_there(const Task& task, State& state);
     void copy(const Task& task, State& state);
-    // Write n bytes of what the task sends, from byte `from` on, by `write(n, second)`, which says how many
-    // it has taken. Where they are staged, and copied as well, both is done at once.
-    template <typename Write>
-    std::size_t write_echoed(const Task& task, ShmLink* to, std::uint64_t from, std::size_t n, Write write);
     bool is_complete(const Task& task, const State& state);
 
     // How far the tasks it depends on let this one go, in whole elements.
@@ -356,10 +345,7 @@ class Run {
     Stores stores(const Task& task) const;
     bool is_in_place() const { return request_.in == request_.out; }
     ResultStores::Work results() const;
-    // Where that is timed; ranks of one core read their results one after the other.
-    void tell_time_taken();
-    // The ranks that are at home on this one's core, this one among them.
-    int count_mates() const;
+    void report_time_taken();
     // n bytes of `operands_` reduced to `dst`.
     void apply(const Task& task, std::byte* dst, std::size_t n, Stores stores) const;
     void reduce_operands(std::byte* dst, std::size_t n, double scale, Stores stores) const;
@@ -412,7 +398,6 @@ class Run {
     std::vector<std::uint64_t> cast_taken_;  // by rank: bytes handed over, in the one cast under way
     std::unique_ptr<std::byte[]> scratch_;
     std::uint64_t scratch_size_ = 0;
-    bool echoes_ = false;  // what was sent last was copied at the same time
 };
 
 }  // namespace collectives

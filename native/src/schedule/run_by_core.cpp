@@ -4,7 +4,7 @@
 namespace collectives {
 
 bool Run::adds_by_core() const {
-    if (way_ != Way::flat || !workshop_.crowded) return false;
+    if (way_ != Way::flat || !workshop_.crowded || !has(Mechanism::by_core)) return false;
     // All that it depends on is the same on every rank. In an allreduce in which all say all that they have,
     // and nobody passes anything on, all add up all.
     const Program& program = operation().program();

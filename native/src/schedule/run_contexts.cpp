@@ -56,8 +56,6 @@ void Run::set_contexts() {
         context_.longest_piece = workshop_.arena->geometry().slot_bytes;
     if (only_sends && !workshop_.crowded) context_.pieces = pieces_one_way;
     if (!only_sends) context_.placed_up_to = placed_up_to_of(program, workshop_.crowded);
-    // Where all is added up at once nothing that was received is passed on.
-    if (program.adds_up_at_once()) context_.direct_piece = turned_up_to;
     // What several peers copy lies in the caches once it is staged.
     cast_context_ = context_;
     cast_context_.placed_up_to = are_few(program) ? std::min(context_.placed_up_to, placed_apart) : 0;

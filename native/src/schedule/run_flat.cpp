@@ -18,7 +18,7 @@ bool Run::may_be_flat() const {
     // All that it depends on is the same on every rank.
     const Program& program = operation().program();
     const auto size = static_cast<std::uint32_t>(program.size);
-    if (!operation().flat() || !workshop_.together || size == 1 || request_.call.root >= size) return false;
+    if (!has(Mechanism::board) || !operation().flat() || !workshop_.together || size == 1 || request_.call.root >= size) return false;
     // Of ranks that have a core each, most had better read large data where it lies, and a few that share
     // cores and all send to each other let it change places.
     std::uint64_t most = workshop_.crowded ? workshop_.arena->geometry().slot_bytes : on_board;
@@ -32,7 +32,7 @@ bool Run::may_be_flat() const {
 bool Run::may_exchange() const {
     // All that it depends on is the same on both.
     const Program& program = operation().program();
-    if (program.size != 2 || !workshop_.pooling || workshop_.crowded || program.shared) return false;
+    if (!has(Mechanism::exchange) || program.size != 2 || !workshop_.pooling || workshop_.crowded || program.shared) return false;
     if (!operation().flat() || !operation().flat()->given) return false;
     std::uint64_t most = workshop_.arena->geometry().slot_bytes;
     // What is not added up the kernel may copy faster.
@@ -103,7 +103,6 @@ bool Run::advance_on_board() {
         return moved;
     }
     if (way_ == Way::exchange && !has_exchanged()) return moved;
-    if (is_left_in_order() && !may_leave()) return moved;
     if (!program.says) {
         board_->say(number_, context_.fingerprint, nullptr, 0);
         wake_sleepers();
@@ -173,21 +172,6 @@ const std::byte* Run::said_by(int peer) const {
         return board_->said(number_, rank, flat.part);
     }
     return board_->said(number_, rank, flat.length) + flat.taken;
-}
-
-bool Run::is_left_in_order() const {
-    return workshop_.crowded && way_ == Way::flat &&
-           operation().program().size <= static_cast<int>(most_apart) &&
-           request_.call.collective == static_cast<std::uint8_t>(Collective::barrier);
-}
-
-bool Run::may_leave() {
-    const int first = static_cast<int>(request_.call.root);
-    if (operation().program().rank != first)
-        return board_->has_taken(number_, static_cast<std::size_t>(first));
-    board_->take(number_);
-    wake_sleepers();
-    return true;
 }
 
 bool Run::has_exchanged() {
@@ -263,7 +247,6 @@ void Run::late_on_board(std::vector<int>& ranks) {
     if (!ranks.empty()) return;
     const std::vector<int>& sources = operation().program().sources;
     if (shows_memory_ && said_ == sources.size()) ranks.push_back(sources.front());
-    if (is_left_in_order() && said_ == sources.size()) ranks.push_back(static_cast<int>(request_.call.root));
     for (std::size_t i = by_core_ ? 0 : said_; i < sources.size(); ++i) {
         if (is_late(sources[i])) ranks.push_back(sources[i]);
     }

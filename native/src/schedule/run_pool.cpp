@@ -19,7 +19,7 @@ bool Run::may_be_pooled() const {
     // All that it depends on is the same on every rank.
     const Program& program = operation().program();
     const bool busy = workshop_.crowded || program.size <= static_cast<int>(Pool::most_with_cores);
-    return program.pooled && workshop_.pooling && busy && operation().out_bytes() >= smallest_pooled &&
+    return has(Mechanism::pool) && program.pooled && workshop_.pooling && busy && operation().out_bytes() >= smallest_pooled &&
            (program.size == 2 || !rounds_each_time(operation().dtype()));
 }
 
@@ -32,7 +32,8 @@ bool Run::advance_pool() {
     if (!in_pool_) {
         in_pool_ = true;
         if (!workshop_.pool) {
-            workshop_.pool = std::make_unique<Pool>(operation().program().rank, arenas(), workshop_.crowded);
+            workshop_.pool = std::make_unique<Pool>(operation().program().rank, arenas(), workshop_.crowded,
+                                                     has(Mechanism::pool_copies));
         }
         const Pool::Kernel kernel{operation().kernel(Stores::cached), scale_, operation().unit()};
         const std::uint64_t bytes = operation().out_bytes();

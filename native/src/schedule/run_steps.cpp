@@ -31,30 +31,10 @@ void Run::send(const Task& task, State& state) {
     if (is_relayed(task, task.peers[0])) return cast(task, state);
     Link& to = link(task.peers[0]);
     if (state.taken < task.length || task.length == 0) {
-        const std::byte* data = at(task.dst) + state.taken;
         const auto n = static_cast<std::size_t>(limit(task) - state.taken);
-        ShmLink* const shm = to.shared_memory();
-        state.taken += write_echoed(task, shm, state.taken, n, [&](std::size_t part, Second second) {
-            return shm == nullptr ? to.write(data, part) : shm->write(data, part, second);
-        });
+        state.taken += to.write(at(task.dst) + state.taken, n);
     }
     state.done = to.released();
-}
-
-template <typename Write>
-std::size_t Run::write_echoed(const Task& task, ShmLink* to, std::uint64_t from, std::size_t n, Write write) {
-    const auto& echo = operation().program().echo;
-    if (!echo || echo->send != index_of(task) || to == nullptr) return write(n, Second{});
-    const Task& copy = tasks()[echo->copy];
-    State& copied = states_[echo->copy];
-    const std::byte* const data = at(task.dst);
-    std::byte* const place = at(copy.dst);
-    if (data == place || copied.done < from || !to->stages(data + from, n)) return write(n, Second{});
-    if (copied.done > from) return write(std::min<std::size_t>(n, copied.done - from), Second{});
-    const std::size_t written = write(n, Second{place + from, stores(copy)});
-    copied.done += written;
-    echoes_ = written > 0 && copied.done < copy.length;
-    return written;
 }
 
 void Run::cast(const Task& task, State& state) {
@@ -75,10 +55,7 @@ void Run::cast(const Task& task, State& state) {
             if (shm != nullptr) {
                 const std::size_t put = is_relayed(task, peer)
                                             ? shm->announce_posted(static_cast<std::size_t>(n))
-                                            : write_echoed(task, shm, taken, static_cast<std::size_t>(n),
-                                                           [&](std::size_t part, Second second) {
-                                                               return shm->put(data + taken, part, second);
-                                                           });
+                                            : shm->put(data + taken, static_cast<std::size_t>(n));
                 taken += put;
                 if (put > 0 || task.length == 0) woken_.push_back(shm);
             } else {
@@ -95,7 +72,7 @@ void Run::cast(const Task& task, State& state) {
 
 void Run::stage_cast(const Task& task, const std::byte* data, std::uint64_t ready) {
     cast_links_.clear();
-    if (!workshop_.caster || task.length <= Line::inline_bytes) return;
+    if (!workshop_.caster || !has(Mechanism::multicast) || task.length <= Line::inline_bytes) return;
     for (const int peer : task.peers) {
         ShmLink* const shm = link(peer).shared_memory();
         if (shm != nullptr && shm->stages(data, static_cast<std::size_t>(task.length)) &&
@@ -107,14 +84,14 @@ void Run::stage_cast(const Task& task, const std::byte* data, std::uint64_t read
     const auto places = [](const ShmLink* to) { return to->changes_places(); };
     cast_links_.erase(std::remove_if(first, cast_links_.end(), places), cast_links_.end());
     if (cast_links_.end() - first >= 2) {
-        offer(task, data, ready, {first, cast_links_.end()}, false);
+        offer(data, ready, {first, cast_links_.end()}, false);
     } else {
         cast_links_.erase(first, cast_links_.end());
     }
 }
 
 bool Run::is_cast_by_core(const Task& task) const {
-    return task.length >= by_core_from && task.length <= cast_by_core_up_to_;
+    return has(Mechanism::core_copies) && task.length >= by_core_from && task.length <= cast_by_core_up_to_;
 }
 
 std::vector<ShmLink*>::iterator Run::cast_by_core(const Task& task, const std::byte* data,
@@ -131,7 +108,7 @@ std::vector<ShmLink*>::iterator Run::cast_by_core(const Task& task, const std::b
     for (auto left = others; left != end;) {
         const auto next = std::partition(left, end, is_at(home(*left)));
         if (next - left >= 2) {
-            offer(task, data, ready, {left, next}, true);
+            offer(data, ready, {left, next}, true);
             std::rotate(offered, left, next);
             offered += next - left;
         }
@@ -140,13 +117,9 @@ std::vector<ShmLink*>::iterator Run::cast_by_core(const Task& task, const std::b
     return offered;
 }
 
-void Run::offer(const Task& task, const std::byte* data, std::uint64_t ready, std::span<ShmLink* const> to,
-                bool on_one_core) {
+void Run::offer(const std::byte* data, std::uint64_t ready, std::span<ShmLink* const> to, bool on_one_core) {
     const std::uint64_t from = to[0]->written();
-    write_echoed(task, to[0], from, static_cast<std::size_t>(ready - from),
-                 [&](std::size_t part, Second second) {
-                     return workshop_.caster->write(to, data + from, part, on_one_core, second);
-                 });
+    workshop_.caster->write(to, data + from, static_cast<std::size_t>(ready - from), on_one_core);
 }
 
 void Run::recv(const Task& task, State& state) {
@@ -168,30 +141,13 @@ void Run::reduce(const Task& task, State& state) {
             operands_.push_back(at(source.place) + state.done);
         }
     }
-    if (n == task.length && n <= turned_up_to && operation().program().adds_up_at_once()) {
-        reduce_whole(task);
-    } else {
-        n = std::min<std::uint64_t>(n - n % unit, workshop_.slice);
-        reduce_slice(task, state.done, static_cast<std::size_t>(n));
-    }
+    n = std::min<std::uint64_t>(n - n % unit, workshop_.slice);
+    reduce_slice(task, state.done, static_cast<std::size_t>(n));
     for (const Operation::Source& source : task.sources) {
         if (source.peer >= 0) link(source.peer).consume(static_cast<std::size_t>(n));
     }
     state.done += n;
     state.there = 0;
-}
-
-void Run::reduce_whole(const Task& task) {
-    const std::uint64_t slices = (task.length + workshop_.slice - 1) / workshop_.slice;
-    if (slices > 1) workshop_.from_end = !workshop_.from_end;
-    std::ptrdiff_t before = 0;
-    for (std::uint64_t i = 0; i < slices; ++i) {
-        const std::uint64_t begin = (workshop_.from_end ? slices - 1 - i : i) * workshop_.slice;
-        const auto offset = static_cast<std::ptrdiff_t>(begin);
-        for (const std::byte*& operand : operands_) operand += offset - before;
-        before = offset;
-        reduce_slice(task, begin, std::min<std::uint64_t>(task.length - begin, workshop_.slice));
-    }
 }
 
 void Run::reduce_slice(const Task& task, std::uint64_t begin, std::size_t n) {
@@ -212,6 +168,7 @@ void Run::reduce_operands(std::byte* dst, std::size_t n, double scale, Stores st
 }
 
 void Run::post_receptions() {
+    if (!has(Mechanism::relay)) return;
     for (const Program::Reception& reception : operation().program().receptions) {
         const Task& task = tasks()[reception.step];
         ShmLink* const shm = shared_memory(reception.peer);
@@ -249,7 +206,7 @@ void Run::reduce_and_relay(const Task& task, std::uint64_t begin, std::size_t n)
 
 bool Run::spread_streaming(const Task& task, std::size_t n) const {
     const SpreadFn spread = operation().spread();
-    if (spread == nullptr) return false;
+    if (spread == nullptr || !has(Mechanism::spread)) return false;
     const auto behind_line = [](const std::byte* place) {
         return reinterpret_cast<std::uintptr_t>(place) % cache_line;
     };
@@ -268,7 +225,7 @@ bool Run::is_relayed(const Task& task, int peer) const {
 
 // Links may not be there yet, so only what every rank knows alike decides.
 bool Run::is_done_together(const Task& task) const {
-    if (!task.shared || !workshop_.together || by_core_ || is_in_sections()) return false;
+    if (!has(Mechanism::shared_sums) || !task.shared || !workshop_.together || by_core_ || is_in_sections()) return false;
     // What is said lies there whole, so it is one piece, or it is not shared out.
     if (way_ == Way::flat) {
         return task.length > reduced_alone && task.length <= workshop_.arena->geometry().slot_bytes;
@@ -366,10 +323,7 @@ void Run::copy(const Task& task, State& state) {
         return;
     }
     const std::uint64_t n = std::min<std::uint64_t>(limit(task) - state.done, workshop_.copied);
-    if (n == 0 || echoes_) {
-        echoes_ = false;  // one turn's wait: who sends may have no room
-        return;
-    }
+    if (n == 0) return;
     copy_by(stores(task))(to + state.done, from + state.done, static_cast<std::size_t>(n));
     state.done += n;
 }

@@ -15,10 +15,10 @@ class Caster {
   public:
     explicit Caster(std::shared_ptr<Arena> own) : own_(std::move(own)) {}
 
-    // Take up to n bytes as the next bytes of the message that was begun on all of `links`, and to a
-    // second place. `on_one_core`: that is where all who read it are.
-    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n, bool on_one_core,
-                      Second second);
+    // Take up to n bytes as the next bytes of the message that was begun on all of `links`. `on_one_core`:
+    // that is where all who read it are.
+    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n,
+                      bool on_one_core);
 
   private:
     struct Use {

@@ -30,9 +30,7 @@ class ShmLink final : public Link {
             pid_t pid = 0, WriteGrant* grant = nullptr);
 
     void begin(const Context& context, std::uint64_t length) override;
-    std::size_t write(const std::byte* data, std::size_t n) override { return write(data, n, Second{}); }
-    // What is staged is copied to a second place as well.
-    std::size_t write(const std::byte* data, std::size_t n, Second second);
+    std::size_t write(const std::byte* data, std::size_t n) override;
     std::uint64_t released() override;
     bool finished() override;
 
@@ -100,7 +98,7 @@ class ShmLink final : public Link {
     // --- for casts, to several peers at once
     // As `write`, except that a sleeping peer is not woken: call `wake_peers` once for all peers, so that
     // their cache lines are fetched at the same time.
-    std::size_t put(const std::byte* data, std::size_t n, Second second = {});
+    std::size_t put(const std::byte* data, std::size_t n);
     // Whether the message goes through staging memory.
     bool stages(const std::byte* data, std::size_t n);
     // Whether it goes through places that change their owner.

@@ -27,10 +27,11 @@ std::size_t rank_of(std::uint64_t word) { return word & ((std::uint64_t{1} << ra
 
 }  // namespace
 
-Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
+Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded, bool leaves_copies)
     : rank_(static_cast<std::size_t>(rank)),
       size_(arenas.size()),
       crowded_(crowded),
+      leaves_copies_(leaves_copies),
       arenas_(std::move(arenas)),
       middle_(find_middle()),
       room_(arenas_[0]->geometry().staging_bytes) {
@@ -42,7 +43,7 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded)
         parts_[half].arena = arenas_[first_of(half)].get();
         parts_[half].kept = std::clamp<std::size_t>(parts_[half].arena->pool_board().kept, 1, most);
         parts_[half].position = (rank_ + size_ - first_of(half)) % size_;
-        parts_[half].copied = gets_copies(half);
+        parts_[half].copied = leaves_copies_ && gets_copies(half);
     }
     const std::size_t mine = parts_[1].position < parts_[0].position ? 1 : 0;
     order_ = {mine, 1 - mine};

@@ -31,7 +31,8 @@ namespace collectives {
 class Pool {
   public:
     // `arenas`: of all ranks, in their order, ours among them. `crowded`: they outnumber the cores.
-    Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded);
+    Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded,
+         bool leaves_copies = true);
 
     // The most ranks that have enough to do where each has a core: each works on another accumulator.
     static constexpr std::size_t most_with_cores = 2 * accumulators;
@@ -91,6 +92,7 @@ class Pool {
     std::size_t rank_;
     std::size_t size_;
     bool crowded_;
+    bool leaves_copies_;
     std::vector<std::shared_ptr<Arena>> arenas_;
     std::size_t middle_;
     std::size_t room_;  // bytes of an accumulator

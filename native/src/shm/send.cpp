@@ -59,15 +59,15 @@ bool ShmLink::has_line() {
 
 bool ShmLink::has_finished(std::uint64_t line) { return acknowledged_ >= line || acknowledged() >= line; }
 
-std::size_t ShmLink::write(const std::byte* data, std::size_t n, Second second) {
+std::size_t ShmLink::write(const std::byte* data, std::size_t n) {
     if (written_ < restaged_) return 0;
     const std::uint64_t before = line_;
-    const std::size_t taken = put(data, n, second);
+    const std::size_t taken = put(data, n);
     if (line_ != before) wake_peers(std::array{this});
     return taken;
 }
 
-std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
+std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     if (!headed_ && !head()) return 0;
     if (length_ <= Line::inline_bytes) {
         if (started_ || n < length_ || !has_line()) return 0;
@@ -84,7 +84,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
         if (fits_places() && places_.has_some()) {
             if (!has_line()) return 0;
             const std::uint32_t number = places_.give();
-            copy_twice(Stores::cached, places_.at(number), second, data, n);
+            copy_bytes(places_.at(number), data, n);
             announce(0, n, Staged::shared, number + 1);
             return n;
         }
@@ -92,7 +92,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
         if (changes_places_ && !std::exchange(waited_, true)) return 0;
         std::byte* const slot = staging_for(n);
         if (slot == nullptr) return 0;
-        const Staged staged = stage_(slot, data, n, true, second);
+        const Staged staged = stage_(slot, data, n, true);
         announce(own_->offset_of(slot), n, staged);
         return n;
     }
@@ -100,7 +100,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n, Second second) {
     // No piece that ranks work on together lies in two of these.
     const std::size_t slot = own_->geometry().slot_bytes;
     const bool pulled = is_read_by_cma(data, n);
-    const std::size_t piece = pulled ? tuning::cma_piece : static_cast<std::size_t>(sending_->direct_piece);
+    const std::size_t piece = pulled ? tuning::cma_piece : tuning::direct_piece;
     n = std::min(n, std::max(piece - piece % slot, slot));
     data_ = data - written_;
     direct_.push_back({line_ + 1, written_ + n});

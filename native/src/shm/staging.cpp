@@ -6,15 +6,14 @@ namespace collectives {
 
 using tuning::Mechanism;
 
-Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n, bool on_one_core,
-                               Second second) {
+Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n, bool on_one_core) {
     if (n < tuning::timed_from) {
-        copy_twice(Stores::cached, dst, second, src, n);
+        copy_bytes(dst, src, n);
         return Staged::shared;
     }
     const bool streams = tuning::uses(Mechanism::streaming) && modes_.next(n) == 1;
     const auto began = Faster::Clock::now();
-    copy_twice(streams ? Stores::streaming : Stores::cached, dst, second, src, n);
+    copy_by(streams ? Stores::streaming : Stores::cached)(dst, src, n);
     modes_.took(n, streams ? 1 : 0,
                 (Faster::Clock::now() - began) * (streams ? tuning::streaming_penalty : 1.0));
     const bool owned =

@@ -28,10 +28,9 @@ enum class Staged : std::uint32_t {
 
 class StagingCopy {
   public:
-    // Copies n bytes to staging memory, and to a second place. `on_one_core`: all who read them share a core.
+    // Copies n bytes to staging memory. `on_one_core`: all who read them share a core.
     // The result is for the readers.
-    Staged operator()(std::byte* dst, const std::byte* src, std::size_t n, bool on_one_core,
-                      Second second = {});
+    Staged operator()(std::byte* dst, const std::byte* src, std::size_t n, bool on_one_core);
 
   private:
     Faster modes_{tuning::timed_from};

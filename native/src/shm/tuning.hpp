@@ -47,6 +47,8 @@ inline constexpr int reading_tries = 200;
 // Bytes of a message that are announced at once, so that what follows can start on the first ones
 // (021).
 inline constexpr std::size_t cma_piece = 1 << 20;
+// The same for what is read where it lies in shared memory.
+inline constexpr std::size_t direct_piece = 1 << 20;
 // Bytes of such a piece from which on its sender may write half of it (023).
 inline constexpr std::size_t joint_from = 64 << 10;
 // Seconds that a peer may take to end a system call which writes here, after an error.

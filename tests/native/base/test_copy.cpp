@@ -64,27 +64,6 @@ TEST_CASE("copy_and_own copies every byte and no other, and leaves the source as
     });
 }
 
-TEST_CASE("copy_twice copies every byte to both places and no other") {
-    for (const Stores first : {Stores::cached, Stores::streaming}) {
-        for (const Stores second : {Stores::cached, Stores::streaming}) {
-            for (const std::size_t n : {0, 1, 4095, 4096, 4097, 20000}) {
-                std::vector<std::byte> from(n), to(n + page, guard), other(n + page, guard);
-                for (std::size_t i = 0; i < n; ++i) from[i] = static_cast<std::byte>(i * 7 + i / page);
-                copy_twice(first, to.data() + 16, {other.data() + 48, second}, from.data(), n);
-                CAPTURE(n);
-                for (const auto& [memory, before] : {std::pair(&to, 16), std::pair(&other, 48)}) {
-                    const auto begin = memory->begin() + before;
-                    const auto end = begin + static_cast<std::ptrdiff_t>(n);
-                    const auto is_guard = [](std::byte b) { return b == guard; };
-                    REQUIRE(std::equal(from.begin(), from.end(), begin));
-                    REQUIRE(std::all_of(memory->begin(), begin, is_guard));
-                    REQUIRE(std::all_of(end, memory->end(), is_guard));
-                }
-            }
-        }
-    }
-}
-
 TEST_CASE("a copy onto itself changes nothing") {
     std::vector<std::byte> data(5000);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 7);

@@ -1,0 +1,39 @@
+#include "shm/mechanisms.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "base/error.hpp"
+
+namespace collectives {
+
+namespace {
+
+// In the order of Mechanism.
+constexpr std::array<std::string_view, 10> names{
+    "board",       "by-core", "exchange",  "pool",  "pool-copies",
+    "shared-sums", "relay",   "multicast", "core-copies", "spread"};
+
+}  // namespace
+
+Mechanisms Mechanisms::from_environment() {
+    Mechanisms mechanisms;
+    const char* const named = std::getenv("COLLECTIVES_WITHOUT");
+    std::string_view left = named == nullptr ? "" : named;
+    while (!left.empty()) {
+        const std::string_view name = left.substr(0, left.find(','));
+        left.remove_prefix(std::min(name.size() + 1, left.size()));
+        const auto* const found = std::ranges::find(names, name);
+        if (found == names.end()) {
+            throw Error(ErrorKind::invalid,
+                        "COLLECTIVES_WITHOUT names no mechanism of shared memory: " + std::string(name));
+        }
+        mechanisms.off_ |= 1U << static_cast<unsigned>(found - names.begin());
+    }
+    return mechanisms;
+}
+
+}  // namespace collectives
