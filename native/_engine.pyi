@@ -152,8 +152,9 @@ class Group:
         core that this rank's threads go back to when they wait in vain, -1 for none.
         `crowded`: ranks outnumber cores, on some host; the same on all ranks. `sockets`: of each link over TCP, 1 to
         16, the same on all ranks. `cache`: bytes of the last cache that this rank has, 0 where nobody knows.
-        `heap`: False where a rank that shares memory with this one has too little address space for what `empty` would give. `job`: that it belongs to, None for one
-        of its own; `job_ranks`: by rank of the group, the rank in that job, empty where they are the same."""
+        `heap`: False where a rank that shares memory with this one has too little address space for what
+        `empty` would give. `job`: that it belongs to, None for one of its own; `job_ranks`: by rank of the
+        group, the rank in that job, empty where they are the same."""
 
     def listen(self, scheme: str, fd: int) -> None:
         """Accept peers of the transport `scheme` on this bound, listening, non-blocking socket; the job owns it, for
@@ -203,6 +204,10 @@ class Group:
 
     def memory(self) -> dict[str, int]:
         """Bytes, by kind, see `Communicator.memory`; empty in a forked child."""
+
+    def engines(self, operation: Operation) -> list[tuple[str, str | None]]:
+        """The engines in the order in which they are asked to run such an operation, each with its reason not to, None
+        where it can: the first of these does. Waits for operations that are under way."""
 
     def confirm(self, grace: float) -> None:
         """Raises DesyncError if a rank that shares memory with this one has begun another collective under the number

@@ -154,7 +154,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """
         linked = self._linked
         others = self._runner.engines.explain(collective, nbytes)
-        return others + explain(self._calls.prepare, linked.kinds, collective, nbytes, dtype_of(dtype), linked.sockets)
+        return others + explain(self._calls.prepare, linked, collective, nbytes, dtype_of(dtype))
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
         """An uninitialised NumPy array in memory that ranks on this machine can read directly.

@@ -6,21 +6,22 @@ Invariant: asks the same functions that calls ask, so it cannot say anything els
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 
 from collectives.algorithms import registry
 from collectives.arrays.array import Dtype, check_number, name_of
 from collectives.calls.prepare import Preparer, Shape
+from collectives.core.links import Linked
+from collectives.native._engine import Group
 from collectives.schedule.conditions import collective as contract
 from collectives.schedule.layout import Layout
 from collectives.schedule.select import ladder
 from collectives.schedule.table import ANY_SIZE, Row
 
 
-def explain(
-    prepare: Preparer, kinds: Sequence[str], collective: str, nbytes: int, dtype: Dtype, sockets: int = 1
-) -> str:
-    """`sockets`: of each link over TCP.
+def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> str:
+    """The algorithm, the engine and the steps of such a call, with the reasons.
 
     ValueError for a collective that is not there, listing those there are, or a negative size.
     """
@@ -34,7 +35,8 @@ def explain(
     most = prepare.at_a_time(shape)
     section = [f"  at a time   {most} elements: what is reduced is sent while the caches hold it"]
     situation = prepare.situation
-    peers = Counter(kind for kind in kinds if kind != "self")
+    peers = Counter(kind for kind in linked.kinds if kind != "self")
+    sockets = linked.sockets
     each = {"tcp": f" ({sockets} sockets each)"} if sockets > 1 else {}
     links = ", ".join(f"{n} over {kind}{each.get(kind, '')}" for kind, n in peers.items()) or "none"
     usable = [a.name for a in registry.algorithms(collective, prepare.size)]
@@ -43,6 +45,7 @@ def explain(
         f"{collective} of {size} bytes ({elements} {name_of(dtype)}) among {situation.size} ranks",
         f"  algorithm   {chosen.name}: {reason}",
         *row_lines(row, 12),
+        *_engines(linked.group, prepare, shape, chosen.name, prepare.schedule(chosen).grid),
         *(section if 0 < most < elements else ()),
         f"  peers       {links}",
         f"  hosts       {_hosts(prepare.layout)}",
@@ -57,6 +60,18 @@ def explain(
     from collectives.schedule.listing import explain as listing  # plays a whole group
 
     return "\n".join([*lines, "", listing(prepare.schedule(chosen))])
+
+
+def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, blocks: tuple[int, int]) -> Iterator[str]:
+    """The engine that runs it, and why those that are asked before it do not. `blocks`: of both buffers."""
+    if blocks[0] != blocks[1]:
+        each = shape.agreed // max(*blocks)
+        shape = replace(shape, inp=each * blocks[0], out=each * blocks[1])
+    for name, refuses in group.engines(prepare.collective(shape, algorithm).operation):
+        if refuses is None:
+            yield f"  engine      {name}"
+            return
+        yield f"  not         {name}: {refuses}"
 
 
 def row_lines(row: Row | None, width: int) -> list[str]:

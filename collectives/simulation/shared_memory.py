@@ -1,6 +1,7 @@
 """What ranks of one host do in memory that all of them share, instead of exchanging the messages of a schedule.
 
-Invariant: it is done where the engine does it, see native/src/schedule/run_flat.cpp, run_by_core.cpp and run_pool.cpp.
+Invariant: it is done where the engine does it, see native/src/shm/board_task.cpp, board_by_core.cpp and
+pool_task.cpp.
 R. L. Graham, G. Shipman: MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives, EuroPVM/MPI
 2008.
 """
@@ -16,8 +17,6 @@ from collectives.simulation.topology import Topology
 
 _ON_BOARD: Final = 4 << 10  # bytes at most, if each rank has a core
 _ON_BOARD_CROWDED: Final = 128 << 10
-_GIVEN: Final = 128 << 10  # to the other of two ranks with cores
-_GIVEN_TO_COPY: Final = (32 << 10) - 1
 _POOLED: Final = 4 << 10  # bytes at least
 _POOLED_WITH_CORES: Final = 8  # ranks at most, if each has a core
 
@@ -65,16 +64,10 @@ class Shortcuts:
                 return _by_core(nbytes, crowd, topology.cores_of(ranks), costs)
             if nbytes <= (_ON_BOARD_CROWDED if crowd > 1 else _ON_BOARD):
                 return self._on_board(self.said, nbytes / self.blocks, ranks, crowd, costs)
-            if ranks == 2 and crowd == 1 and self._is_exchanged(nbytes):
-                return self._on_board(self.taken, nbytes / self.blocks, ranks, crowd, costs)
         many = crowd == 1 and ranks > _POOLED_WITH_CORES
         if self.pooled and costs.pool_bandwidth > 0 and nbytes >= _POOLED and not many:
             return _pooled(nbytes, ranks, crowd, costs)
         return None
-
-    def _is_exchanged(self, nbytes: int) -> bool:
-        given = nbytes * self.taken / self.blocks
-        return self.mutual and not self.shared and given <= (_GIVEN if self.reduces else _GIVEN_TO_COPY)
 
     def _is_added_by_all(self) -> bool:
         """All say all that they have, and add up all that is said."""

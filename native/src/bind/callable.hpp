@@ -42,14 +42,14 @@ struct Latch {
 
 // Python's lock while an operation runs. One that is short keeps it until it has to wait: to let go of it and
 // to take it back costs a tenth of the fastest calls.
-class Gil final : public Held {
+class Gil final : public CallerLock {
   public:
     explicit Gil(const Operation& operation) {
         const std::size_t bytes = operation.in_bytes() + operation.out_bytes();
-        if (bytes * static_cast<std::size_t>(operation.program().size) > most_of_all) let_go();
+        if (bytes * static_cast<std::size_t>(operation.program().size) > most_of_all) release();
     }
 
-    void let_go() override {
+    void release() override {
         if (thread_ == nullptr) thread_ = PyEval_SaveThread();
     }
     void take_back() {

@@ -232,6 +232,21 @@ class PyGroup {
 
     std::uint64_t bytes_sent() { return group_->links().bytes_sent(); }
 
+    std::vector<std::pair<std::string, std::optional<std::string>>> engines(const PyOperation& operation) {
+        std::vector<EngineChoice> choices;
+        {
+            const nb::gil_scoped_release nogil;
+            choices = group_->engines(*operation.operation);
+        }
+        std::vector<std::pair<std::string, std::optional<std::string>>> found;
+        for (const EngineChoice& choice : choices) {
+            found.emplace_back(choice.engine, choice.refuses == nullptr
+                                                  ? std::nullopt
+                                                  : std::optional<std::string>(choice.refuses));
+        }
+        return found;
+    }
+
     void confirm(double grace) {
         if (inherited() || !group_) return;
         const nb::gil_scoped_release nogil;
@@ -315,6 +330,7 @@ void add_groups(nb::module_& module) {
         .def("bytes_sent", &PyGroup::bytes_sent)
         .def("records", &PyGroup::records)
         .def("memory", &PyGroup::memory)
+        .def("engines", &PyGroup::engines, "operation"_a)
         .def("confirm", &PyGroup::confirm, "grace"_a)
         .def_prop_ro("broken", &PyGroup::broken)
         .def("close", &PyGroup::close);

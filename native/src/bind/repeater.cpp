@@ -390,7 +390,8 @@ void add_repeaters(nb::module_& module) {
     });
     repeating = make_repeating();
     module.attr("Repeating") = nb::handle(reinterpret_cast<PyObject*>(repeating));
-    static PyTypeObject* const type = make_type<Method>("collectives.native._engine.Method", nullptr, attributes, bind);
+    static PyTypeObject* const type =
+        make_type<Method>("collectives.native._engine.Method", nullptr, attributes, bind);
     module.attr("Method") = nb::handle(reinterpret_cast<PyObject*>(type));
     module.def(
         "method",

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/cpu.hpp"
+#include "core/engines.hpp"
 
 namespace collectives {
 
@@ -19,33 +20,40 @@ constexpr std::size_t copied_with_cores = 256 << 10;
 constexpr auto idle_time = std::chrono::seconds(1);
 constexpr int spins_with_cores = 2000;
 // Where cores are shared: about as long as those on another core need, each of them once.
-constexpr int spins_with_mates = 400;
+constexpr int spins_with_others = 400;
 
 std::size_t multiple_of(std::size_t n, std::size_t unit) { return std::max(unit, round_up(n, unit)); }
 
-Executor::Settings make_settings(const Group::Options& options) {
+ScheduleSettings make_schedule_settings(const Group::Options& options) {
     constexpr std::size_t largest_unit = 16;
-    Executor::Settings settings;
+    ScheduleSettings settings;
     settings.slice = options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice;
     settings.copied = options.segment > 0 || options.crowded ? settings.slice : copied_with_cores;
+    return settings;
+}
+
+Executor::Settings make_settings(const Group::Options& options) {
+    Executor::Settings settings;
     settings.cache = options.cache;
-    settings.spins = !options.oversubscribed ? spins_with_cores : options.home >= 0 ? spins_with_mates : 0;
-    settings.crowded = options.crowded;
+    settings.spins = !options.oversubscribed ? spins_with_cores : options.home >= 0 ? spins_with_others : 0;
     settings.home = options.home;
     settings.shares_home = options.oversubscribed && options.home >= 0;
     return settings;
 }
 
 Setup make_setup(const Group::Options& options) {
-    return {options.identity.rank,        options.identity.size, options.segment,
-            make_settings(options).slice, options.sockets,       options.heap};
+    return {options.identity.rank, options.identity.size,
+            options.segment,       make_schedule_settings(options).slice,
+            options.sockets,       options.heap};
 }
 
 }  // namespace
 
 Group::Group(Options options)
     : identity_(options.identity),
-      executor_(make_settings(options), recorder_, sleeper_, closing_),
+      colocated_(options.crowded),
+      executor_(make_settings(options), make_engines(make_schedule_settings(options), colocated_), colocated_,
+                recorder_, sleeper_, closing_),
       sent_(static_cast<std::size_t>(identity_.size), 0),
       received_(static_cast<std::size_t>(identity_.size), 0),
       links_(options.job ? options.job : std::make_shared<Job>(), identity_, options.job_ranks,
@@ -135,7 +143,7 @@ void Group::open_links(const Operation& operation, double timeout, const Interru
 }
 
 void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
-                       Held* held) {
+                       CallerLock* lock) {
     throw_if_unusable();
     const Operation* open = nullptr;      // one whose links may come while it waits
     std::uint64_t connecting = 0;         // the record of the first one whose links are not there,
@@ -144,7 +152,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
         for (const Item& item : items) {
             const std::vector<int>& peers = item.operation->program().peers;
             if (!links_.are_there(peers)) {
-                if (held != nullptr) held->let_go();
+                if (lock != nullptr) lock->release();
                 if (first_of_them == nullptr) {
                     first_of_them = &item;
                     connecting = executor_.record_queued(*item.operation, peek_call(*item.operation));
@@ -156,7 +164,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
         for (const Item& item : items) {
             Request wanted = request(*item.operation, item.in, item.out, timeout);
             wanted.interrupted = &interrupted;
-            wanted.held = held;
+            wanted.lock = lock;
             wanted.receipt = item.receipt;
             if (&item == first_of_them) wanted.record = std::exchange(connecting, 0);
             executor_.add(wanted);
@@ -165,7 +173,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
             while (!executor_.work()) {
                 if (open == nullptr) continue;
                 links_.seek_any(open->program().peers);
-                executor_.tell_of_links();
+                executor_.notice_links();
             }
             executor_.retire();
         }
@@ -187,7 +195,7 @@ Error Group::give_up(const Error& cause) {
     executor_.record_failure(cause.what());
     // Peers learn why before they can see that this rank has given up.
     break_with(cause);
-    held_.clear();
+    unlinked_.clear();
     if (executor_.give_up()) return cause;
     return {cause.kind(),
             std::string(cause.what()) +
@@ -197,22 +205,23 @@ Error Group::give_up(const Error& cause) {
 }
 
 void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,
-                double timeout, const Interrupted& interrupted, Held* held, Receipt* receipt) {
+                double timeout, const Interrupted& interrupted, CallerLock* lock, Receipt* receipt) {
     const Item item{operation, in, out, receipt};
-    run_all({&item, 1}, timeout, interrupted, held);
+    run_all({&item, 1}, timeout, interrupted, lock);
 }
 
-void Group::run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted, Held* held) {
+void Group::run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted,
+                    CallerLock* lock) {
     if (!busy_.load(std::memory_order_acquire)) {
-        std::unique_lock lock(running_, std::try_to_lock);
-        if (!lock.owns_lock()) {
-            if (held != nullptr) held->let_go();
-            lock.lock();
+        std::unique_lock running(running_, std::try_to_lock);
+        if (!running.owns_lock()) {
+            if (lock != nullptr) lock->release();
+            running.lock();
         }
-        run_locked(items, timeout, interrupted, held);
+        run_locked(items, timeout, interrupted, lock);
         return;
     }
-    if (held != nullptr) held->let_go();
+    if (lock != nullptr) lock->release();
     std::vector<std::shared_ptr<Work>> works;
     for (const Item& item : items) {
         works.push_back(start(item.operation, item.in, item.out, timeout, !works.empty()));
@@ -272,7 +281,7 @@ void Group::drive() {
         take_works(under_way);
         if (under_way.empty()) return;
         try {
-            free_held();
+            release_linked();
             if (!executor_.work()) continue;
             retire();
             finish(under_way, std::nullopt);
@@ -311,36 +320,36 @@ void Group::take_works(Works& under_way) {
             Request wanted = request(*work.operation, work.in, work.out, work.timeout);
             wanted.receipt = &work.receipt;
             wanted.queued = work.queued;
-            Run& run = executor_.add(wanted);
-            executor_.hold(run, true);
-            held_.push_back(&run);
+            InFlight& added = executor_.add(wanted);
+            executor_.hold(added, true);
+            unlinked_.push_back(&added);
         } catch (const Error& error) {
             finish(under_way, error);
         }
     }
 }
 
-void Group::free_held() {
-    std::erase_if(held_, [&](Run* run) {
-        const Operation& operation = *run->request().operation;
+void Group::release_linked() {
+    std::erase_if(unlinked_, [&](InFlight* one) {
+        const Operation& operation = *one->request().operation;
         const std::vector<int>& peers = operation.program().peers;
         try {
             if (operation.is_open()) {
                 const bool all = links_.seek_any(peers);
-                executor_.hold(*run, false);  // it goes on while others are missing
+                executor_.hold(*one, false);  // it goes on while others are missing
                 return all;
             }
             if (!links_.seek(peers)) return false;
-            executor_.hold(*run, false);
+            executor_.hold(*one, false);
         } catch (...) {
-            run->fail(std::current_exception());
+            one->fail(std::current_exception());
         }
         return true;
     });
 }
 
 void Group::retire() {
-    std::erase(held_, &executor_.oldest());
+    std::erase(unlinked_, &executor_.oldest());
     executor_.retire();
 }
 
@@ -382,6 +391,16 @@ void Group::confirm(double grace) {
     } catch (const Error& error) {
         throw give_up(error);
     }
+}
+
+std::vector<EngineChoice> Group::engines(const Operation& operation) {
+    const std::lock_guard lock(running_);
+    throw_if_unusable();
+    Request wanted;
+    wanted.operation = &operation;
+    wanted.call = operation.call();
+    wanted.links = links_.by_rank();
+    return executor_.explain(wanted);
 }
 
 std::optional<Error> Group::broken() {

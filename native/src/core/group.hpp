@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "core/executor.hpp"
 #include "core/links.hpp"
-#include "schedule/executor.hpp"
 #include "schedule/program.hpp"
 
 namespace collectives {
@@ -71,10 +71,10 @@ class Group {
 
     void connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     void run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out, double timeout,
-             const Interrupted& interrupted, Held* held = nullptr, Receipt* receipt = nullptr);
+             const Interrupted& interrupted, CallerLock* lock = nullptr, Receipt* receipt = nullptr);
     // Several at once, which are complete when all are.
     void run_all(std::span<const Item> items, double timeout, const Interrupted& interrupted,
-                 Held* held = nullptr);
+                 CallerLock* lock = nullptr);
     // `joined`: it is under way no later than the one started before it.
     std::shared_ptr<Work> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
                                 double timeout, bool joined = false);
@@ -87,6 +87,10 @@ class Group {
     // `grace` seconds until all such ranks have begun as many. Does nothing while another thread is inside.
     void confirm(double grace);
 
+    // What each engine says to such an operation, in the order in which they are asked. Waits for operations
+    // that are under way.
+    std::vector<EngineChoice> engines(const Operation& operation);
+
     std::optional<Error> broken();
     void close();
 
@@ -96,7 +100,8 @@ class Group {
     const Recorder& recorder() const { return recorder_; }
 
   private:
-    void run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted, Held* held);
+    void run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
+                    CallerLock* lock);
     // Wait for the links that it needs.
     void open_links(const Operation& operation, double timeout, const Interrupted& interrupted);
     Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
@@ -117,7 +122,7 @@ class Group {
     void drive();
     void take_works(Works& under_way);
     // Let those go on whose links are there now.
-    void free_held();
+    void release_linked();
     // The oldest is over.
     void retire();
     // The oldest job failed; unless the fault was in the call itself, all others do.
@@ -132,8 +137,9 @@ class Group {
 
     // The one who runs an operation holds this.
     std::mutex running_;
+    Colocated colocated_;
     Executor executor_;
-    std::vector<Run*> held_;                      // under way, without all their links
+    std::vector<InFlight*> unlinked_;             // under way, without all their links
     std::uint64_t sequence_ = 0;                  // collectives so far
     std::uint32_t history_ = 0;                   // the last one's fingerprint,
     std::uint32_t before_ = 0;                    // and that of the one before

@@ -114,7 +114,7 @@ void Links::route(int peer, const std::string& name, std::vector<std::string> ad
     };
     const auto shares = [](Transport& by) { return by.capabilities().shares_memory; };
     const auto crosses = [](Transport& by) { return by.meeting() != Meeting::process; };
-    if (all(shares)) executor_.work_together(all(crosses));
+    if (all(shares)) executor_.share_among_all(all(crosses));
 }
 
 Peer Links::describe(int peer) const {

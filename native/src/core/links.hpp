@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "core/executor.hpp"
 #include "core/job.hpp"
 #include "link/transport.hpp"
-#include "schedule/executor.hpp"
 #include "shm/arena.hpp"
 
 namespace collectives {

@@ -106,9 +106,9 @@ Program::Program(int rank_, int size_, std::uint32_t in_blocks_, std::uint32_t o
         for (const Lane direction : {Lane::to_peer, Lane::from_peer}) {
             const auto place = spans.find({direction, peer});
             if (place == spans.end()) continue;
-            const std::uint32_t lane =
+            const std::uint32_t channel =
                 2 * static_cast<std::uint32_t>(peer) + (direction == Lane::from_peer ? 1 : 0);
-            lanes.push_back({lane, place->second.first, place->second.second});
+            channels.push_back({channel, place->second.first, place->second.second});
         }
     }
 }
@@ -163,11 +163,9 @@ bool Program::finds_kept_send() const {
     return send < steps.size();
 }
 
-const Program::LaneUse* Program::use_of(std::uint32_t lane) const {
-    const auto place =
-        std::lower_bound(lanes.begin(), lanes.end(), lane,
-                         [](const LaneUse& use, std::uint32_t wanted) { return use.lane < wanted; });
-    return place != lanes.end() && place->lane == lane ? &*place : nullptr;
+const ChannelUse* Program::use_of(std::uint32_t channel) const {
+    const auto place = std::ranges::lower_bound(channels, channel, {}, &ChannelUse::channel);
+    return place != channels.end() && place->channel == channel ? &*place : nullptr;
 }
 
 std::uint32_t Program::blocks_of(int buffer) const {
@@ -326,7 +324,7 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
     if (plan.flat && in.are_even() && out.are_even() && std::max(in_bytes_, out_bytes_) <= most_flat) {
         const Place said = place(plan.flat->said);
         const Place taken = place(plan.flat->taken);
-        flat_ = Flat{said, length(plan.flat->said), taken.offset - said.offset, length(plan.flat->taken), {}};
+        flat_ = Flat{said, length(plan.flat->said), taken.offset - said.offset, length(plan.flat->taken)};
         for (std::uint32_t i = 0; i < tasks_.size(); ++i) {
             const bool receives = std::any_of(plan.steps[i].operands.begin(), plan.steps[i].operands.end(),
                                               [](const Operand& operand) { return operand.peer >= 0; }) ||
@@ -335,10 +333,6 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
                 bad(i, "takes another part than the flat exchange says");
             }
         }
-        const auto sent = std::find_if(tasks_.begin(), tasks_.end(),
-                                       [](const Task& task) { return task.kind == StepKind::send; });
-        const bool mutual = plan.size == 2 && sent != tasks_.end() && !plan.sources.empty();
-        if (mutual && sent->length == flat_->part) flat_->given = sent->dst;
     }
 }
 
@@ -366,7 +360,7 @@ std::size_t Operation::memory() const {
     std::size_t total = sizeof(Operation) + of(scratch_offsets_) + of(sources_) + of(gates_) + of(tasks_);
     if (section_) total += section_->memory() + last_->memory();
     const Program& plan = *program_;
-    total += sizeof(Program) + of(plan.peers) + of(plan.sources) + of(plan.lanes) + of(plan.receptions) +
+    total += sizeof(Program) + of(plan.peers) + of(plan.sources) + of(plan.channels) + of(plan.receptions) +
              of(plan.predecessors);
     for (const Step& step : plan.steps) {
         total += sizeof(Step) + of(step.peers) + of(step.operands) + of(step.dependencies);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/types.hpp"
+#include "engine/task.hpp"
 #include "link/frame.hpp"
 #include "link/link.hpp"
 #include "reduce/reduce.hpp"
@@ -92,16 +93,9 @@ struct Program {
     std::vector<int> sources;      // peers that it receives from, ascending
     std::optional<Exchange> flat;  // ranks that share memory may do it in a Flat
     std::size_t combines = 0;      // how many messages a step reduces at once, at most
-    bool adds_up_at_once() const { return combines + 1 == static_cast<std::size_t>(size); }  // all ranks'
 
-    // One direction of a link, and the first and the last step that use it.
-    struct LaneUse {
-        std::uint32_t lane = 0;  // 2 * peer to send, 2 * peer + 1 to receive
-        std::uint32_t first = 0;
-        std::uint32_t last = 0;
-    };
-    std::vector<LaneUse> lanes;  // ascending
-    const LaneUse* use_of(std::uint32_t lane) const;
+    std::vector<ChannelUse> channels;  // ascending
+    const ChannelUse* use_of(std::uint32_t channel) const;
 
     // Which message of one direction of a link: 1 + how many come before; 0: none.
     using Ordinal = std::uint32_t;
@@ -196,8 +190,6 @@ class Operation {
         std::uint64_t length = 0;  // of what is said
         std::uint64_t taken = 0;   // where in it the part begins that this rank takes
         std::uint64_t part = 0;    // and its length
-        // Of two ranks that both say something: the part that the other takes, as long as ours of theirs.
-        std::optional<Place> given;
     };
 
     // Whether it is a call by itself, or one of the messages of a collective whose reductions the caller
@@ -222,6 +214,8 @@ class Operation {
     DType dtype() const { return dtype_; }
     Op op() const { return op_; }
     std::size_t unit() const { return unit_; }
+    // What a final reduction multiplies with, for an average: one over the number of ranks.
+    double scale() const { return scale_; }
     // What reduces its elements; null where `op` has no meaning for them.
     ReduceFn kernel(Stores stores) const { return kernels_[static_cast<std::size_t>(stores)]; }
     // The same to several places, or null.
@@ -251,6 +245,7 @@ class Operation {
 
   private:
     std::shared_ptr<const Program> program_;
+    double scale_ = 1.0 / program_->size;
     DType dtype_;
     Op op_;
     std::size_t unit_;

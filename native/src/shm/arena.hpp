@@ -15,7 +15,7 @@
 //     PoolBoard                  who has added to the accumulators and got what they held
 //     accumulators               what all ranks add to, see Pool; of two ranks only
 //     copies                     of what they held, for ranks of one core; of two ranks only
-//     FlatBoard                  what ranks say in small operations, see Flat
+//     FlatBoard                  what ranks say in small operations, see MessageBoard
 //     places                     what they say there that does not fit into a line, and what two cores do
 //     heap                       arrays from Communicator.empty(); pages that are withdrawn from peers, see
 //                                `withdraw`, are no longer in the file
@@ -139,7 +139,7 @@ struct Header {
 
 static_assert(sizeof(Header) <= page_size);
 
-// See Together.
+// See SharedReduction.
 struct Board {
     std::array<std::array<std::atomic<std::uint64_t>, most_slices>, pieces_kept> slices;
     std::atomic<std::uint32_t> got[];  // by rank: the last piece of which it has the whole result
@@ -155,7 +155,7 @@ struct PoolBoard {
     std::atomic<std::uint64_t> got[];  // by rank: the last piece that it has copied out
 };
 
-// See Flat. Neighbours' lines lie two cache lines apart, since cores fetch them in pairs.
+// See MessageBoard. Neighbours' lines lie two cache lines apart, since cores fetch them in pairs.
 struct alignas(2 * cache_line) FlatLine {
     static constexpr std::size_t inline_bytes = 112;
 

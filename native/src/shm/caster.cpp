@@ -4,8 +4,7 @@
 
 namespace collectives {
 
-std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n,
-                          bool on_one_core) {
+std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n) {
     if (n == 0) return 0;
     std::vector<Use>& uses = uses_[next_];
     for (const Use& use : uses) {
@@ -16,8 +15,7 @@ std::size_t Caster::write(std::span<ShmLink* const> links, const std::byte* data
     }
     n = std::min(n, own_->geometry().staging_bytes);
     std::byte* slot = own_->cast_slot(next_);
-    StagingCopy& stage = on_one_core ? stage_for_one_core_ : stage_;
-    const Staged staged = stage(slot, data, n, on_one_core);
+    const Staged staged = stage_(slot, data, n, false);
     uses.clear();
     for (ShmLink* link : links) uses.push_back({link, link->announce(own_->offset_of(slot), n, staged)});
     ShmLink::wake_peers(links);

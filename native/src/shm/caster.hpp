@@ -15,10 +15,8 @@ class Caster {
   public:
     explicit Caster(std::shared_ptr<Arena> own) : own_(std::move(own)) {}
 
-    // Take up to n bytes as the next bytes of the message that was begun on all of `links`. `on_one_core`:
-    // that is where all who read it are.
-    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n,
-                      bool on_one_core);
+    // Take up to n bytes as the next bytes of the message that was begun on all of `links`.
+    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n);
 
   private:
     struct Use {
@@ -30,7 +28,6 @@ class Caster {
     std::array<std::vector<Use>, cast_slots> uses_;
     std::size_t next_ = 0;
     StagingCopy stage_;
-    StagingCopy stage_for_one_core_;
 };
 
 }  // namespace collectives

@@ -6,16 +6,13 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.hpp"
-
 namespace collectives {
 
 namespace {
 
 // In the order of Mechanism.
-constexpr std::array<std::string_view, 10> names{
-    "board",       "by-core", "exchange",  "pool",  "pool-copies",
-    "shared-sums", "relay",   "multicast", "core-copies", "spread"};
+constexpr std::array<std::string_view, 8> names{"board",       "by-core", "pool",      "pool-copies",
+                                                "shared-sums", "relay",   "multicast", "spread"};
 
 }  // namespace
 
@@ -27,10 +24,7 @@ Mechanisms Mechanisms::from_environment() {
         const std::string_view name = left.substr(0, left.find(','));
         left.remove_prefix(std::min(name.size() + 1, left.size()));
         const auto* const found = std::ranges::find(names, name);
-        if (found == names.end()) {
-            throw Error(ErrorKind::invalid,
-                        "COLLECTIVES_WITHOUT names no mechanism of shared memory: " + std::string(name));
-        }
+        if (found == names.end()) continue;  // of links, see shm/tuning.hpp, or of nobody
         mechanisms.off_ |= 1U << static_cast<unsigned>(found - names.begin());
     }
     return mechanisms;

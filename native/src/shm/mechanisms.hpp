@@ -9,20 +9,18 @@
 namespace collectives {
 
 enum class Mechanism : std::uint8_t {
-    board,         // short operations on one board
-    by_core,       // sums on the board, core by core
-    exchange,      // longer operations of two ranks on the board
-    pool,          // allreduces in accumulators that all ranks share
-    pool_copies,   // a copy of each sum for the other core
-    shared_sums,   // reductions that ranks share out
-    relay,         // results written to where peers want them
-    multicast,     // one staged copy for several peers
-    core_copies,   // of these one for each core
-    spread,        // sums stored to several places at once
+    board,        // short operations on one board
+    by_core,      // sums on the board, core by core
+    pool,         // allreduces in accumulators that all ranks share
+    pool_copies,  // a copy of each pooled sum for the other core
+    shared_sums,  // reductions that ranks share out
+    relay,        // results written to where peers want them
+    multicast,    // one staged copy for several peers
+    spread,       // sums stored to several places at once
 };
 
 // Those that are on: all but the ones that the environment's COLLECTIVES_WITHOUT names, such as
-// "by-core,relay". Error(invalid) where it names what is not there.
+// "by-core,relay".
 class Mechanisms {
   public:
     static Mechanisms from_environment();

@@ -31,8 +31,7 @@ namespace collectives {
 class Pool {
   public:
     // `arenas`: of all ranks, in their order, ours among them. `crowded`: they outnumber the cores.
-    Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded,
-         bool leaves_copies = true);
+    Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded, bool leaves_copies);
 
     // The most ranks that have enough to do where each has a core: each works on another accumulator.
     static constexpr std::size_t most_with_cores = 2 * accumulators;

@@ -216,10 +216,10 @@ TEST_CASE("an average is divided once, where the sum is complete") {
     }
 }
 
-TEST_CASE("what the caller holds is let go of before it waits, and not by who need not wait") {
-    struct Counted final : Held {
+TEST_CASE("the lock of a caller is released before it waits, and kept where it need not wait") {
+    struct Counted final : CallerLock {
         int times = 0;
-        void let_go() override { ++times; }
+        void release() override { ++times; }
     };
     for (const bool crowded : {true, false}) {
         World world(2, "shm", 0, crowded);
@@ -227,19 +227,19 @@ TEST_CASE("what the caller holds is let go of before it waits, and not by who ne
             std::vector<float> x = values(rank, 10);
             std::vector<float> y(10);
             const auto operation = sum_of_floats(all_to_all(rank, 2, false, true), 10);
-            const auto times_let_go = [&] {
-                Counted held;
-                group.run(operation, raw(x), raw(y), 30.0, {}, &held);
+            const auto times_released = [&] {
+                Counted lock;
+                group.run(operation, raw(x), raw(y), 30.0, {}, &lock);
                 CHECK(y == total(2, 10));
-                return held.times;
+                return lock.times;
             };
-            CHECK(times_let_go() > 0);  // there are no links yet
+            CHECK(times_released() > 0);  // there are no links yet
             for (int i = 0; i < 3; ++i) {
                 if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-                CHECK((times_let_go() > 0) == (rank == 0));
+                CHECK((times_released() > 0) == (rank == 0));
             }
             const auto job = group.start(operation, raw(x), raw(y), 30.0);
-            CHECK(times_let_go() > 0);  // it waits for those before it
+            CHECK(times_released() > 0);  // it waits for those before it
             CHECK(group.done(*job));
         });
     }

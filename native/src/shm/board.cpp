@@ -1,4 +1,4 @@
-#include "shm/flat.hpp"
+#include "shm/board.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -24,12 +24,12 @@ std::size_t count_of(std::uint64_t arrivals) { return arrivals >> 32 & 0xffff; }
 
 }  // namespace
 
-void Flat::open(std::shared_ptr<Arena> arena) {
+void MessageBoard::open(std::shared_ptr<Arena> arena) {
     board_ = &arena->flat_board();
     arena_ = std::move(arena);
 }
 
-bool Flat::may_say(std::uint64_t number, std::size_t n, std::vector<int>* late) {
+bool MessageBoard::may_publish(std::uint64_t number, std::size_t n, std::vector<int>* late) {
     const std::size_t slots = slots_of(n);
     if (number <= done_by_all_ + slots) return true;
     const std::uint64_t oldest = number - slots;
@@ -44,31 +44,13 @@ bool Flat::may_say(std::uint64_t number, std::size_t n, std::vector<int>* late) 
     return all;
 }
 
-void Flat::say(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n) {
+void MessageBoard::publish(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data,
+                           std::size_t n) {
     put(number, data, n);
     line(number, rank_).tag.store(tag_of(number, fingerprint), std::memory_order_release);
 }
 
-void Flat::say_where(std::uint64_t number, std::uint32_t fingerprint, std::uint64_t offset,
-                     const std::byte* data, std::size_t n) {
-    if (offset == 0) put(number, data, n);
-    std::memcpy(line(number, rank_).data.data(), &offset, sizeof(offset));
-    line(number, rank_).tag.store(tag_of(number, fingerprint), std::memory_order_release);
-}
-
-std::uint64_t Flat::where(std::uint64_t number, std::size_t rank) const {
-    std::uint64_t offset = 0;
-    std::memcpy(&offset, line(number, rank).data.data(), sizeof(offset));
-    return offset;
-}
-
-void Flat::take(std::uint64_t number) { line(number, rank_).taken.store(number, std::memory_order_release); }
-
-bool Flat::has_taken(std::uint64_t number, std::size_t rank) const {
-    return line(number, rank).taken.load(std::memory_order_seq_cst) == number;
-}
-
-void Flat::put(std::uint64_t number, const std::byte* data, std::size_t n) {
+void MessageBoard::put(std::uint64_t number, const std::byte* data, std::size_t n) {
     if (n > on_board) {
         stage_(place(number, rank_, n), data, n, false);
     } else {
@@ -76,7 +58,7 @@ void Flat::put(std::uint64_t number, const std::byte* data, std::size_t n) {
     }
 }
 
-void Flat::share_cores(std::span<const std::shared_ptr<Arena>> arenas) {
+void MessageBoard::share_cores(std::span<const std::shared_ptr<Arena>> arenas) {
     std::vector<std::int32_t> keys;
     for (const std::shared_ptr<Arena>& arena : arenas) keys.push_back(arena->presence().home());
     if (std::find(keys.begin(), keys.end(), -1) != keys.end()) {
@@ -90,17 +72,17 @@ void Flat::share_cores(std::span<const std::shared_ptr<Arena>> arenas) {
     }
     cores_ = cores.size();
     for (std::size_t rank = 0; rank < size_; ++rank) {
-        if (core_of_[rank] == core_of_[rank_]) mates_.push_back(rank);
+        if (core_of_[rank] == core_of_[rank_]) core_ranks_.push_back(rank);
     }
 }
 
-Flat::Arrival Flat::arrive(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data,
-                           std::size_t n) {
+MessageBoard::Arrival MessageBoard::arrive(std::uint64_t number, std::uint32_t fingerprint,
+                                           const std::byte* data, std::size_t n) {
     ++turn_;
     std::atomic<std::uint64_t>& word = arrivals(number, core_of_[rank_]).tag;
     const std::uint64_t first = first_of(number, fingerprint);
     const auto has_begun = [&](std::uint64_t found) {
-        return found >> 48 == first >> 48 && count_of(found) < mates_.size();
+        return found >> 48 == first >> 48 && count_of(found) < core_ranks_.size();
     };
     const auto next = [&](std::uint64_t found) { return has_begun(found) ? found + one_more : first; };
     const auto is_other = [&](std::uint64_t found) {
@@ -108,15 +90,15 @@ Flat::Arrival Flat::arrive(std::uint64_t number, std::uint32_t fingerprint, cons
     };
     std::uint64_t found = word.load(std::memory_order_acquire);
     // Who comes last need not say anything by itself.
-    const bool alone = count_of(next(found)) == mates_.size();
+    const bool alone = count_of(next(found)) == core_ranks_.size();
     if (!alone) copy_bytes(place(number, rank_, n), data, n);  // who reads it shares our caches
     do {
         if (is_other(found)) return Arrival::unexpected;
     } while (!word.compare_exchange_weak(found, next(found), std::memory_order_acq_rel));
-    return count_of(next(found)) == mates_.size() ? Arrival::last : Arrival::early;
+    return count_of(next(found)) == core_ranks_.size() ? Arrival::last : Arrival::early;
 }
 
-void Flat::say_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n) {
+void MessageBoard::publish_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n) {
     const std::size_t core = core_of_[rank_];
     const auto tell = [&](FlatLine& line) {
         line.taken.store(rank_, std::memory_order_relaxed);
@@ -129,13 +111,13 @@ void Flat::say_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t 
     tell(sum_line(number, core));
 }
 
-bool Flat::has_reached(std::uint64_t number, std::size_t rank) const {
+bool MessageBoard::has_reached(std::uint64_t number, std::size_t rank) const {
     const auto found =
         static_cast<std::uint32_t>(line(number, rank).tag.load(std::memory_order_seq_cst) >> 32);
     return static_cast<std::int32_t>(found - static_cast<std::uint32_t>(number)) >= 0;
 }
 
-std::byte* Flat::place_beside(std::uint64_t number, std::size_t rank, std::size_t n) const {
+std::byte* MessageBoard::place_beside(std::uint64_t number, std::size_t rank, std::size_t n) const {
     // Two ranks change places each time.
     const std::size_t owner = size_ == 2 ? rank ^ (number / slots_of(n) & 1) : rank;
     if (n <= on_board) return arena_->flat_data() + (number % flat_slots * size_ + owner) * on_board;

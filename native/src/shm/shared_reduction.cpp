@@ -1,4 +1,4 @@
-#include "shm/together.hpp"
+#include "shm/shared_reduction.hpp"
 
 #include <algorithm>
 
@@ -23,19 +23,21 @@ std::size_t owner_of(std::uint64_t word) { return static_cast<std::size_t>((word
 
 }  // namespace
 
-Together::Together(int rank, std::vector<std::shared_ptr<Arena>> arenas)
+SharedReduction::SharedReduction(int rank, std::vector<std::shared_ptr<Arena>> arenas)
     : rank_(static_cast<std::size_t>(rank)),
       arenas_(std::move(arenas)),
       piece_bytes_(arenas_[0]->geometry().slot_bytes) {}
 
-std::atomic<std::uint64_t>& Together::word(std::size_t slice) const {
+std::atomic<std::uint64_t>& SharedReduction::word(std::size_t slice) const {
     return arenas_[0]->board().slices[number_ % pieces_kept][slice];
 }
 
-std::byte* Together::results(std::size_t rank) const { return arenas_[rank]->results(number_ % pieces_kept); }
+std::byte* SharedReduction::results(std::size_t rank) const {
+    return arenas_[rank]->results(number_ % pieces_kept);
+}
 
-void Together::open(std::uint32_t number, std::span<const std::byte* const> operands, std::byte* dst,
-                    std::size_t n, std::size_t unit) {
+void SharedReduction::open(std::uint32_t number, std::span<const std::byte* const> operands, std::byte* dst,
+                           std::size_t n, std::size_t unit) {
     open_ = true;
     number_ = number;
     bytes_ = n;
@@ -50,13 +52,13 @@ void Together::open(std::uint32_t number, std::span<const std::byte* const> oper
     looked_ = 0;
 }
 
-bool Together::is_behind(std::size_t rank) const {
+bool SharedReduction::is_behind(std::size_t rank) const {
     const std::uint32_t got = arenas_[0]->board().got[rank].load(std::memory_order_acquire);
     // Numbers wrap around, and it may be ahead of us, too.
     return static_cast<std::int32_t>(number_ - got) > static_cast<std::int32_t>(pieces_kept);
 }
 
-bool Together::work(ReduceFn kernel, double scale) {
+bool SharedReduction::work(ReduceFn kernel, double scale) {
     if (looked_ == slices()) return false;
     for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
         if (is_behind(rank)) return false;
@@ -85,7 +87,7 @@ bool Together::work(ReduceFn kernel, double scale) {
     return worked;
 }
 
-bool Together::gather() {
+bool SharedReduction::gather() {
     if (looked_ < slices()) return false;
     for (std::size_t slice = 0; slice < slices() && missing_ > 0; ++slice) {
         if (got_[slice]) continue;
@@ -106,7 +108,7 @@ bool Together::gather() {
     return true;
 }
 
-void Together::awaited(std::vector<int>& ranks) const {
+void SharedReduction::awaited(std::vector<int>& ranks) const {
     if (looked_ < slices()) {
         for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
             if (is_behind(rank)) ranks.push_back(static_cast<int>(rank));

@@ -1,4 +1,4 @@
-// Small operations, in which all that ranks say lies on one board.
+// Short operations, in which all that ranks publish lies on one board.
 #include <array>
 #include <chrono>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "schedule/result_stores.hpp"
+#include "core/result_stores.hpp"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
-// The executor: drives the operations of one rank, over any mix of links, on the thread that calls it.
+// Drives the operations of one rank on the thread that calls it. It knows no engine by name: the first one of
+// its table that can run an operation does.
 //
 // Invariant: operations are complete in the order in which they were added. When none of them can move, the
-// executor spins, yields and sleeps, and every wait ends at the oldest one's deadline, at a signal, or when a
-// peer that the oldest one waits for is gone. An error of another one is thrown when it has become the
-// oldest.
+// executor spins, yields and sleeps. Every wait ends at the oldest operation's deadline, at a signal, or when
+// a peer that it waits for is gone. An error of another operation is thrown when that has become the oldest.
 #pragma once
 
 #include <atomic>
@@ -12,33 +12,37 @@
 #include <vector>
 
 #include "base/wait.hpp"
+#include "core/in_flight.hpp"
 #include "core/recorder.hpp"
+#include "core/result_stores.hpp"
 #include "core/sleeper.hpp"
-#include "schedule/run.hpp"
+#include "shm/colocated.hpp"
 
 namespace collectives {
+
+// Operations that a group has under way; more wait.
+inline constexpr std::size_t most_at_a_time = 32;
 
 class Executor {
   public:
     struct Settings {
-        std::size_t slice = 0;  // see Workshop, as the next
-        std::size_t copied = 0;
         std::uint64_t cache = 0;   // this rank's share of the last cache, bytes; 0: unknown
         int spins = 0;             // looks before the first yield, where nobody waited for needs the core
-        bool crowded = false;      // ranks outnumber cores; the same on all ranks
         int home = -1;             // the core to be on; -1 for any
         bool shares_home = false;  // others are at home there, too
     };
 
-    Executor(Settings settings, Recorder& recorder, Sleeper& sleeper, const std::atomic<bool>& closing);
+    // `engines`: in the order in which they are asked; the last one can run everything.
+    Executor(Settings settings, Engines engines, Colocated& colocated, Recorder& recorder, Sleeper& sleeper,
+             const std::atomic<bool>& closing);
 
     // Sends to several peers that share memory with us are staged in `arena`.
     void share(std::shared_ptr<Arena> arena);
 
     // All ranks of the group share memory, as `processes` or, some of them, as threads.
-    void work_together(bool processes) {
-        workshop_.together = true;
-        workshop_.pooling = processes;
+    void share_among_all(bool processes) {
+        colocated_.all = true;
+        colocated_.processes = processes;
     }
 
     // Some ranks are threads of this process, and read its memory where it lies.
@@ -47,31 +51,33 @@ class Executor {
     // One of the links leaves the machine.
     void use_network() { backoff_.expect_network(); }
 
-    // Take up an operation, to be complete after those under way. The run is there until it is retired.
-    Run& add(const Request& request);
+    // Take up an operation, to be complete after those under way. It is there until it is retired.
+    InFlight& add(const Request& request);
+    // What each engine says to such an operation.
+    std::vector<EngineChoice> explain(const Request& request) const;
     // Work until the oldest operation is complete: true; or until somebody calls for attention: false. Throws
     // if the oldest operation has to end.
     bool work();
     // The record of one that waits for links before it is added.
     std::uint64_t record_queued(const Operation& operation, const Call& call, std::uint64_t queued = 0);
     // It waits for links, or no longer does.
-    void hold(Run& run, bool held);
+    void hold(InFlight& one, bool waits_for_links);
     // Those under way have failed for that reason, or the oldest one alone.
     void record_failure(const std::string& why);
     void record_failure_of_oldest(const std::string& why);
     // Forget the oldest operation, which is complete or can't be run.
     void retire();
-    const Run& oldest() const { return *runs_.front(); }
-    std::size_t under_way() const { return runs_.size(); }
+    const InFlight& oldest() const { return *under_way_.front(); }
+    std::size_t under_way() const { return under_way_.size(); }
     // Forget all that is under way: it failed.
     void clear();
     // The same where the group is broken; false where peers may still write to memory of the arena that is
-    // the caller's, see Run::reclaim.
+    // the caller's, see Task::reclaim.
     bool give_up();
 
     // Links have come that some of those under way can use.
-    void tell_of_links() {
-        for (const auto& run : runs_) run->hold(run->held());
+    void notice_links() {
+        for (const auto& one : under_way_) one->hold(one->waits_for_links());
     }
 
     // From any thread: make `work` return soon, also from its sleep.
@@ -85,20 +91,23 @@ class Executor {
     void wait();
     // Whether a rank that is waited for needs the core that this one is on.
     bool keeps_from_running();
-    // Let others have what the caller holds, unless what is waited for may come at once.
-    void let_go_unless_soon();
+    // Release the caller's lock, unless what is waited for may come at once.
+    void release_lock_unless_soon();
     // The last yield took long: if others than ranks of this group had the core, when it was needed, act on
     // it.
     void look_into_lost_slice();
     // Whether `predicate` holds for the arena of a rank that is waited for.
-    template <typename Predicate>
-    bool any_awaited(Predicate predicate);
+    bool any_awaited(FunctionRef<bool(const Arena*)> predicate);
+    // Whether, where ranks depend on all others, it holds for one that has not begun the oldest operation.
+    bool any_to_come(FunctionRef<bool(const Arena&)> predicate) const;
     // Whether ranks that wait want to know where this one is.
-    bool tells_where() const { return settings_.shares_home && workshop_.arena; }
+    bool tells_where() const { return settings_.shares_home && colocated_.arena; }
     void sleep();
     void disarm();
     // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.
     void check();
+    // Throws if the oldest operation waits for a rank that is in another one.
+    void look_for_other_calls();
     [[noreturn]] void throw_timeout(std::vector<int> peers) const;
     // Peers without whose doing the oldest operation does not move, ascending.
     std::vector<int> waiting_for();
@@ -133,7 +142,8 @@ class Executor {
     Sleeper& sleeper_;
     const std::atomic<bool>& closing_;
     std::atomic<bool> attention_{false};
-    Workshop workshop_;
+    Colocated& colocated_;
+    ResultStores results_;
     Backoff backoff_;
     bool armed_ = false;
     bool threads_ = false;
@@ -141,8 +151,19 @@ class Executor {
     std::optional<bool> needed_;
     unsigned looks_ = 0;
 
-    std::vector<std::unique_ptr<Run>> runs_;  // under way, oldest first
-    std::vector<std::unique_ptr<Run>> idle_;  // kept: links refer to the last operation's context
+    // An engine, and tasks that it made: they are kept, since links refer to the last operation's context.
+    struct Row {
+        std::unique_ptr<Engine> engine;
+        std::vector<std::unique_ptr<Task>> idle;
+    };
+    std::vector<Row> engines_;
+    std::vector<std::unique_ptr<InFlight>> under_way_;  // oldest first
+    std::vector<std::unique_ptr<InFlight>> idle_;
+
+    // The oldest one, where it began while nothing else was under way and is timed for `results_`.
+    ResultStores::Work timed_work_;
+    ResultStores::Turn turn_;
+    ResultStores::Clock::time_point work_began_{};
 
     bool timed_ = false;  // the oldest one's clock runs, and the three below are set
     Clock::time_point began_{};
@@ -150,7 +171,7 @@ class Executor {
     Clock::time_point asked_{};
 
     // Kept to save allocations.
-    std::vector<Run::Awaited> awaited_;
+    std::vector<Awaited> awaited_;
     std::vector<pollfd> polled_;
 };
 

@@ -1,4 +1,4 @@
-#include "schedule/executor.hpp"
+#include "core/executor.hpp"
 
 #include <sched.h>
 
@@ -20,8 +20,8 @@ constexpr unsigned passes_per_check = 64;
 // Who waits for ranks on other cores asks again after so many looks: these may have got so far that it is
 // somebody on its own core who is waited for.
 constexpr unsigned looks_per_question = 4;
-// What the caller keeps from other threads is let go of after so many looks, a microsecond or two.
-constexpr int looks_while_held = 64;
+// The caller's lock is released after so many looks, a microsecond or two.
+constexpr int looks_while_locked = 64;
 // Signals and silent deaths are noticed this often.
 constexpr auto longest_sleep = 50ms;
 // How fast one rank after the other gets through an operation's data, at least.
@@ -51,65 +51,97 @@ std::chrono::microseconds work_of_others(const Operation& operation) {
 
 }  // namespace
 
-Executor::Executor(Settings settings, Recorder& recorder, Sleeper& sleeper, const std::atomic<bool>& closing)
+Executor::Executor(Settings settings, Engines engines, Colocated& colocated, Recorder& recorder,
+                   Sleeper& sleeper, const std::atomic<bool>& closing)
     : settings_(settings),
       recorder_(recorder),
       sleeper_(sleeper),
       closing_(closing),
+      colocated_(colocated),
+      results_(settings.cache, colocated.oversubscribed),
       backoff_(settings.spins, settings.home, settings.shares_home) {
-    workshop_.slice = settings.slice;
-    workshop_.copied = settings.copied;
-    workshop_.results = ResultStores(settings.cache, settings.crowded);
-    workshop_.crowded = settings.crowded;
+    for (auto& engine : engines) engines_.push_back({std::move(engine), {}});
 }
 
 void Executor::share(std::shared_ptr<Arena> arena) {
-    workshop_.arena = std::move(arena);
-    workshop_.arena->presence().settle(settings_.shares_home ? settings_.home : -1);
-    workshop_.caster = std::make_unique<Caster>(workshop_.arena);
+    colocated_.share(std::move(arena));
+    colocated_.arena->presence().settle(settings_.shares_home ? settings_.home : -1);
 }
 
 void Executor::close() {
+    for (Row& row : engines_) row.idle.clear();
     idle_.clear();
-    workshop_.pool.reset();
-    workshop_.boards.clear();
-    workshop_.caster.reset();
-    workshop_.arena.reset();
+    colocated_.close();
 }
 
-Run& Executor::add(const Request& request) {
-    if (runs_.empty()) {
+InFlight& Executor::add(const Request& request) {
+    const Operation& operation = *request.operation;
+    if (under_way_.empty()) {
         backoff_.reset();
-        backoff_.expect(work_of_others(request.operation->section(0)));
+        backoff_.expect(work_of_others(operation.section(0)));
         if (tells_where()) {
             const auto now = Clock::now();
-            workshop_.arena->presence().set_core(::sched_getcpu());
-            workshop_.arena->presence().enter(now);
+            colocated_.arena->presence().set_core(::sched_getcpu());
+            colocated_.arena->presence().enter(now);
             backoff_.begin(now);
         }
         timed_ = false;
     }
     disarm();  // what it waits for may need another kind of sleep
-    std::unique_ptr<Run> run;
-    if (idle_.empty()) {
-        run = std::make_unique<Run>(workshop_);
+    Request wanted = request;
+    const ResultStores::Work work{&operation.program(), request.is_in_place() ? 0 : operation.in_bytes(),
+                                  operation.out_bytes()};
+    const ResultStores::Turn turn = results_.next(work);
+    wanted.stores = turn.stores;
+    wanted.knows_caches = results_.knows_caches();
+    if (under_way_.empty()) {
+        turn_ = turn;
+        if (turn.timed) {
+            timed_work_ = work;
+            work_began_ = ResultStores::Clock::now();
+        }
+    }
+    std::exception_ptr disagreement;
+    try {
+        colocated_.announce(request);
+    } catch (...) {
+        disagreement = std::current_exception();
+    }
+    std::size_t engine = 0;
+    while (engine + 1 < engines_.size() && engines_[engine].engine->refuses(wanted) != nullptr) ++engine;
+    Row& row = engines_[engine];
+    std::unique_ptr<Task> task;
+    if (row.idle.empty()) {
+        task = row.engine->make_task();
     } else {
-        run = std::move(idle_.back());
+        task = std::move(row.idle.back());
+        row.idle.pop_back();
+    }
+    std::unique_ptr<InFlight> one;
+    if (idle_.empty()) {
+        one = std::make_unique<InFlight>();
+    } else {
+        one = std::move(idle_.back());
         idle_.pop_back();
     }
     end_wait();
     const std::uint64_t now = just_looked_ != 0 ? just_looked_ : ticks::now();
     just_looked_ = 0;
-    Request recorded = request;
-    if (recorded.record == 0) {
-        recorded.record =
-            record_queued(*request.operation, request.call, request.queued != 0 ? request.queued : now);
+    if (wanted.record == 0) {
+        wanted.record = record_queued(operation, request.call, request.queued != 0 ? request.queued : now);
     }
-    run->begin(recorded, runs_);
-    recorder_.start(recorded.record, request.call, run->engine(), now);
+    one->begin(wanted, engine, std::move(task), under_way_);
+    if (disagreement) one->fail(std::move(disagreement));
+    recorder_.start(one->request().record, request.call, row.engine->name(), now);
     times_.push_back({now, waited_, false, false, false});
-    runs_.push_back(std::move(run));
-    return *runs_.back();
+    under_way_.push_back(std::move(one));
+    return *under_way_.back();
+}
+
+std::vector<EngineChoice> Executor::explain(const Request& request) const {
+    std::vector<EngineChoice> found;
+    for (const Row& row : engines_) found.push_back({row.engine->name(), row.engine->refuses(request)});
+    return found;
 }
 
 std::uint64_t Executor::record_queued(const Operation& operation, const Call& call, std::uint64_t queued) {
@@ -120,32 +152,32 @@ std::uint64_t Executor::record_queued(const Operation& operation, const Call& ca
     return recorder_.add(call, peer, step.kind == StepKind::send, queued);
 }
 
-void Executor::hold(Run& run, bool held) {
-    run.hold(held);
-    if (held) {
-        recorder_.hold(run.request().record);
+void Executor::hold(InFlight& one, bool waits_for_links) {
+    one.hold(waits_for_links);
+    if (waits_for_links) {
+        recorder_.hold(one.request().record);
         // Its record begins anew when it goes on, so the clock is read when it first moves.
-        for (std::size_t i = 0; i < runs_.size(); ++i) times_[i].tried |= runs_[i].get() == &run;
+        for (std::size_t i = 0; i < under_way_.size(); ++i) times_[i].tried |= under_way_[i].get() == &one;
     } else {
-        recorder_.resume(run.request().record);
+        recorder_.resume(one.request().record);
     }
 }
 
 void Executor::record_failure(const std::string& why) {
     end_wait();
     const std::uint64_t now = ticks::now();
-    for (const auto& run : runs_) recorder_.fail(run->request().record, why, now);
+    for (const auto& one : under_way_) recorder_.fail(one->request().record, why, now);
 }
 
 void Executor::record_failure_of_oldest(const std::string& why) {
     end_wait();
-    recorder_.fail(runs_.front()->request().record, why, ticks::now());
+    recorder_.fail(under_way_.front()->request().record, why, ticks::now());
 }
 
 void Executor::begin_wait() {
     waits_since_ = ticks::now();
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
-        recorder_.wait(runs_[i]->request().record, waited_ - times_[i].waited_before, waits_since_);
+    for (std::size_t i = 0; i < under_way_.size(); ++i) {
+        recorder_.wait(under_way_[i]->request().record, waited_ - times_[i].waited_before, waits_since_);
     }
 }
 
@@ -154,52 +186,54 @@ void Executor::end_wait() {
     just_looked_ = ticks::now();
     waited_ += just_looked_ - waits_since_;
     waits_since_ = 0;
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
-        recorder_.wait(runs_[i]->request().record, waited_ - times_[i].waited_before, 0);
+    for (std::size_t i = 0; i < under_way_.size(); ++i) {
+        recorder_.wait(under_way_[i]->request().record, waited_ - times_[i].waited_before, 0);
     }
 }
 
 void Executor::record_first() {
     new_moves_ = false;
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
+    for (std::size_t i = 0; i < under_way_.size(); ++i) {
         Times& times = times_[i];
         if (!times.moved || times.recorded) continue;
         times.recorded = true;
         if (times.tried && just_looked_ == 0) just_looked_ = ticks::now();
-        recorder_.first(runs_[i]->request().record, times.tried ? just_looked_ : times.begun);
+        recorder_.first(under_way_[i]->request().record, times.tried ? just_looked_ : times.begun);
     }
 }
 
 void Executor::retire() {
-    std::unique_ptr<Run> run = std::move(runs_.front());
-    if (run->complete()) {
-        const Request& request = run->request();
+    std::unique_ptr<InFlight> one = std::move(under_way_.front());
+    if (one->complete()) {
+        if (turn_.timed) results_.took(timed_work_, turn_.stores, ResultStores::Clock::now() - work_began_);
+        const Request& request = one->request();
         Operation::Traffic traffic = request.operation->traffic();
         if (request.receipt != nullptr && request.receipt->source >= 0) {
             traffic.received = request.receipt->count * request.operation->unit();
         }
-        recorder_.finish(request.record, run->engine(), traffic.sent, traffic.received,
-                         just_looked_ != 0 ? just_looked_ : ticks::now());
+        recorder_.finish(request.record, engines_[one->engine()].engine->name(), traffic.sent,
+                         traffic.received, just_looked_ != 0 ? just_looked_ : ticks::now());
     }
+    turn_.timed = false;
     just_looked_ = 0;
-    runs_.erase(runs_.begin());
+    under_way_.erase(under_way_.begin());
     times_.erase(times_.begin());
-    for (const auto& later : runs_) later->forget(run.get());
-    run->end();
-    idle_.push_back(std::move(run));
+    for (const auto& later : under_way_) later->forget(one.get());
+    engines_[one->engine()].idle.push_back(one->end());
+    idle_.push_back(std::move(one));
     timed_ = false;
-    if (runs_.empty() && tells_where()) workshop_.arena->presence().leave();
+    if (under_way_.empty() && tells_where()) colocated_.arena->presence().leave();
 }
 
 void Executor::clear() {
     disarm();
-    while (!runs_.empty()) retire();
+    while (!under_way_.empty()) retire();
 }
 
 bool Executor::give_up() {
-    for (const auto& run : runs_) run->abandon();
+    for (const auto& one : under_way_) one->abandon();
     bool alone = true;
-    for (const auto& run : runs_) alone &= run->reclaim();
+    for (const auto& one : under_way_) alone &= one->reclaim();
     clear();
     return alone;
 }
@@ -211,10 +245,10 @@ void Executor::call_attention() {
 
 bool Executor::work() {
     unsigned passes = 0;
-    while (!runs_.front()->complete()) {
+    while (!under_way_.front()->complete()) {
         just_looked_ = 0;
         if (attention_.load(std::memory_order_relaxed) && attention_.exchange(false)) return false;
-        if (runs_.front()->error()) std::rethrow_exception(runs_.front()->error());
+        if (under_way_.front()->error()) std::rethrow_exception(under_way_.front()->error());
         if (!pass()) {
             if (waits_since_ == 0) begin_wait();
             wait();
@@ -232,13 +266,13 @@ bool Executor::work() {
 }
 
 bool Executor::pass() {
-    const Reading reading(threads_ ? &workshop_.arena->header().passes : nullptr);
-    bool moved = note(times_.front(), runs_.front()->pass());
-    for (std::size_t i = 1; i < runs_.size(); ++i) {
+    const Reading reading(threads_ ? &colocated_.arena->header().passes : nullptr);
+    bool moved = note(times_.front(), under_way_.front()->progress());
+    for (std::size_t i = 1; i < under_way_.size(); ++i) {
         try {
-            moved |= note(times_[i], runs_[i]->pass());
+            moved |= note(times_[i], under_way_[i]->progress());
         } catch (...) {
-            runs_[i]->fail(std::current_exception());
+            under_way_[i]->fail(std::current_exception());
         }
     }
     return moved;
@@ -247,13 +281,13 @@ bool Executor::pass() {
 void Executor::wait() {
     if (armed_) {
         check();
-        runs_.front()->look_for_other_calls();
+        look_for_other_calls();
         sleep();
         check();
         return;
     }
     if (!needed_) needed_ = settings_.shares_home && keeps_from_running();
-    let_go_unless_soon();
+    release_lock_unless_soon();
     switch (backoff_.idle(*needed_)) {
         case Backoff::Next::look:
             if (settings_.shares_home && ++looks_ % looks_per_question == 0) needed_.reset();
@@ -264,29 +298,46 @@ void Executor::wait() {
         case Backoff::Next::look_anew:
             needed_.reset();
             if (tells_where()) {
-                workshop_.arena->presence().set_core(::sched_getcpu());
-                workshop_.arena->presence().mark_running(backoff_.looked());
+                colocated_.arena->presence().set_core(::sched_getcpu());
+                colocated_.arena->presence().mark_running(backoff_.looked());
             }
             break;
         case Backoff::Next::sleep:
-            sleeper_.arm(
-                std::any_of(runs_.begin(), runs_.end(), [](const auto& run) { return run->uses_sockets(); }));
+            sleeper_.arm(std::any_of(under_way_.begin(), under_way_.end(),
+                                     [](const auto& one) { return one->uses_sockets(); }));
             armed_ = true;
-            for (const auto& run : runs_) run->set_asleep(true);
+            for (const auto& one : under_way_) one->task().set_asleep(true);
             break;
     }
 }
 
-void Executor::let_go_unless_soon() {
-    Held* const held = runs_.front()->request().held;
-    if (held != nullptr && !backoff_.spins_within(looks_while_held, *needed_)) held->let_go();
+void Executor::release_lock_unless_soon() {
+    CallerLock* const lock = under_way_.front()->request().lock;
+    if (lock != nullptr && !backoff_.spins_within(looks_while_locked, *needed_)) lock->release();
 }
 
-template <typename Predicate>
-bool Executor::any_awaited(Predicate predicate) {
-    return std::any_of(runs_.begin(), runs_.end(), [&](const auto& run) {
-        return run->any_awaited([&](int peer) { return predicate(run->arena_of(peer)); }, awaited_);
+void Executor::look_for_other_calls() {
+    awaited_.clear();
+    under_way_.front()->awaited(awaited_);
+    colocated_.look_for_other_calls(under_way_.front()->request(), awaited_);
+    awaited_.clear();
+}
+
+bool Executor::any_awaited(FunctionRef<bool(const Arena*)> predicate) {
+    return std::any_of(under_way_.begin(), under_way_.end(), [&](const auto& one) {
+        return one->waits_for([&](int peer) { return predicate(arena_of(one->request(), peer)); });
     });
+}
+
+bool Executor::any_to_come(FunctionRef<bool(const Arena&)> predicate) const {
+    const InFlight& oldest = *under_way_.front();
+    if (!oldest.task().depends_on_all()) return false;
+    for (std::size_t rank = 0; rank < oldest.request().links.size(); ++rank) {
+        const Arena* const arena = arena_of(oldest.request(), static_cast<int>(rank));
+        if (arena == nullptr || !predicate(*arena)) continue;
+        if (!arena->collective_call(oldest.request().call.sequence)) return true;
+    }
+    return false;
 }
 
 bool Executor::keeps_from_running() {
@@ -295,7 +346,7 @@ bool Executor::keeps_from_running() {
     if (any_awaited([&](const Arena* arena) { return arena == nullptr || arena->presence().core() == core; }))
         return true;
     // Those who are waited for may wait in turn for somebody here who has not come yet.
-    return runs_.front()->any_to_come([&](const Arena& arena) {
+    return any_to_come([&](const Arena& arena) {
         return arena.presence().home() == settings_.home && arena.presence().core() == core;
     });
 }
@@ -304,9 +355,9 @@ void Executor::look_into_lost_slice() {
     if (!tells_where()) return backoff_.preempted(-1);
     const int core = ::sched_getcpu();
     LostSlice slice(core, backoff_.lost_since(), backoff_.looked());
-    const Run& run = *runs_.front();
-    for (std::size_t rank = 0; rank < run.request().links.size(); ++rank) {
-        const Arena* const arena = run.arena_of(static_cast<int>(rank));
+    const InFlight& oldest = *under_way_.front();
+    for (std::size_t rank = 0; rank < oldest.request().links.size(); ++rank) {
+        const Arena* const arena = arena_of(oldest.request(), static_cast<int>(rank));
         if (arena != nullptr) slice.add(arena->presence());
     }
     const auto excuses = [&](const Arena* arena) {
@@ -315,14 +366,14 @@ void Executor::look_into_lost_slice() {
     const auto is_anyone = [](const Arena*) { return true; };
     const bool is_own = any_awaited(excuses) || (slice.is_excused_here() && !any_awaited(is_anyone));
     if (!slice.is_confirmed() && (slice.unseen() <= backoff_.slow() || is_own)) return;
-    Presence& own = workshop_.arena->presence();
+    Presence& own = colocated_.arena->presence();
     own.note_preemption(core, backoff_.looked());
     backoff_.preempted(slice.refuge(own));
 }
 
 void Executor::disarm() {
     if (!armed_) return;
-    for (const auto& run : runs_) run->set_asleep(false);
+    for (const auto& one : under_way_) one->task().set_asleep(false);
     sleeper_.disarm();
     armed_ = false;
 }
@@ -330,10 +381,10 @@ void Executor::disarm() {
 void Executor::sleep() {
     awaited_.clear();
     polled_.clear();
-    for (const auto& run : runs_) {
-        run->awaited(awaited_);
-        for (const Run::Awaited& awaited : awaited_) {
-            const Link* on = run->request().links[static_cast<std::size_t>(awaited.peer)];
+    for (const auto& one : under_way_) {
+        one->awaited(awaited_);
+        for (const Awaited& awaited : awaited_) {
+            const Link* on = one->request().links[static_cast<std::size_t>(awaited.peer)];
             if (on != nullptr) on->poll_for(awaited.sending, polled_);
         }
         awaited_.clear();
@@ -343,8 +394,8 @@ void Executor::sleep() {
 }
 
 void Executor::check() {
-    if (runs_.front()->complete()) return;
-    const Request& request = runs_.front()->request();
+    if (under_way_.front()->complete()) return;
+    const Request& request = under_way_.front()->request();
     const auto now = Clock::now();
     if (!timed_) {
         timed_ = true;
@@ -368,7 +419,8 @@ void Executor::check() {
         return link != nullptr && link->lost() != nullptr;
     };
     // Where any one will do, those that are there do.
-    const bool others = runs_.front()->is_open() && !std::all_of(peers.begin(), peers.end(), is_lost);
+    const bool others =
+        under_way_.front()->task().waits_for_any() && !std::all_of(peers.begin(), peers.end(), is_lost);
     for (const int peer : peers) {
         if (others) break;
         Link* link = request.links[static_cast<std::size_t>(peer)];
@@ -380,11 +432,11 @@ void Executor::check() {
         peers = waiting_for();
         if (std::find(peers.begin(), peers.end(), peer) == peers.end()) return;
         // It may have gone because ranks disagree; then that is the cause, here as there.
-        runs_.front()->look_for_other_calls();
+        look_for_other_calls();
         link->throw_lost(request.call, why);
     }
     const bool waits_for_itself = peers == std::vector{request.operation->program().rank};
-    if (waits_for_itself && request.interrupted != nullptr && runs_.size() == 1) {
+    if (waits_for_itself && request.interrupted != nullptr && under_way_.size() == 1) {
         throw Error(
             ErrorKind::invalid,
             "this rank waits for a message from itself that it has not sent: send first, or receive in "
@@ -397,16 +449,17 @@ void Executor::throw_timeout(std::vector<int> peers) const {
     std::array<char, 32> elapsed{};
     std::snprintf(elapsed.data(), elapsed.size(), "%.1f s", seconds_since(began_));
     throw Error(ErrorKind::op_timeout,
-                runs_.front()->request().call.describe() + " timed out after " + elapsed.data() +
-                    ", waiting for " + (runs_.front()->held() ? "a connection to " : "") + name_ranks(peers),
+                under_way_.front()->request().call.describe() + " timed out after " + elapsed.data() +
+                    ", waiting for " + (under_way_.front()->waits_for_links() ? "a connection to " : "") +
+                    name_ranks(peers),
                 peers);
 }
 
 std::vector<int> Executor::waiting_for() {
     awaited_.clear();
-    runs_.front()->awaited(awaited_);
+    under_way_.front()->awaited(awaited_);
     std::vector<int> peers;
-    for (const Run::Awaited& awaited : awaited_) peers.push_back(awaited.peer);
+    for (const Awaited& awaited : awaited_) peers.push_back(awaited.peer);
     awaited_.clear();
     std::sort(peers.begin(), peers.end());
     peers.erase(std::unique(peers.begin(), peers.end()), peers.end());

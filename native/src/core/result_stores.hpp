@@ -52,8 +52,8 @@ class ResultStores {
     struct Kept {
         Work work;
         Stores chosen = Stores::streaming;
-        std::uint32_t interval = 0;                // uses from one trial to the next
-        std::uint32_t uses = 0;                    // since the last one
+        std::uint32_t interval = 0;                 // uses from one trial to the next
+        std::uint32_t uses = 0;                     // since the last one
         std::array<Clock::duration, 2> shortest{};  // since then, by Stores
     };
 

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include "schedule/result_stores.hpp"
+#include "core/result_stores.hpp"
 
 using namespace collectives;
 using namespace std::chrono_literals;
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t mebi = 1 << 20;
 constexpr std::uint64_t share = 16 * mebi;  // arrays may have twelve
-constexpr int settled = 100;              // uses, after which trials are rare
+constexpr int settled = 100;                // uses, after which trials are rare
 const int program = 0;
 const int another = 0;
 

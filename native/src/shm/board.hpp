@@ -1,23 +1,24 @@
-// Small operations in which every rank says something once, or one rank does: all of it lies on one board, in
-// one rank's arena, where those read it whom it concerns.
+// Short operations in which every rank publishes something once, or one rank does, on one board in one rank's
+// memory. The ranks that want it read it there.
 //
 // A rank that has little time on a core, and finds its caches cold, touches a page or two instead of several
 // of each peer.
 //
 // Reading what another core has written takes it out of that core's caches. So two ranks change places each
-// time, for what does not fit into a line: each writes where it has read. Several ranks all hold what they
-// have read, and writing there takes it from each: they use more places in turn than their caches hold.
+// time, for what does not fit into a line: each writes where it has read. Among more ranks everybody holds
+// what it has read, and writing there takes it from each: they use more places in turn than their caches
+// hold.
 //
-// Ranks that share cores and all add up what all say may do so core by core: the last one to come on a core
-// adds up what its ranks say, and all ranks read these sums. What another core has written they read once a
-// core, then, not once for each rank there. Of two cores each gives the other one its sum in a place of its
-// own, and these change hands, too.
+// Ranks that share cores may add up core by core what all ranks publish. The last rank to come on a core adds
+// up what the ranks of its core have published, and all ranks read these sums. So each core reads what
+// another one has written once, not once for each of its ranks. Of two cores each gives the other one its sum
+// in a place of its own, and these places change hands, too.
 //
 // Invariant: operations on a board have numbers, the same on every rank, and are done in their order. What is
-// said in one stays until all have done it: whoever has a line in an operation has done all before it, so the
-// one `flat_slots` later (`large_slots` where it is large) may overwrite it once all ranks have a line in the
-// one after it. A rank that says nothing stores its line when it has taken what it wants. Nothing that is
-// said on one board lies in memory of another, whose operations may be ahead.
+// published in one stays until all have done it. A rank that has a line in an operation has done all before
+// it, so the operation `flat_slots` later (`large_slots` where it is long) may overwrite it once all ranks
+// have a line in the one after it. A rank that publishes nothing stores its line when it has read what it
+// wants. Nothing that is published on one board lies in memory of another, whose operations may be ahead.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,9 @@
 
 namespace collectives {
 
-class Flat {
+class MessageBoard {
   public:
-    Flat(std::size_t rank, std::size_t size) : rank_(rank), size_(size) {}
+    MessageBoard(std::size_t rank, std::size_t size) : rank_(rank), size_(size) {}
     // Where it is, once its owner's memory is there.
     void open(std::shared_ptr<Arena> arena);
     bool is_open() const { return arena_ != nullptr; }
@@ -40,35 +41,27 @@ class Flat {
     // The next operation's number. From 1 on.
     std::uint64_t next() { return ++count_; }
 
-    // Whether this rank may say n bytes in that operation; if not, `late` holds those that must go on first.
-    bool may_say(std::uint64_t number, std::size_t n, std::vector<int>* late = nullptr);
-    void say(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
-    // The same where it may lie in the heap of its owner's arena: at `offset` if that is not 0.
-    void say_where(std::uint64_t number, std::uint32_t fingerprint, std::uint64_t offset,
-                   const std::byte* data, std::size_t n);
+    // Whether this rank may publish n bytes in that operation; if not, `late` gets those that must go on
+    // first.
+    bool may_publish(std::uint64_t number, std::size_t n, std::vector<int>* late = nullptr);
+    void publish(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
     // Whether that rank has; its line's fingerprint then.
-    bool has_said(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const {
-        return has_said(number, line(number, rank), fingerprint);
+    bool has_published(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const {
+        return has_published(number, line(number, rank), fingerprint);
     }
-    static bool has_said(std::uint64_t number, const FlatLine& line, std::uint32_t& fingerprint) {
+    static bool has_published(std::uint64_t number, const FlatLine& line, std::uint32_t& fingerprint) {
         const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
         fingerprint = static_cast<std::uint32_t>(tag);
         return tag >> 32 == (number & 0xffffffff);
     }
     // All ranks' lines in that operation.
     const FlatLine* lines(std::uint64_t number) const { return &line(number, 0); }
-    // What it has said, n bytes.
-    const std::byte* said(std::uint64_t number, std::size_t rank, std::size_t n) const {
+    // What it has published, n bytes.
+    const std::byte* published(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return place(number, rank, n);
     }
-    // Where what it has said so lies, or 0.
-    std::uint64_t where(std::uint64_t number, std::size_t rank) const;
-    // This rank has taken what lies there, or is through with it before all others; and whether another one
-    // has.
-    void take(std::uint64_t number);
-    bool has_taken(std::uint64_t number, std::size_t rank) const;
     // All ranks have.
-    void all_said(std::uint64_t number) { done_by_all_ = number - 1; }
+    void all_published(std::uint64_t number) { done_by_all_ = number - 1; }
 
     // --- core by core
     // Once, before what follows, with the memory of each rank, which says what core it shares. Where one of
@@ -77,22 +70,22 @@ class Flat {
     std::size_t cores() const { return cores_; }
     std::size_t core_of(std::size_t rank) const { return core_of_[rank]; }
     // The ranks of this one's core, itself too, ascending.
-    std::span<const std::size_t> mates() const { return mates_; }
+    std::span<const std::size_t> core_ranks() const { return core_ranks_; }
 
     enum class Arrival : std::uint8_t {
-        early,      // what this rank says is there for the last of its mates
-        last,       // it is to add up what they have said, and say that
+        early,      // what this rank publishes is there for the last rank of its core
+        last,       // it has to add up what its core's ranks have published, and publish the sum
         unexpected  // some of them are in another operation
     };
     Arrival arrive(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
-    // Where the last one adds up n bytes; then it says that.
+    // Where the last one adds up n bytes; then it publishes them.
     std::byte* place_of_sum(std::uint64_t number, std::size_t n) const {
         return place_of_sum(number, core_of_[rank_], rank_, n);
     }
-    void say_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n);
+    void publish_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n);
     // Whether that core's is there; its fingerprint then.
     bool has_sum(std::uint64_t number, std::size_t core, std::uint32_t& fingerprint) const {
-        return has_said(number, line_of_sum(number, core), fingerprint);
+        return has_published(number, line_of_sum(number, core), fingerprint);
     }
     // Once it is there, who has added it up, and the sum, n bytes.
     std::size_t adder(std::uint64_t number, std::size_t core) const {
@@ -128,7 +121,6 @@ class Flat {
         return is_given(core) ? given_line(core) : sum_line(number, core);
     }
     void put(std::uint64_t number, const std::byte* data, std::size_t n);
-    // Where n bytes are said: in the line, beside it, or where there is room for more.
     std::byte* place(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return n <= FlatLine::inline_bytes ? line(number, rank).data.data() : place_beside(number, rank, n);
     }
@@ -144,7 +136,7 @@ class Flat {
     std::uint64_t turn_ = 0;         // of operations core by core, so many
     std::size_t cores_ = 0;
     std::vector<std::size_t> core_of_;  // by rank
-    std::vector<std::size_t> mates_;
+    std::vector<std::size_t> core_ranks_;
 };
 
 }  // namespace collectives

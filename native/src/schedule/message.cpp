@@ -1,7 +1,7 @@
 // Receiving a message from one rank: who sends it, if several may, and how long it is says the message.
 #include <algorithm>
 
-#include "schedule/run.hpp"
+#include "schedule/schedule_task.hpp"
 
 namespace collectives {
 
@@ -16,14 +16,14 @@ std::string text_of(std::uint64_t bytes, std::uint64_t room) {
 
 }  // namespace
 
-bool Run::meet_message(const Task& task) {
-    const auto eager = static_cast<std::size_t>(std::min(task.length, most_eager));
-    const int own = operation().program().rank;
+bool ScheduleTask::meet_message(const Step& step) {
+    const auto eager = static_cast<std::size_t>(std::min(step.length, most_eager));
+    const int own = program().rank;
     const Link* elsewhere = nullptr;  // one whose peer is inside a collective
     std::optional<Announcement> there;
     bool all_elsewhere = true;
-    for (const int peer : task.peers) {
-        Link* const from = request_.links[static_cast<std::size_t>(peer)];
+    for (const int peer : step.peers) {
+        Link* const from = request_->links[static_cast<std::size_t>(peer)];
         std::optional<Announcement> next = from == nullptr ? std::nullopt : from->announced(context_, eager);
         if (!next || !next->point_to_point) {
             // It is ahead, or wrong: what it sends to us here can only come after that.
@@ -34,34 +34,34 @@ bool Run::meet_message(const Task& task) {
             }
             continue;
         }
-        if (next->call.dtype != request_.call.dtype) from->throw_unwanted(request_.call, *next, "");
-        if (next->length > task.length) {
-            from->throw_unwanted(request_.call, *next, text_of(next->length, task.length));
+        if (next->call.dtype != request_->call.dtype) from->throw_unwanted(request_->call, *next, "");
+        if (next->length > step.length) {
+            from->throw_unwanted(request_->call, *next, text_of(next->length, step.length));
         }
         sender_ = peer;
         message_length_ = next->length;
-        request_.call = next->call;
-        request_.fingerprint = request_.call.fingerprint();
+        request_->call = next->call;
+        request_->fingerprint = request_->call.fingerprint();
         set_contexts();
-        if (request_.receipt != nullptr) *request_.receipt = {peer, next->length / operation().unit()};
+        if (request_->receipt != nullptr) *request_->receipt = {peer, next->length / operation().unit()};
         from->expect(context_, next->length);
         return true;
     }
     // In the background this rank may still send to itself.
-    const bool to_itself = task.peers.size() > 1 && request_.interrupted == nullptr;
+    const bool to_itself = step.peers.size() > 1 && request_->interrupted == nullptr;
     if (elsewhere != nullptr && all_elsewhere && !to_itself) {
-        elsewhere->throw_unwanted(request_.call, *there, "");
+        elsewhere->throw_unwanted(request_->call, *there, "");
     }
     return false;
 }
 
-bool Run::recv_message(const Task& task, State& state) {
+bool ScheduleTask::recv_message(const Step& step, State& state) {
     state.started = true;
     const bool met = sender_ < 0;
-    if (met && !meet_message(task)) return false;
+    if (met && !meet_message(step)) return false;
     Link& from = link(sender_);
-    const std::size_t n = from.read(at(task.dst) + state.done,
-                                    static_cast<std::size_t>(message_length_ - state.done), stores(task));
+    const std::size_t n = from.read(at(step.dst) + state.done,
+                                    static_cast<std::size_t>(message_length_ - state.done), stores(step));
     state.done += n;
     state.complete = state.done == message_length_ && from.received();
     return met || n > 0 || state.complete;

@@ -17,10 +17,10 @@
 
 namespace collectives {
 
-class Together {
+class SharedReduction {
   public:
     // `arenas`: of all ranks, in their order, ours among them.
-    Together(int rank, std::vector<std::shared_ptr<Arena>> arenas);
+    SharedReduction(int rank, std::vector<std::shared_ptr<Arena>> arenas);
 
     std::size_t piece_bytes() const { return piece_bytes_; }
 

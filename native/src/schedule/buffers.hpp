@@ -1,0 +1,34 @@
+// The memory that an operation works on: its input, its output and scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "schedule/program.hpp"
+
+namespace collectives {
+
+class Buffers {
+  public:
+    // The caller's memory is used from here on, until another `begin`.
+    void begin(const Operation& operation, std::byte* in, std::byte* out);
+    // Scratch memory is kept for the next operation unless it is large.
+    void end();
+
+    std::byte* in() const { return places_[buffer_in]; }
+    std::byte* out() const { return places_[buffer_out]; }
+    std::byte* at(const Operation::Place& place) const {
+        return places_[static_cast<std::size_t>(place.buffer)] + place.offset;
+    }
+
+  private:
+    std::byte* scratch(std::uint64_t bytes);
+
+    std::vector<std::byte*> places_;
+    std::unique_ptr<std::byte[]> scratch_;
+    std::uint64_t scratch_size_ = 0;
+};
+
+}  // namespace collectives

@@ -1,0 +1,65 @@
+// Results that go straight to where peers want them, see Relay.
+#include <algorithm>
+
+#include "base/copy.hpp"
+#include "schedule/schedule_task.hpp"
+
+namespace collectives {
+
+void ScheduleTask::post_receptions() {
+    if (!colocated_.has(Mechanism::relay)) return;
+    for (const Program::Reception& reception : program().receptions) {
+        const Step& step = steps()[reception.step];
+        ShmLink* const shm = shm_link(*request_, reception.peer);
+        const std::uint64_t tag = post_tag(request_->call, reception.ordinal);
+        if (shm != nullptr && shm->post(tag, at(step.dst), step.length, reception.replaces)) {
+            posted_.push_back(shm);
+        }
+    }
+}
+
+bool ScheduleTask::relays(const Step& step) const {
+    const auto& relay = program().relay;
+    return relay && relay->reduction == index_of(step) && !is_in_sections();
+}
+
+void ScheduleTask::reduce_and_relay(const Step& step, std::uint64_t begin, std::size_t n) {
+    std::byte* const dst = at(step.dst) + begin;
+    if (!relay_.has_begun()) {
+        relay_.begin(*program().relay, request_->call, request_->links, step.length);
+    }
+    if (!relay_.is_used()) return apply(step, dst, n, stores(step));
+    places_.assign(1, dst);
+    relay_.find_places(begin, places_);
+    if (!is_streamed(step)) {
+        apply(step, dst, n, Stores::cached);
+        for (std::size_t i = 1; i < places_.size(); ++i) copy_bytes(places_[i], dst, n);
+        return;
+    }
+    if (spread_streaming(step, n)) return;
+    // Neither our place nor the peers' stays in the caches; what is read again does.
+    if (!relayed_) relayed_ = std::make_unique_for_overwrite<std::byte[]>(settings_.slice);
+    apply(step, relayed_.get(), n, Stores::cached);
+    for (std::byte* const place : places_) copy_streaming(place, relayed_.get(), n);
+}
+
+bool ScheduleTask::spread_streaming(const Step& step, std::size_t n) const {
+    const SpreadFn spread = operation().spread();
+    if (spread == nullptr || !colocated_.has(Mechanism::spread)) return false;
+    const auto behind_line = [](const std::byte* place) {
+        return reinterpret_cast<std::uintptr_t>(place) % cache_line;
+    };
+    const bool alike = std::ranges::all_of(
+        places_, [&](const std::byte* place) { return behind_line(place) == behind_line(places_.front()); });
+    if (!alike) return false;
+    spread(places_.data(), places_.size(), operands_.data(), operands_.size(), n / operation().unit(),
+           step.final ? operation().scale() : 1.0);
+    return true;
+}
+
+bool ScheduleTask::is_relayed(const Step& step, int peer) const {
+    const auto& relay = program().relay;
+    return relay && relay->send == index_of(step) && relay_.reaches(peer);
+}
+
+}  // namespace collectives

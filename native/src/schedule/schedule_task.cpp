@@ -1,0 +1,232 @@
+#include "schedule/schedule_task.hpp"
+
+#include <algorithm>
+
+namespace collectives {
+
+namespace {
+
+// Smaller results are not worth publishing where they are wanted.
+constexpr std::uint64_t smallest_posted = 8 << 10;
+
+}  // namespace
+
+void ScheduleTask::begin(Request& request, const Position& position) {
+    request_ = &request;
+    begin_section(0, request.in, request.out);
+    set_contexts();
+    sockets_.reset();
+    sender_ = -1;
+    sums_.begin(request);
+    if (program().shared && colocated_.all) {
+        for (const Step& step : steps()) {
+            if (is_shared(step)) sums_.add(step.length);
+        }
+    }
+    written_.resize(static_cast<std::size_t>(program().size));
+    relay_.reset();
+    if (position.owns_memory && !is_in_sections() && operation().out_bytes() >= smallest_posted) {
+        post_receptions();
+    }
+    begin_steps();
+}
+
+void ScheduleTask::begin_section(std::uint64_t section, std::byte* in, std::byte* out) {
+    section_ = section;
+    operation_ = &request_->operation->section(section);
+    buffers_.begin(operation(), in, out);
+}
+
+void ScheduleTask::begin_steps() {
+    states_.assign(program().steps.size(), State{});
+    active_.clear();
+    unfinished_ = program().steps.size();
+    for (std::uint32_t i = 0; i < states_.size(); ++i) {
+        states_[i].before = program().predecessors[i];
+        if (states_[i].before == 0) active_.push_back(i);
+    }
+}
+
+bool ScheduleTask::is_through_with(std::uint32_t channel) const {
+    return is_last_section() && states_[program().use_of(channel)->last].complete;
+}
+
+void ScheduleTask::block(std::uint32_t step) {
+    if (states_[step].before++ == 0) std::erase(active_, step);
+}
+
+void ScheduleTask::unblock(std::uint32_t step) {
+    if (--states_[step].before == 0) active_.push_back(step);
+}
+
+bool ScheduleTask::uses_sockets() {
+    if (!sockets_) {
+        sockets_ = std::ranges::any_of(program().peers, [&](int peer) {
+            const Link* const to = request_->links[static_cast<std::size_t>(peer)];
+            return to != nullptr && to->uses_sockets();
+        });
+    }
+    return *sockets_;
+}
+
+bool ScheduleTask::reclaim() {
+    bool alone = true;
+    for (ShmLink* const to : posted_) alone &= to->reclaim();
+    posted_.clear();
+    return alone;
+}
+
+void ScheduleTask::end() {
+    for (ShmLink* const to : posted_) to->withdraw();
+    posted_.clear();
+    buffers_.end();
+}
+
+bool ScheduleTask::progress() {
+    const std::vector<Step>& all = steps();
+    bool moved = false;
+    for (std::size_t i = 0; i < active_.size();) {
+        const std::uint32_t index = active_[i];
+        State& state = states_[index];
+        moved |= advance(all[index], state);
+        if (state.complete) {
+            active_[i] = active_.back();
+            active_.pop_back();
+            --unfinished_;
+            for (const std::uint32_t next : program().successors[index]) unblock(next);
+        } else {
+            ++i;
+        }
+    }
+    if (unfinished_ == 0 && !is_last_section()) {
+        begin_section(section_ + 1, buffers_.in() + operation().in_bytes(),
+                      buffers_.out() + operation().out_bytes());
+        begin_steps();
+    }
+    return moved;
+}
+
+bool ScheduleTask::advance(const Step& step, State& state) {
+    if (receives_message(step)) return recv_message(step, state);
+    if (!state.started) {
+        start(step);
+        state.started = true;
+    }
+    const std::uint64_t done = state.done;
+    const std::uint64_t written = state.written;
+    switch (step.kind) {
+        case StepKind::send:
+            step.peers.size() == 1 ? send(step, state) : multicast(step, state);
+            break;
+        case StepKind::recv:
+            recv(step, state);
+            break;
+        case StepKind::reduce:
+            is_shared(step) ? reduce_shared(step, state) : reduce(step, state);
+            break;
+        case StepKind::copy:
+            copy(step, state);
+            break;
+    }
+    state.complete = is_complete(step, state);
+    return state.complete || state.done != done || state.written != written;
+}
+
+void ScheduleTask::start(const Step& step) {
+    switch (step.kind) {
+        case StepKind::send:
+            for (const int peer : step.peers) {
+                link(peer).begin(step.peers.size() > 1 ? multicast_context_ : context_, step.length);
+                written_[static_cast<std::size_t>(peer)] = 0;
+            }
+            break;
+        case StepKind::recv:
+            link(step.peers[0]).expect(context_, step.length);
+            break;
+        case StepKind::reduce:
+            for (const Operation::Source& source : step.sources) {
+                if (source.peer < 0) continue;
+                link(source.peer).expect(context_, step.length);
+                link(source.peer).prefetch();
+            }
+            break;
+        case StepKind::copy:
+            break;
+    }
+}
+
+bool ScheduleTask::is_complete(const Step& step, const State& state) {
+    if (state.done < step.length) return false;
+    switch (step.kind) {
+        case StepKind::send:
+            return std::ranges::all_of(step.peers, [&](int peer) { return link(peer).finished(); });
+        case StepKind::recv:
+            return link(step.peers[0]).received();
+        case StepKind::reduce:
+            return std::ranges::all_of(step.sources, [&](const Operation::Source& source) {
+                return source.peer < 0 || link(source.peer).received();
+            });
+        case StepKind::copy:
+            return true;
+    }
+    return true;
+}
+
+std::uint64_t ScheduleTask::limit(const Step& step) const {
+    const std::vector<Step>& all = steps();
+    std::uint64_t most = step.length;
+    for (const Operation::Gate& gate : step.gates) {
+        const State& other = states_[gate.task];
+        if (other.done == all[gate.task].length) continue;
+        const std::int64_t reach = gate.delta + static_cast<std::int64_t>(other.done);
+        if (reach <= 0) return 0;
+        most = std::min(most, static_cast<std::uint64_t>(reach));
+    }
+    return most == step.length ? most : most - most % operation().unit();
+}
+
+void ScheduleTask::awaited(std::vector<Awaited>& result) {
+    for (const std::uint32_t index : active_) {
+        const Step& step = steps()[index];
+        const State& state = states_[index];
+        if (!state.started) continue;
+        const std::uint64_t ready = limit(step);
+        switch (step.kind) {
+            case StepKind::send:
+                for (const int peer : step.peers) {
+                    Link& to = link(peer);
+                    const bool stuck = to.released() < ready || (ready == step.length && !to.finished());
+                    if (stuck) result.push_back({peer, true});
+                }
+                break;
+            case StepKind::recv:
+                if (receives_message(step)) {
+                    if (sender_ >= 0) result.push_back({sender_, false});
+                    for (std::size_t i = 0; sender_ < 0 && i < step.peers.size(); ++i) {
+                        result.push_back({step.peers[i], false});
+                    }
+                    break;
+                }
+                if (state.done < ready || ready == step.length) result.push_back({step.peers[0], false});
+                break;
+            case StepKind::reduce:
+                if (state.done == ready && ready < step.length) break;
+                if (sums_.is_open() && is_shared(step)) {
+                    ranks_.clear();
+                    sums_.awaited(ranks_);
+                    for (const int peer : ranks_) result.push_back({peer, false});
+                    break;
+                }
+                for (const Operation::Source& source : step.sources) {
+                    if (source.peer >= 0 && !link(source.peer).ready(operation().unit())) {
+                        result.push_back({source.peer, false});
+                    }
+                }
+                break;
+            case StepKind::copy:
+                break;
+        }
+    }
+}
+
+}  // namespace collectives

@@ -1,0 +1,123 @@
+// What the steps of a schedule do when they have their turn: bytes sent, received, reduced and copied, as
+// many as can be at the time.
+#include <algorithm>
+
+#include "base/copy.hpp"
+#include "schedule/schedule_task.hpp"
+
+namespace collectives {
+
+bool ScheduleTask::is_streamed(const Step& step) const {
+    // In place a sum goes where the caches still hold what was added.
+    const bool cached = step.kind == StepKind::reduce && request_->is_in_place();
+    return request_->stores == Stores::streaming && step.dst.buffer == buffer_out && !cached;
+}
+
+Stores ScheduleTask::stores(const Step& step) const {
+    return is_streamed(step) && !program().needed[index_of(step)] ? Stores::streaming : Stores::cached;
+}
+
+void ScheduleTask::send(const Step& step, State& state) {
+    if (is_relayed(step, step.peers[0])) return multicast(step, state);
+    Link& to = link(step.peers[0]);
+    if (state.written < step.length || step.length == 0) {
+        const auto n = static_cast<std::size_t>(limit(step) - state.written);
+        state.written += to.write(at(step.dst) + state.written, n);
+    }
+    state.done = to.released();
+}
+
+void ScheduleTask::recv(const Step& step, State& state) {
+    const auto n = static_cast<std::size_t>(limit(step) - state.done);
+    state.done += link(step.peers[0]).read(at(step.dst) + state.done, n, stores(step));
+}
+
+bool ScheduleTask::all_there(const Step& step, State& state) {
+    const auto has_come = [&](const Operation::Source& source) {
+        return source.peer < 0 ||
+               !link(source.peer).peek(static_cast<std::size_t>(operation().unit())).empty();
+    };
+    const auto missing = std::find_if_not(step.sources.begin() + state.there, step.sources.end(), has_come);
+    state.there = static_cast<std::uint32_t>(missing - step.sources.begin());
+    if (missing == step.sources.end()) return true;
+    // A socket is drained while others are waited for.
+    if (uses_sockets()) std::for_each(missing + 1, step.sources.end(), has_come);
+    return false;
+}
+
+void ScheduleTask::reduce(const Step& step, State& state) {
+    const std::uint64_t unit = operation().unit();
+    std::uint64_t n = limit(step) - state.done;
+    if (n == 0 || !all_there(step, state)) return;
+    operands_.clear();
+    for (const Operation::Source& source : step.sources) {
+        if (source.peer >= 0) {
+            const std::span<const std::byte> data = link(source.peer).peek(static_cast<std::size_t>(unit));
+            n = std::min<std::uint64_t>(n, data.size());
+            operands_.push_back(data.data());
+        } else {
+            operands_.push_back(at(source.place) + state.done);
+        }
+    }
+    n = std::min<std::uint64_t>(n - n % unit, settings_.slice);
+    if (relays(step)) {
+        reduce_and_relay(step, state.done, static_cast<std::size_t>(n));
+    } else {
+        apply(step, at(step.dst) + state.done, static_cast<std::size_t>(n), stores(step));
+    }
+    for (const Operation::Source& source : step.sources) {
+        if (source.peer >= 0) link(source.peer).consume(static_cast<std::size_t>(n));
+    }
+    state.done += n;
+    state.there = 0;
+}
+
+void ScheduleTask::apply(const Step& step, std::byte* dst, std::size_t n, Stores stores) const {
+    const ReduceFn kernel = operation().kernel(stores);
+    const double scale = step.final ? operation().scale() : 1.0;
+    kernel(dst, operands_.data(), operands_.size(), n / operation().unit(), scale);
+}
+
+void ScheduleTask::copy(const Step& step, State& state) {
+    const std::byte* from = at(step.sources[0].place);
+    std::byte* to = at(step.dst);
+    if (from == to) {
+        state.done = limit(step);
+        return;
+    }
+    const std::uint64_t n = std::min<std::uint64_t>(limit(step) - state.done, settings_.copied);
+    if (n == 0) return;
+    copy_by(stores(step))(to + state.done, from + state.done, static_cast<std::size_t>(n));
+    state.done += n;
+}
+
+bool ScheduleTask::is_shared(const Step& step) const {
+    return step.shared && step.length > Line::inline_bytes && colocated_.all && !is_in_sections() &&
+           colocated_.has(Mechanism::shared_sums);
+}
+
+void ScheduleTask::reduce_shared(const Step& step, State& state) {
+    const std::size_t n = std::min<std::uint64_t>(sums_.piece_bytes(), step.length - state.done);
+    if (!sums_.is_open()) {
+        if (limit(step) < state.done + n || !all_there(step, state)) return;
+        operands_.clear();
+        for (const Operation::Source& source : step.sources) {
+            if (source.peer < 0) {
+                operands_.push_back(at(source.place) + state.done);
+                continue;
+            }
+            const std::span<const std::byte> data = link(source.peer).peek(n);
+            if (data.size() < n) link(source.peer).shared_memory()->throw_other_pieces();
+            operands_.push_back(data.data());
+        }
+        sums_.open(operands_, at(step.dst) + state.done, n);
+    }
+    if (!sums_.work(step, operation().kernel(stores(step)), step.final ? operation().scale() : 1.0)) return;
+    for (const Operation::Source& source : step.sources) {
+        if (source.peer >= 0) link(source.peer).consume(n);
+    }
+    state.done += n;
+    state.there = 0;
+}
+
+}  // namespace collectives

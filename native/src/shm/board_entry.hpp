@@ -1,0 +1,71 @@
+// An operation's entry on a board: its number there, its turn, and who has published.
+//
+// Invariant: entries of a board have their turns in the order of their numbers, which is the same on all
+// ranks. An entry leaves the board when its operation is complete, is given up, or goes on elsewhere.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "shm/colocated.hpp"
+
+namespace collectives {
+
+class BoardEntry {
+  public:
+    explicit BoardEntry(Colocated& colocated) : colocated_(colocated) {}
+
+    // Take the next number on the board of the request's root. The request must stay until `leave`.
+    void begin(const Request& request);
+    void leave();
+
+    bool has_turn() const { return owned().queue.front() == this; }
+    // It has its turn: find the board's memory.
+    void open();
+    // Whether this rank may publish n bytes now; if not, `late` holds those that must go on first.
+    bool may_publish(std::size_t n, std::vector<int>* late = nullptr) {
+        return board().may_publish(number_, n, late);
+    }
+
+    // Whether all sources have published. `see(line)` of each of them once. Throws where one of them is in
+    // another operation.
+    template <typename See>
+    bool have_all_published(See see) {
+        const std::span<const int> sources = program().sources;
+        const FlatLine* const lines = board().lines(number_);
+        for (; seen_ < sources.size(); ++seen_) {
+            std::uint32_t fingerprint = 0;
+            const FlatLine& line = lines[sources[seen_]];
+            if (!MessageBoard::has_published(number_, line, fingerprint)) return false;
+            if (fingerprint != request_->fingerprint) {
+                shm_link(*request_, sources[seen_])->throw_other_call(request_->call);
+            }
+            see(line);
+        }
+        return true;
+    }
+    // The sources that have not been seen to publish.
+    std::span<const int> missing() const { return std::span(program().sources).subspan(seen_); }
+    // Whether that rank has still to publish.
+    bool is_late(int peer) const;
+
+    // The operation is complete on this rank: say so to those who could not know otherwise.
+    void finish();
+    void wake_sleepers();
+    void set_asleep(bool asleep);
+
+    MessageBoard& board() const { return owned().board; }
+    std::uint64_t number() const { return number_; }
+
+  private:
+    Colocated::Owned& owned() const { return colocated_.boards[request_->call.root]; }
+    const Program& program() const { return request_->operation->program(); }
+
+    Colocated& colocated_;
+    const Request* request_ = nullptr;
+    std::uint64_t number_ = 0;
+    std::size_t seen_ = 0;  // of the sources, in their order
+    bool asleep_ = false;
+};
+
+}  // namespace collectives

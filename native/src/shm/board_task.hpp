@@ -1,0 +1,86 @@
+// The board engine: short operations of ranks that all share memory, in which each rank publishes something
+// once on a board, or one rank does, and each consumes what it wants. See MessageBoard.
+#pragma once
+
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "schedule/buffers.hpp"
+#include "shm/board_entry.hpp"
+#include "shm/shared_sums.hpp"
+
+namespace collectives {
+
+class BoardTask final : public Task {
+  public:
+    explicit BoardTask(Colocated& colocated) : colocated_(colocated), entry_(colocated), sums_(colocated) {}
+
+    void begin(Request& request, const Position& position) override;
+    bool progress() override;
+    bool complete() const override { return complete_; }
+    void awaited(std::vector<Awaited>& result) override;
+    void abandon() override { Colocated::abandon(*request_, false); }
+    bool reclaim() override { return true; }
+    void end() override;
+
+    bool waits_for(PeerTest test) override;
+    void set_asleep(bool asleep) override { entry_.set_asleep(asleep); }
+
+  private:
+    using Step = Operation::Task;
+
+    const Operation& operation() const { return *request_->operation; }
+    const Program& program() const { return request_->operation->program(); }
+    MessageBoard& board() { return entry_.board(); }
+
+    // Publish what this rank has to; false as long as that must wait.
+    bool publish();
+    std::size_t published_bytes() const { return static_cast<std::size_t>(operation().flat()->length); }
+    const std::byte* published_by(int peer);
+    // Consume what was published: whether all steps are done.
+    bool consume();
+    void copy(const Step& step);
+    bool reduce(const Step& step);
+    bool is_shared(const Step& step) const;
+    void reduce_operands(std::byte* dst, std::size_t n, double scale) const;
+    bool has_everything();
+    bool is_late(int peer);
+    // Those of the sources that may be late.
+    std::span<const int> late_candidates() const;
+
+    // --- sums core by core: the last rank to come on a core adds up what its ranks have published
+    bool adds_by_core() const;
+    void publish_by_core();
+    bool has_every_sum();
+    void add_sums();
+
+    Colocated& colocated_;
+    BoardEntry entry_;
+    SharedSums sums_;
+    Request* request_ = nullptr;
+    Buffers buffers_;
+    bool complete_ = false;
+    bool published_ = false;
+    bool by_core_ = false;
+    bool has_all_ = false;       // all have published
+    std::size_t sums_seen_ = 0;  // by core: the sums of so many cores are there
+    std::size_t consumed_ = 0;   // so many steps are done
+
+    // Kept to save allocations.
+    std::vector<const std::byte*> operands_;
+    std::vector<int> late_;
+};
+
+// Short operations, on the board of the root or of rank 0.
+class BoardEngine final : public Engine {
+  public:
+    explicit BoardEngine(Colocated& colocated) : colocated_(colocated) {}
+    const char* name() const override { return "board"; }
+    const char* refuses(const Request& request) const override;
+    std::unique_ptr<Task> make_task() override;
+
+  private:
+    Colocated& colocated_;
+};
+
+}  // namespace collectives
