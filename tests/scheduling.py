@@ -23,8 +23,9 @@ TOGETHER: Final = {
 # Too long for one process; the parameters of each test begin with a transport, and those of one go together.
 DIVIDED: Final = frozenset({"tests/collectives/conformance/test_conformance.py"})
 
-# Files that take more than half a minute begin first, or the last of them runs while the other processes have ended.
-# Everything else follows, files with many tests first.
+# Files that take more than half a minute, most of them in jobs whose ranks import a framework and keep all cores busy.
+# They begin first, or the last of them runs while the other processes have ended, and one at a time, or they take each
+# other's time until deadlines are missed. Everything else runs beside them, files with many tests first.
 LONG: Final = frozenset(
     {
         "horovod with TensorFlow",
@@ -44,8 +45,7 @@ LONG: Final = frozenset(
 
 def workers() -> int:
     """How many processes: more than cores, since many tests wait most of the time."""
-    cores = len(os.sched_getaffinity(0))
-    return min(cores + (cores + 1) // 2, 12)
+    return min(len(os.sched_getaffinity(0)) + 1, 12)
 
 
 def unit(nodeid: str) -> str:
@@ -57,11 +57,18 @@ def unit(nodeid: str) -> str:
 
 
 class Scheduler(LoadScopeScheduling):
-    """Hands out units, long ones first, then those with many tests."""
+    """Hands out units: a long one where no other process has one, else those with many tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
 
+    def _has_long(self, node: WorkerController) -> bool:
+        units = self.assigned_work[node]
+        return any(name in LONG and not all(tests.values()) for name, tests in units.items())
+
     def _assign_work_unit(self, node: WorkerController) -> None:
-        self.workqueue.move_to_end(min(self.workqueue, key=lambda name: name not in LONG), last=False)
+        wants_long = not any(self._has_long(other) for other in self.nodes if other is not node)
+        chosen = next((name for name in self.workqueue if (name in LONG) == wants_long), None)
+        if chosen is not None:
+            self.workqueue.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)

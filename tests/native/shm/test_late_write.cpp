@@ -103,7 +103,7 @@ TEST_CASE("who was to write half of a message to ordinary memory cannot do so af
         return;
     }
     Context context;
-    context.pulled.from = 1;
+    context.pulled.from = context.pulled_slowly.from = 1;
     context.joint = true;
     const std::vector<std::byte> message(length, std::byte{1});
     std::vector<std::byte> got(length);
