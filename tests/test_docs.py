@@ -108,7 +108,7 @@ def test_documents_are_linked_from_another() -> None:
 
 
 def test_every_mechanism_that_can_be_left_out_is_in_the_table() -> None:
-    source = (ROOT / "native" / "src" / "shm" / "tuning.cpp").read_text()
+    source = (ROOT / "native" / "src" / "shm" / "mechanisms.cpp").read_text()
     names = re.findall(r'"([a-z-]+)"', source.partition("names{")[2].partition("}")[0])
     switches = [row[-1] for row in rows("mechanisms.md", "# Mechanisms of shared memory")]
     assert names

@@ -11,8 +11,9 @@ namespace collectives {
 namespace {
 
 // In the order of Mechanism.
-constexpr std::array<std::string_view, 8> names{"board",       "by-core", "pool",      "pool-copies",
-                                                "shared-sums", "relay",   "multicast", "spread"};
+constexpr std::array<std::string_view, 13> names{
+    "board",  "by-core", "pool",       "pool-copies", "shared-sums",    "relay", "multicast",
+    "spread", "cma",     "joint-copy", "streaming",   "line-ownership", "places"};
 
 }  // namespace
 
@@ -24,10 +25,15 @@ Mechanisms Mechanisms::from_environment() {
         const std::string_view name = left.substr(0, left.find(','));
         left.remove_prefix(std::min(name.size() + 1, left.size()));
         const auto* const found = std::ranges::find(names, name);
-        if (found == names.end()) continue;  // of links, see shm/tuning.hpp, or of nobody
+        if (found == names.end()) continue;
         mechanisms.off_ |= 1U << static_cast<unsigned>(found - names.begin());
     }
     return mechanisms;
+}
+
+bool uses(Mechanism mechanism) {
+    static const Mechanisms of_process = Mechanisms::from_environment();
+    return of_process.has(mechanism);
 }
 
 }  // namespace collectives

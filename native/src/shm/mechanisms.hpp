@@ -1,7 +1,8 @@
 // The mechanisms of shared memory that can be switched off, one by one, to test and to measure without them.
 //
-// Invariant: a mechanism changes the speed only, so results are the same without it. Ranks agree on a path by
-// what all of them know, so the switches must be the same on all ranks of a communicator.
+// Invariant: a mechanism changes the speed only, so results are the same without it. Ranks agree on an engine
+// by what all of them know, so the switches of engines must be the same on all ranks of a communicator; those
+// of links may differ.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 namespace collectives {
 
 enum class Mechanism : std::uint8_t {
+    // of engines
     board,        // short operations on one board
     by_core,      // sums on the board, core by core
     pool,         // allreduces in accumulators that all ranks share
@@ -17,10 +19,16 @@ enum class Mechanism : std::uint8_t {
     relay,        // results written to where peers want them
     multicast,    // one staged copy for several peers
     spread,       // sums stored to several places at once
+    // of links
+    cma,             // the receiver reads the sender's memory (process_vm_readv)
+    joint_copy,      // the sender of such a message writes half of it (process_vm_writev)
+    streaming,       // copies into staging memory choose between plain and streaming stores
+    line_ownership,  // readers of staging memory take ownership of its cache lines
+    places,          // staging memory that changes its owner with each message
 };
 
 // Those that are on: all but the ones that the environment's COLLECTIVES_WITHOUT names, such as
-// "by-core,relay".
+// "by-core,places".
 class Mechanisms {
   public:
     static Mechanisms from_environment();
@@ -30,5 +38,8 @@ class Mechanisms {
   private:
     std::uint32_t off_ = 0;
 };
+
+// Whether the mechanism is on in this process, whose environment is read once.
+bool uses(Mechanism mechanism);
 
 }  // namespace collectives

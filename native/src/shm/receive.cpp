@@ -4,6 +4,7 @@
 
 #include "base/copy.hpp"
 #include "shm/link.hpp"
+#include "shm/mechanisms.hpp"
 #include "shm/tuning.hpp"
 
 namespace collectives {
@@ -105,7 +106,7 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
         if (slice_.empty()) {
             part = std::min<std::size_t>(n - done, remote_left_);
             const bool jointly = expected_->joint && part == remote_left_ && part >= tuning::joint_from;
-            if (jointly && tuning::uses(tuning::Mechanism::joint_copy)) {
+            if (jointly && uses(Mechanism::joint_copy)) {
                 if (!read_jointly(data + done)) {
                     if (joint_) return done;
                     continue;

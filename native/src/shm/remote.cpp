@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/copy.hpp"
+#include "shm/mechanisms.hpp"
 #include "shm/tuning.hpp"
 
 namespace collectives {
@@ -107,7 +108,7 @@ bool Remote::move(Call call, std::byte* data, std::uint64_t address, std::size_t
 Reads Remote::ours() {
     const char* const set = std::getenv("COLLECTIVES_PULL");
     const std::string_view value = set == nullptr ? "" : set;
-    if (value == "0" || !tuning::uses(tuning::Mechanism::cma)) return Reads::never;
+    if (value == "0" || !uses(Mechanism::cma)) return Reads::never;
     if (value == "1") return Reads::quickly;
     static const bool quick = reads_quickly();
     return quick ? Reads::quickly : Reads::slowly;

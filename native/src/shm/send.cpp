@@ -6,6 +6,7 @@
 
 #include "base/copy.hpp"
 #include "shm/link.hpp"
+#include "shm/mechanisms.hpp"
 #include "shm/tuning.hpp"
 
 namespace collectives {
@@ -24,7 +25,7 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
 
 bool ShmLink::fits_places() const {
     return !same_process_ && length_ >= page_size && length_ <= sending_->placed_up_to &&
-           tuning::uses(tuning::Mechanism::places);
+           uses(Mechanism::places);
 }
 
 std::size_t ShmLink::longest_piece() const {

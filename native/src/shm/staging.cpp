@@ -1,23 +1,21 @@
 #include "shm/staging.hpp"
 
 #include "base/cpu.hpp"
+#include "shm/mechanisms.hpp"
 
 namespace collectives {
-
-using tuning::Mechanism;
 
 Staged StagingCopy::operator()(std::byte* dst, const std::byte* src, std::size_t n, bool on_one_core) {
     if (n < tuning::timed_from) {
         copy_bytes(dst, src, n);
         return Staged::shared;
     }
-    const bool streams = tuning::uses(Mechanism::streaming) && modes_.next(n) == 1;
+    const bool streams = uses(Mechanism::streaming) && modes_.next(n) == 1;
     const auto began = Faster::Clock::now();
     copy_by(streams ? Stores::streaming : Stores::cached)(dst, src, n);
     modes_.took(n, streams ? 1 : 0,
                 (Faster::Clock::now() - began) * (streams ? tuning::streaming_penalty : 1.0));
-    const bool owned =
-        !streams && on_one_core && hands_lines_over() && tuning::uses(Mechanism::line_ownership);
+    const bool owned = !streams && on_one_core && hands_lines_over() && uses(Mechanism::line_ownership);
     return owned ? Staged::single_core : Staged::shared;
 }
 

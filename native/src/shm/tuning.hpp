@@ -1,4 +1,4 @@
-// The constants of shared-memory links that come from measurement, and the switches of their mechanisms.
+// The constants of shared-memory links that come from measurement.
 //
 // Each constant has its unit, and the number of the record in docs/decisions/ that argues for it. Constants
 // of layout (lines, slots, places) stand in arena.hpp, since peers have to agree upon them.
@@ -8,19 +8,6 @@
 #include <cstdint>
 
 namespace collectives::tuning {
-
-// What may be switched off by COLLECTIVES_WITHOUT, names separated by commas, to test and to measure what
-// is left. Ranks may differ in it.
-enum class Mechanism : std::uint8_t {
-    cma,             // "cma": the receiver reads the sender's memory (process_vm_readv)
-    joint_copy,      // "joint-copy": the sender of such a message writes half of it (process_vm_writev)
-    streaming,       // "streaming": copies into staging memory choose between plain and streaming stores
-    line_ownership,  // "line-ownership": readers of staging memory take ownership of its cache lines
-    places,          // "places": staging memory that changes its owner with each message
-};
-
-// Whether the mechanism is on. The environment is read once.
-bool uses(Mechanism mechanism);
 
 // --- eager messages, through staging memory
 
