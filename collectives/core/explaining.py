@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 from collectives.algorithms import registry
 from collectives.arrays.array import Dtype, check_number, name_of
@@ -66,7 +65,7 @@ def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, bloc
     """The engine that runs it, and why those that are asked before it do not. `blocks`: of both buffers."""
     if blocks[0] != blocks[1]:
         each = shape.agreed // max(*blocks)
-        shape = replace(shape, inp=each * blocks[0], out=each * blocks[1])
+        shape = shape._replace(inp=each * blocks[0], out=each * blocks[1])
     for name, refuses in group.engines(prepare.collective(shape, algorithm).operation):
         if refuses is None:
             yield f"  engine      {name}"

@@ -101,13 +101,14 @@ class Endpoints:
     def __init__(self, policy: Policy, alone: bool = False, parent: Endpoints | None = None) -> None:
         """Raises TransportUnavailable where the transport asked for does not work here, ValueError for an
         unknown interface. `alone`: no other rank will call. `parent`: see `split`."""
+        self.member: Member
         self.reasons: dict[str, str] = {}  # why a transport is not offered
         self._policy: Final = policy
         self._listeners: dict[str, _Shared] = {}
         self._proof: socket.socket | None = None
         try:
             if parent is not None:
-                place = parent.member.identity
+                place: HostIdentity = parent.member.identity
                 self.reasons.update(parent.reasons)
                 for scheme, shared in parent._listeners.items():
                     self._open(scheme, shared.split)
