@@ -62,8 +62,9 @@ def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dty
 
 
 def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, blocks: tuple[int, int]) -> Iterator[str]:
-    """The engine that runs it, and why those that are asked before it do not. `blocks`: of both buffers."""
-    if blocks[0] != blocks[1]:
+    """The engine that runs it, and why those that are asked before it do not. `blocks`: of both buffers, which are of
+    one length where they differ between input and output, and in alltoall."""
+    if blocks[0] != blocks[1] or shape.collective == "alltoall":
         each = shape.agreed // max(*blocks)
         shape = shape._replace(inp=each * blocks[0], out=each * blocks[1])
     for name, refuses in group.engines(prepare.collective(shape, algorithm).operation):
