@@ -49,7 +49,7 @@ void initialise(Arena& arena) {
     header.address = reinterpret_cast<std::uintptr_t>(&header);
     // Those of both halves leave half of the second cache to the arrays.
     const std::size_t fitting = second_cache() / 4 / short_accumulator;
-    arena.pool_board().kept =
+    header.short_accumulators =
         static_cast<std::uint32_t>(std::clamp(fitting, accumulators, most_accumulators));
 }
 

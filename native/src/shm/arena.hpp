@@ -117,6 +117,7 @@ struct Header {
     std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
     std::uint64_t address;                // of this header in its owner's process
     Reads reads;                          // how the owner reads other processes, where it may
+    std::uint32_t short_accumulators;     // of the pool's, as many stay in the owner's caches
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
     std::atomic<std::uint32_t> closed;    // the owner has left in good order,
@@ -151,7 +152,6 @@ struct PoolBoard {
         std::atomic<std::uint64_t> last;
     };
     std::array<Word, most_accumulators> words;
-    std::uint32_t kept;                // as many short ones stay in its owner's caches
     std::atomic<std::uint64_t> got[];  // by rank: the last piece that it has copied out
 };
 

@@ -41,7 +41,7 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded, b
     const std::size_t most = crowded_ ? accumulators / 2 : std::min(memory / room_, most_accumulators);
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         parts_[half].arena = arenas_[first_of(half)].get();
-        parts_[half].kept = std::clamp<std::size_t>(parts_[half].arena->pool_board().kept, 1, most);
+        parts_[half].kept = std::clamp<std::size_t>(parts_[half].arena->header().short_accumulators, 1, most);
         parts_[half].position = (rank_ + size_ - first_of(half)) % size_;
         parts_[half].copied = leaves_copies_ && gets_copies(half);
     }

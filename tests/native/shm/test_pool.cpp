@@ -114,8 +114,8 @@ TEST_CASE("ranks use as many accumulators as those whose they are say") {
     for (const auto& [first, second] : {std::pair{4U, 16U}, {16U, 5U}, {1U, 4U}, {0U, 1000U}}) {
         World world(3, "shm", 0, false);
         // The halves are added up in the memory of ranks 0 and 1.
-        world.ranks[0]->links().arena()->pool_board().kept = first;
-        world.ranks[1]->links().arena()->pool_board().kept = second;
+        world.ranks[0]->links().arena()->header().short_accumulators = first;
+        world.ranks[1]->links().arena()->header().short_accumulators = second;
         world.each([&](int rank, Group& group) {
             const std::size_t n = 400'001;
             Array x(group, n, false);
