@@ -315,7 +315,7 @@ void add_groups(nb::module_& module) {
                       bool, int, std::size_t, bool, const PyJob*, std::vector<int>>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
              "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1, "cache"_a = 0,
-             "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = std::vector<int>())
+             "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = nb::make_tuple())
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("accept", &PyGroup::accept, "scheme"_a)
         .def("listen_in_process", &PyGroup::listen_in_process, "scheme"_a)

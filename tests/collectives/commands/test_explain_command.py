@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from collectives.algorithms import algorithms, schedule
+from collectives.algorithms import algorithms, registry, schedule
 from collectives.commands.main import main
 from collectives.schedule import explain as one_rank
 from collectives.schedule.conditions import COLLECTIVES
@@ -188,6 +188,8 @@ def test_algorithms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "mine_to_explain.py").write_text(OWN.format(name=name))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    # The registry belongs to the process: other tests list what is in it.
+    monkeypatch.setitem(registry._registry, "broadcast", dict(registry._registry["broadcast"]))
     said = text("broadcast", "-n", "3", "--import", "mine_to_explain", "--algorithm", name)
     assert f"broadcast {name}, 3 ranks: 1 round\n" in said
     (tmp_path / "broken_to_explain.py").write_text("raise OSError('the disk is full')")

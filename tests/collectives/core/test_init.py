@@ -127,7 +127,7 @@ def test_an_unreachable_redis_is_named_in_time() -> None:
         began = time.monotonic()
         with nothing_left(), pytest.raises(collectives.StoreError, match=f"127.0.0.1:{port}.*refused"):
             collectives.init(f"redis://127.0.0.1:{port}", rank=0, size=2, join_timeout=1.0)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30  # the client may be imported here for the first time
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
