@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "bind/common.hpp"
-#include "core/memory.hpp"
 #include "link/registry.hpp"
 
 namespace nb = nanobind;
@@ -155,20 +154,13 @@ class PyGroup {
     }
 
     nb::object empty(std::size_t bytes) {
-        const std::shared_ptr<Arena> arena = group_->links().arena();
-        std::byte* data = arena ? arena->allocate(bytes) : nullptr;
-        if (data == nullptr) return nb::none();
-        struct Owner {
-            std::shared_ptr<Arena> arena;
-            std::byte* data;
-            std::size_t bytes;
-        };
-        auto owner = std::make_unique<Owner>(Owner{arena, data, bytes});
-        const nb::capsule capsule(owner.get(), [](void* pointer) noexcept {
-            const std::unique_ptr<Owner> held(static_cast<Owner*>(pointer));
-            held->arena->release(held->data, held->bytes);
-        });
-        owner.release();  // the capsule's now
+        using Memory = std::shared_ptr<std::byte>;
+        auto memory = std::make_unique<Memory>(group_->links().allocate(bytes));
+        if (*memory == nullptr) return nb::none();
+        std::byte* const data = memory->get();
+        const nb::capsule capsule(memory.get(),
+                                  [](void* pointer) noexcept { delete static_cast<Memory*>(pointer); });
+        memory.release();  // the capsule's now
         return nb::cast(nb::ndarray<nb::numpy, std::uint8_t>(data, {bytes}, capsule));
     }
 
@@ -219,8 +211,7 @@ class PyGroup {
     nb::dict memory() {
         nb::dict found;
         if (inherited() || !group_) return found;
-        const std::shared_ptr<Arena> arena = group_->links().arena();
-        const ArenaUse use = arena ? use_of(*arena) : ArenaUse{};
+        const SharedMemoryUse use = group_->links().shared_memory();
         found["arena_mapped"] = use.mapped;
         found["arena_touched"] = use.touched;
         found["staging"] = use.staging;

@@ -7,7 +7,8 @@
 #include <cstdio>
 
 #include "base/error.hpp"
-#include "shm/lost_slice.hpp"
+#include "core/lost_slice.hpp"
+#include "schedule/program.hpp"
 
 namespace collectives {
 
@@ -27,7 +28,7 @@ constexpr auto longest_sleep = 50ms;
 // How fast one rank after the other gets through an operation's data, at least.
 constexpr std::uint64_t bytes_per_microsecond = 8'000;
 
-// The time in which this rank reads what peers of its process have announced, see ShmLink::abandon.
+// The time in which this rank reads what peers of its process have announced, see Link::abandon.
 class Reading {
   public:
     explicit Reading(std::atomic<std::uint64_t>* passes) : passes_(passes) {
@@ -43,6 +44,11 @@ class Reading {
     std::atomic<std::uint64_t>* passes_;
 };
 
+const Presence* presence_of(const Request& request, int peer) {
+    const Link* const link = request.links[static_cast<std::size_t>(peer)];
+    return link == nullptr ? nullptr : link->presence();
+}
+
 std::chrono::microseconds work_of_others(const Operation& operation) {
     const std::uint64_t bytes = std::max(operation.in_bytes(), operation.out_bytes());
     const auto size = static_cast<std::uint64_t>(operation.program().size);
@@ -51,27 +57,45 @@ std::chrono::microseconds work_of_others(const Operation& operation) {
 
 }  // namespace
 
-Executor::Executor(Settings settings, Engines engines, Colocated& colocated, Recorder& recorder,
+Executor::Executor(Settings settings, Engines engines, const Surroundings& surroundings, Recorder& recorder,
                    Sleeper& sleeper, const std::atomic<bool>& closing)
     : settings_(settings),
       recorder_(recorder),
       sleeper_(sleeper),
       closing_(closing),
-      colocated_(colocated),
-      results_(settings.cache, colocated.oversubscribed),
+      results_(settings.cache, surroundings.oversubscribed),
       backoff_(settings.spins, settings.home, settings.shares_home) {
     for (auto& engine : engines) engines_.push_back({std::move(engine), {}});
 }
 
-void Executor::share(std::shared_ptr<Arena> arena) {
-    colocated_.share(std::move(arena));
-    colocated_.arena->presence().settle(settings_.shares_home ? settings_.home : -1);
+void Executor::share(Colocation& colocation) {
+    colocations_.push_back(&colocation);
+    if (presence_ == nullptr && colocation.presence() != nullptr) {
+        presence_ = colocation.presence();
+        presence_->settle(settings_.shares_home ? settings_.home : -1);
+    }
+    if (passes_ == nullptr) passes_ = colocation.passes();
+}
+
+void Executor::publish(const Request& request) {
+    for (Colocation* const colocation : colocations_) colocation->publish(request.call);
+    throw_if_accused(request);
+}
+
+void Executor::throw_if_accused(const Request& request) const {
+    for (const Colocation* const colocation : colocations_) {
+        const std::optional<int> by = colocation->accuser();
+        if (by) request.links[static_cast<std::size_t>(*by)]->throw_disagreement(request.call);
+    }
 }
 
 void Executor::close() {
     for (Row& row : engines_) row.idle.clear();
+    engines_.clear();
     idle_.clear();
-    colocated_.close();
+    colocations_.clear();
+    presence_ = nullptr;
+    passes_ = nullptr;
 }
 
 InFlight& Executor::add(const Request& request) {
@@ -79,10 +103,10 @@ InFlight& Executor::add(const Request& request) {
     if (under_way_.empty()) {
         backoff_.reset();
         backoff_.expect(work_of_others(operation.section(0)));
-        if (tells_where()) {
+        if (publishes_core()) {
             const auto now = Clock::now();
-            colocated_.arena->presence().set_core(::sched_getcpu());
-            colocated_.arena->presence().enter(now);
+            presence_->set_core(::sched_getcpu());
+            presence_->enter(now);
             backoff_.begin(now);
         }
         timed_ = false;
@@ -103,7 +127,7 @@ InFlight& Executor::add(const Request& request) {
     }
     std::exception_ptr disagreement;
     try {
-        colocated_.announce(request);
+        publish(request);
     } catch (...) {
         disagreement = std::current_exception();
     }
@@ -222,7 +246,7 @@ void Executor::retire() {
     engines_[one->engine()].idle.push_back(one->end());
     idle_.push_back(std::move(one));
     timed_ = false;
-    if (under_way_.empty() && tells_where()) colocated_.arena->presence().leave();
+    if (under_way_.empty() && publishes_core()) presence_->leave();
 }
 
 void Executor::clear() {
@@ -266,7 +290,7 @@ bool Executor::work() {
 }
 
 bool Executor::pass() {
-    const Reading reading(threads_ ? &colocated_.arena->header().passes : nullptr);
+    const Reading reading(passes_);
     bool moved = note(times_.front(), under_way_.front()->progress());
     for (std::size_t i = 1; i < under_way_.size(); ++i) {
         try {
@@ -297,9 +321,9 @@ void Executor::wait() {
             [[fallthrough]];
         case Backoff::Next::look_anew:
             needed_.reset();
-            if (tells_where()) {
-                colocated_.arena->presence().set_core(::sched_getcpu());
-                colocated_.arena->presence().mark_running(backoff_.looked());
+            if (publishes_core()) {
+                presence_->set_core(::sched_getcpu());
+                presence_->mark_running(backoff_.looked());
             }
             break;
         case Backoff::Next::sleep:
@@ -318,24 +342,29 @@ void Executor::release_lock_unless_soon() {
 
 void Executor::look_for_other_calls() {
     awaited_.clear();
+    const Request& request = under_way_.front()->request();
+    throw_if_accused(request);
     under_way_.front()->awaited(awaited_);
-    colocated_.look_for_other_calls(under_way_.front()->request(), awaited_);
+    for (const Awaited& one : awaited_) {
+        const Link* const link = request.links[static_cast<std::size_t>(one.peer)];
+        if (link != nullptr) link->compare(request.call);
+    }
     awaited_.clear();
 }
 
-bool Executor::any_awaited(FunctionRef<bool(const Arena*)> predicate) {
+bool Executor::any_awaited(FunctionRef<bool(const Presence*)> predicate) {
     return std::any_of(under_way_.begin(), under_way_.end(), [&](const auto& one) {
-        return one->waits_for([&](int peer) { return predicate(arena_of(one->request(), peer)); });
+        return one->waits_for([&](int peer) { return predicate(presence_of(one->request(), peer)); });
     });
 }
 
-bool Executor::any_to_come(FunctionRef<bool(const Arena&)> predicate) const {
+bool Executor::any_to_come(FunctionRef<bool(const Presence&)> predicate) const {
     const InFlight& oldest = *under_way_.front();
     if (!oldest.task().depends_on_all()) return false;
     for (std::size_t rank = 0; rank < oldest.request().links.size(); ++rank) {
-        const Arena* const arena = arena_of(oldest.request(), static_cast<int>(rank));
-        if (arena == nullptr || !predicate(*arena)) continue;
-        if (!arena->collective_call(oldest.request().call.sequence)) return true;
+        const Presence* const presence = presence_of(oldest.request(), static_cast<int>(rank));
+        if (presence == nullptr || !predicate(*presence)) continue;
+        if (!oldest.request().links[rank]->has_begun(oldest.request().call.sequence)) return true;
     }
     return false;
 }
@@ -343,32 +372,28 @@ bool Executor::any_to_come(FunctionRef<bool(const Arena&)> predicate) const {
 bool Executor::keeps_from_running() {
     const int core = ::sched_getcpu();
     // Of ranks that share no memory nothing is known, so they may be here.
-    if (any_awaited([&](const Arena* arena) { return arena == nullptr || arena->presence().core() == core; }))
+    if (any_awaited([&](const Presence* peer) { return peer == nullptr || peer->core() == core; }))
         return true;
     // Those who are waited for may wait in turn for somebody here who has not come yet.
-    return any_to_come([&](const Arena& arena) {
-        return arena.presence().home() == settings_.home && arena.presence().core() == core;
-    });
+    return any_to_come(
+        [&](const Presence& peer) { return peer.home() == settings_.home && peer.core() == core; });
 }
 
 void Executor::look_into_lost_slice() {
-    if (!tells_where()) return backoff_.preempted(-1);
+    if (!publishes_core()) return backoff_.preempted(-1);
     const int core = ::sched_getcpu();
     LostSlice slice(core, backoff_.lost_since(), backoff_.looked());
     const InFlight& oldest = *under_way_.front();
     for (std::size_t rank = 0; rank < oldest.request().links.size(); ++rank) {
-        const Arena* const arena = arena_of(oldest.request(), static_cast<int>(rank));
-        if (arena != nullptr) slice.add(arena->presence());
+        const Presence* const presence = presence_of(oldest.request(), static_cast<int>(rank));
+        if (presence != nullptr) slice.add(*presence);
     }
-    const auto excuses = [&](const Arena* arena) {
-        return arena != nullptr && slice.is_excused(arena->presence());
-    };
-    const auto is_anyone = [](const Arena*) { return true; };
+    const auto excuses = [&](const Presence* peer) { return peer != nullptr && slice.is_excused(*peer); };
+    const auto is_anyone = [](const Presence*) { return true; };
     const bool is_own = any_awaited(excuses) || (slice.is_excused_here() && !any_awaited(is_anyone));
     if (!slice.is_confirmed() && (slice.unseen() <= backoff_.slow() || is_own)) return;
-    Presence& own = colocated_.arena->presence();
-    own.note_preemption(core, backoff_.looked());
-    backoff_.preempted(slice.refuge(own));
+    presence_->note_preemption(core, backoff_.looked());
+    backoff_.preempted(slice.refuge(*presence_));
 }
 
 void Executor::disarm() {
@@ -379,17 +404,18 @@ void Executor::disarm() {
 }
 
 void Executor::sleep() {
+    bool moved = false;
     awaited_.clear();
     polled_.clear();
     for (const auto& one : under_way_) {
         one->awaited(awaited_);
         for (const Awaited& awaited : awaited_) {
-            const Link* on = one->request().links[static_cast<std::size_t>(awaited.peer)];
-            if (on != nullptr) on->poll_for(awaited.sending, polled_);
+            Link* const on = one->request().links[static_cast<std::size_t>(awaited.peer)];
+            if (on != nullptr) moved |= on->arm(awaited.sending, polled_);
         }
         awaited_.clear();
     }
-    sleeper_.sleep(polled_, deadline_.left(longest_sleep));
+    if (!moved) sleeper_.sleep(polled_, deadline_.left(longest_sleep));
     disarm();
 }
 

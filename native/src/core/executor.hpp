@@ -6,6 +6,7 @@
 // a peer that it waits for is gone. An error of another operation is thrown when that has become the oldest.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -16,7 +17,7 @@
 #include "core/recorder.hpp"
 #include "core/result_stores.hpp"
 #include "core/sleeper.hpp"
-#include "shm/colocated.hpp"
+#include "link/colocation.hpp"
 
 namespace collectives {
 
@@ -33,20 +34,11 @@ class Executor {
     };
 
     // `engines`: in the order in which they are asked; the last one can run everything.
-    Executor(Settings settings, Engines engines, Colocated& colocated, Recorder& recorder, Sleeper& sleeper,
-             const std::atomic<bool>& closing);
+    Executor(Settings settings, Engines engines, const Surroundings& surroundings, Recorder& recorder,
+             Sleeper& sleeper, const std::atomic<bool>& closing);
 
-    // Sends to several peers that share memory with us are staged in `arena`.
-    void share(std::shared_ptr<Arena> arena);
-
-    // All ranks of the group share memory, as `processes` or, some of them, as threads.
-    void share_among_all(bool processes) {
-        colocated_.all = true;
-        colocated_.processes = processes;
-    }
-
-    // Some ranks are threads of this process, and read its memory where it lies.
-    void use_threads() { threads_ = true; }
+    // Peers see memory of this rank. It must stay until `close`.
+    void share(Colocation& colocation);
 
     // One of the links leaves the machine.
     void use_network() { backoff_.expect_network(); }
@@ -69,10 +61,14 @@ class Executor {
     void retire();
     const InFlight& oldest() const { return *under_way_.front(); }
     std::size_t under_way() const { return under_way_.size(); }
+    // Whether the test holds for one of those under way.
+    bool any_of(FunctionRef<bool(const InFlight&)> test) const {
+        return std::any_of(under_way_.begin(), under_way_.end(), [&](const auto& one) { return test(*one); });
+    }
     // Forget all that is under way: it failed.
     void clear();
-    // The same where the group is broken; false where peers may still write to memory of the arena that is
-    // the caller's, see Task::reclaim.
+    // The same where the group is broken; false where peers may still write to memory that is the caller's,
+    // see Task::reclaim.
     bool give_up();
 
     // Links have come that some of those under way can use.
@@ -83,7 +79,7 @@ class Executor {
     // From any thread: make `work` return soon, also from its sleep.
     void call_attention();
 
-    // Let go of the arena; nothing can be run any more.
+    // Nothing can be run any more.
     void close();
 
   private:
@@ -96,16 +92,19 @@ class Executor {
     // The last yield took long: if others than ranks of this group had the core, when it was needed, act on
     // it.
     void look_into_lost_slice();
-    // Whether `predicate` holds for the arena of a rank that is waited for.
-    bool any_awaited(FunctionRef<bool(const Arena*)> predicate);
+    // Whether `predicate` holds for the presence of a rank that is waited for.
+    bool any_awaited(FunctionRef<bool(const Presence*)> predicate);
     // Whether, where ranks depend on all others, it holds for one that has not begun the oldest operation.
-    bool any_to_come(FunctionRef<bool(const Arena&)> predicate) const;
+    bool any_to_come(FunctionRef<bool(const Presence&)> predicate) const;
     // Whether ranks that wait want to know where this one is.
-    bool tells_where() const { return settings_.shares_home && colocated_.arena; }
+    bool publishes_core() const { return settings_.shares_home && presence_ != nullptr; }
     void sleep();
     void disarm();
     // Throws if the oldest operation has to end: closed, interrupted, timed out, or a peer it needs is gone.
     void check();
+    // This rank begins that call. Throws where a peer has found that ranks called different things.
+    void publish(const Request& request);
+    void throw_if_accused(const Request& request) const;
     // Throws if the oldest operation waits for a rank that is in another one.
     void look_for_other_calls();
     [[noreturn]] void throw_timeout(std::vector<int> peers) const;
@@ -142,11 +141,12 @@ class Executor {
     Sleeper& sleeper_;
     const std::atomic<bool>& closing_;
     std::atomic<bool> attention_{false};
-    Colocated& colocated_;
+    std::vector<Colocation*> colocations_;
+    Presence* presence_ = nullptr;                  // this rank's
+    std::atomic<std::uint64_t>* passes_ = nullptr;  // see Colocation
     ResultStores results_;
     Backoff backoff_;
     bool armed_ = false;
-    bool threads_ = false;
     // Whether those that are waited for need our core; unknown again whenever something has changed.
     std::optional<bool> needed_;
     unsigned looks_ = 0;

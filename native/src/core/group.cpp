@@ -4,33 +4,19 @@
 #include <limits>
 #include <utility>
 
-#include "base/cpu.hpp"
-#include "core/engines.hpp"
+#include "engine/registry.hpp"
+#include "schedule/schedule_task.hpp"
 
 namespace collectives {
 
 namespace {
 
-constexpr std::size_t default_slice = 128 << 10;
-// As much as shared memory stages at a time: a message's source that is copied as well is still in the caches
-// then.
-constexpr std::size_t copied_with_cores = 256 << 10;
 // The progress thread ends when nothing has been started for so long; starting it again takes less than 0.1
 // ms.
 constexpr auto idle_time = std::chrono::seconds(1);
 constexpr int spins_with_cores = 2000;
 // Where cores are shared: about as long as those on another core need, each of them once.
 constexpr int spins_with_others = 400;
-
-std::size_t multiple_of(std::size_t n, std::size_t unit) { return std::max(unit, round_up(n, unit)); }
-
-ScheduleSettings make_schedule_settings(const Group::Options& options) {
-    constexpr std::size_t largest_unit = 16;
-    ScheduleSettings settings;
-    settings.slice = options.segment > 0 ? multiple_of(options.segment, largest_unit) : default_slice;
-    settings.copied = options.segment > 0 || options.crowded ? settings.slice : copied_with_cores;
-    return settings;
-}
 
 Executor::Settings make_settings(const Group::Options& options) {
     Executor::Settings settings;
@@ -41,23 +27,29 @@ Executor::Settings make_settings(const Group::Options& options) {
     return settings;
 }
 
-Setup make_setup(const Group::Options& options) {
-    return {options.identity.rank, options.identity.size,
-            options.segment,       make_schedule_settings(options).slice,
-            options.sockets,       options.heap};
+Setup make_setup(const Group::Options& options, const Surroundings& surroundings) {
+    Setup setup;
+    setup.rank = options.identity.rank;
+    setup.size = options.identity.size;
+    setup.segment = options.segment;
+    setup.slice = settings_for(surroundings).slice;
+    setup.sockets = options.sockets;
+    setup.oversubscribed = options.crowded;
+    setup.large_maps = options.heap;
+    return setup;
 }
 
 }  // namespace
 
 Group::Group(Options options)
     : identity_(options.identity),
-      colocated_(options.crowded),
-      executor_(make_settings(options), make_engines(make_schedule_settings(options), colocated_), colocated_,
-                recorder_, sleeper_, closing_),
+      surroundings_(options.segment, options.crowded),
+      executor_(make_settings(options), make_engines(surroundings_), surroundings_, recorder_, *sleeper_,
+                closing_),
       sent_(static_cast<std::size_t>(identity_.size), 0),
       received_(static_cast<std::size_t>(identity_.size), 0),
       links_(options.job ? options.job : std::make_shared<Job>(), identity_, options.job_ranks,
-             make_setup(options), executor_, sleeper_, closing_) {}
+             make_setup(options, surroundings_), surroundings_, executor_, sleeper_, closing_) {}
 
 void Group::throw_if_unusable() {
     if (closed_ || closing_) throw Error(ErrorKind::aborted, "this communicator is closed");
@@ -137,15 +129,24 @@ Request Group::request(const Operation& operation, std::byte* in, std::byte* out
     return request;
 }
 
-void Group::open_links(const Operation& operation, double timeout, const Interrupted& interrupted) {
+void Group::open_links(const Operation& operation, double timeout, const Interrupted& interrupted,
+                       bool sends_to_itself) {
     if (!operation.is_open()) return links_.open(operation.program().peers, timeout, interrupted);
-    links_.seek_any(operation.program().peers);
+    links_.seek_any(operation.program().peers, sends_to_itself);
+}
+
+bool Group::is_to_itself(const Operation& operation) const {
+    if (!operation.call().is_message()) return false;
+    const Step& step = operation.program().steps.at(0);
+    return step.kind == StepKind::send && step.peers.at(0) == identity_.rank;
 }
 
 void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                        CallerLock* lock) {
     throw_if_unusable();
-    const Operation* open = nullptr;      // one whose links may come while it waits
+    const Operation* open = nullptr;  // one whose links may come while it waits
+    const bool sends_to_itself =
+        std::ranges::any_of(items, [&](const Item& item) { return is_to_itself(*item.operation); });
     std::uint64_t connecting = 0;         // the record of the first one whose links are not there,
     const Item* first_of_them = nullptr;  // and that one
     try {
@@ -158,7 +159,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
                     connecting = executor_.record_queued(*item.operation, peek_call(*item.operation));
                 }
             }
-            open_links(*item.operation, timeout, interrupted);
+            open_links(*item.operation, timeout, interrupted, sends_to_itself);
             if (item.operation->is_open()) open = item.operation.get();
         }
         for (const Item& item : items) {
@@ -172,7 +173,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
         for (std::size_t i = 0; i < items.size(); ++i) {
             while (!executor_.work()) {
                 if (open == nullptr) continue;
-                links_.seek_any(open->program().peers);
+                links_.seek_any(open->program().peers, sends_to_itself);
                 executor_.notice_links();
             }
             executor_.retire();
@@ -330,12 +331,15 @@ void Group::take_works(Works& under_way) {
 }
 
 void Group::release_linked() {
+    if (unlinked_.empty()) return;
+    const bool sends_to_itself = executor_.any_of(
+        [&](const InFlight& one) { return !one.complete() && is_to_itself(*one.request().operation); });
     std::erase_if(unlinked_, [&](InFlight* one) {
         const Operation& operation = *one->request().operation;
         const std::vector<int>& peers = operation.program().peers;
         try {
             if (operation.is_open()) {
-                const bool all = links_.seek_any(peers);
+                const bool all = links_.seek_any(peers, sends_to_itself);
                 executor_.hold(*one, false);  // it goes on while others are missing
                 return all;
             }
@@ -427,7 +431,7 @@ std::vector<Record> Group::records() {
 
 void Group::close() {
     if (closing_.exchange(true)) return;
-    sleeper_.ring();
+    sleeper_->ring();
     {
         const std::lock_guard lock(queue_);
         stop_ = true;
@@ -438,7 +442,8 @@ void Group::close() {
     closed_ = true;
     links_.close();
     executor_.close();
-    sleeper_.close();
+    sleeper_->close();
+    surroundings_.commons.clear();
 }
 
 }  // namespace collectives

@@ -54,7 +54,7 @@ class Group {
         std::vector<int> job_ranks;  // by rank, that of the job; empty where they are the same
         std::size_t segment = 0;     // bytes per slice; 0: the default
         int sockets = 1;             // that carry data, of each link that can use several
-        bool heap = true;            // whether the arena has one; not where a peer's address space is limited
+        bool heap = true;            // whether peers have address space for all arrays from `empty`
         std::size_t cache = 0;       // bytes of the last cache that this rank has; 0: unknown
         bool oversubscribed = false;
         bool crowded = false;  // some ranks do, on some host; the same on all ranks
@@ -68,6 +68,8 @@ class Group {
 
     // Listening, routes, and what there is of links.
     Links& links() { return links_; }
+    // What transports and engines share; empty once it is closed.
+    const Commons& commons() const { return surroundings_.commons; }
 
     void connect(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
     void run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out, double timeout,
@@ -103,7 +105,10 @@ class Group {
     void run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                     CallerLock* lock);
     // Wait for the links that it needs.
-    void open_links(const Operation& operation, double timeout, const Interrupted& interrupted);
+    void open_links(const Operation& operation, double timeout, const Interrupted& interrupted,
+                    bool sends_to_itself);
+    // Whether it is a message from this rank to itself.
+    bool is_to_itself(const Operation& operation) const;
     Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
     // What the next one would be.
     Call peek_call(const Operation& operation) const;
@@ -132,12 +137,12 @@ class Group {
 
     Identity identity_;
     std::atomic<bool> closing_{false};
-    Sleeper sleeper_;
+    std::shared_ptr<Sleeper> sleeper_ = std::make_shared<Sleeper>();
     Recorder recorder_;
+    Surroundings surroundings_;
 
     // The one who runs an operation holds this.
     std::mutex running_;
-    Colocated colocated_;
     Executor executor_;
     std::vector<InFlight*> unlinked_;             // under way, without all their links
     std::uint64_t sequence_ = 0;                  // collectives so far

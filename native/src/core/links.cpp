@@ -7,8 +7,6 @@
 #include "link/ports.hpp"
 #include "link/registry.hpp"
 #include "link/self_link.hpp"
-#include "shm/link.hpp"
-#include "shm/memory.hpp"
 
 namespace collectives {
 
@@ -17,17 +15,20 @@ constexpr auto between_looks = std::chrono::microseconds(200);
 }  // namespace
 
 Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Setup setup,
-             Executor& executor, Sleeper& sleeper, const std::atomic<bool>& closing)
+             Surroundings& surroundings, Executor& executor, std::shared_ptr<Sleeper> sleeper,
+             const std::atomic<bool>& closing)
     : identity_(std::move(identity)),
       job_ranks_(std::move(job_ranks)),
-      setup_(setup),
+      setup_(std::move(setup)),
+      surroundings_(surroundings),
       executor_(executor),
-      sleeper_(sleeper),
+      sleeper_(std::move(sleeper)),
       closing_(closing),
       dialled_(static_cast<std::size_t>(identity_.size), false),
       links_(static_cast<std::size_t>(identity_.size), nullptr),
       gone_(static_cast<std::size_t>(identity_.size), false) {
-    setup_.commons = &commons_;
+    setup_.commons = &surroundings_.commons;
+    setup_.waker = sleeper_;
     add(identity_.rank, std::make_unique<SelfLink>(describe(identity_.rank)));
     job->enter();
     job_ = std::move(job);  // to be left
@@ -42,20 +43,17 @@ Transport& Links::transport(const std::string& name) {
             transports_.erase(name);
             throw;
         }
-        share_arena();
+        share(place->colocation());
     }
     return *place;
 }
 
-void Links::share_arena() {
-    const GroupMemory* const memory = commons_.find<GroupMemory>();
-    if (memory == nullptr || arena_) return;
-    {
-        const std::lock_guard lock(linking_);
-        arena_ = memory->arena;
-    }
-    sleeper_.share(arena_);
-    executor_.share(arena_);
+void Links::share(std::shared_ptr<Colocation> colocation) {
+    if (colocation == nullptr) return;
+    if (Doorbell* const doorbell = colocation->doorbell()) sleeper_->use(*doorbell);
+    executor_.share(*colocation);
+    const std::lock_guard lock(linking_);
+    colocations_.push_back(std::move(colocation));
 }
 
 Control& Links::control() {
@@ -79,7 +77,7 @@ Control& Links::control() {
             const std::lock_guard lock(news_);
             gone_[static_cast<std::size_t>(peer)] = true;
             if (const auto place = watched_.find(peer); place != watched_.end()) place->second->mark_lost();
-            sleeper_.ring();
+            sleeper_->ring();
         };
         control_ = &job_->control();
         control_->join(identity_, job_ranks_, std::move(events));
@@ -108,13 +106,10 @@ void Links::route(int peer, const std::string& name, std::vector<std::string> ad
     transport(name);  // throws where there is none
     routes_[peer] = {name, std::move(addresses), std::move(host)};
     if (routes_.size() + 1 < static_cast<std::size_t>(identity_.size)) return;
-    const auto all = [this](auto predicate) {
-        return std::ranges::all_of(
-            routes_, [&](const auto& route) { return predicate(transport(route.second.transport)); });
-    };
-    const auto shares = [](Transport& by) { return by.capabilities().shares_memory; };
-    const auto crosses = [](Transport& by) { return by.meeting() != Meeting::process; };
-    if (all(shares)) executor_.share_among_all(all(crosses));
+    const std::string& first = routes_.begin()->second.transport;
+    surroundings_.all_share_memory =
+        transport(first).capabilities().shares_memory &&
+        std::ranges::all_of(routes_, [&](const auto& route) { return route.second.transport == first; });
 }
 
 Peer Links::describe(int peer) const {
@@ -140,7 +135,6 @@ void Links::dial(int peer) {
             throw Error(ErrorKind::peer_lost, describe(peer).name() + " is gone: it closed the communicator",
                         {peer});
         }
-        executor_.use_threads();
         std::vector<Connection> connections(1);
         connections[0].offer = std::move(*theirs);
         add(peer, by.connect(describe(peer), std::move(connections)));
@@ -188,7 +182,9 @@ void Links::take_up_news() {
     arrived_.clear();
 }
 
-bool Links::seek_any(const std::vector<int>& peers) {
+bool Links::has_own_message() const { return owned_.front()->announced(Context(), 0).has_value(); }
+
+bool Links::seek_any(const std::vector<int>& peers, bool sends_to_itself) {
     if (are_there(peers)) return true;
     for (const int peer : peers) {
         if (links_[static_cast<std::size_t>(peer)] != nullptr) continue;
@@ -200,9 +196,10 @@ bool Links::seek_any(const std::vector<int>& peers) {
         }
     }
     take_up_news();
+    const bool from_itself = sends_to_itself || has_own_message();
     const std::lock_guard lock(news_);
     const bool all_failed = std::ranges::all_of(
-        peers, [&](int peer) { return peer == identity_.rank || failed_.contains(peer); });
+        peers, [&](int peer) { return peer == identity_.rank ? !from_itself : failed_.contains(peer); });
     if (!failed_.empty() && (all_failed || failed_.begin()->first < 0)) throw failed_.begin()->second;
     return are_there(peers);
 }
@@ -248,26 +245,25 @@ void Links::open(const std::vector<int>& peers, double timeout, const Interrupte
 }
 
 void Links::compare_calls(double grace) const {
-    const std::optional<Call> last = arena_ ? arena_->last_collective() : std::nullopt;
+    std::optional<Call> last;
+    for (const auto& colocation : colocations_) {
+        if (!last) last = colocation->last_collective();
+    }
     if (!last) return;
     const Deadline deadline(grace);
     for (Link* const link : links_) {
-        ShmLink* const shm = link == nullptr ? nullptr : link->shared_memory();
-        if (shm == nullptr) continue;
-        while (!shm->has_begun(last->sequence) && shm->lost() == nullptr && !deadline.passed() && !closing_) {
+        if (link == nullptr) continue;
+        while (!link->has_begun(last->sequence) && link->lost() == nullptr && !deadline.passed() &&
+               !closing_) {
             std::this_thread::sleep_for(between_looks);
         }
-        shm->throw_disagreement(*last);
-        shm->compare(*last);
+        link->throw_disagreement(*last);
+        link->compare(*last);
     }
 }
 
 void Links::shut_down(std::optional<int> lost) {
-    if (arena_) {
-        Header& header = arena_->header();
-        if (lost) header.lost.store(static_cast<std::uint32_t>(*lost) + 1, std::memory_order_relaxed);
-        header.closed.store(1, std::memory_order_release);
-    }
+    for (const auto& colocation : colocations_) colocation->mark_closed(lost);
     for (const auto& link : owned_) link->shut_down(lost);
 }
 
@@ -283,15 +279,30 @@ void Links::close() {
     owned_.clear();
     std::fill(links_.begin(), links_.end(), nullptr);
     transports_.clear();
-    commons_.clear();
-    arena_.reset();
+    colocations_.clear();
     control_ = nullptr;
     std::exchange(job_, nullptr)->exit();
 }
 
-std::shared_ptr<Arena> Links::arena() const {
+std::shared_ptr<std::byte> Links::allocate(std::size_t bytes) const {
     const std::lock_guard lock(linking_);
-    return arena_;
+    for (const auto& colocation : colocations_) {
+        if (std::shared_ptr<std::byte> data = colocation->allocate(bytes)) return data;
+    }
+    return nullptr;
+}
+
+SharedMemoryUse Links::shared_memory() const {
+    const std::lock_guard lock(linking_);
+    SharedMemoryUse total;
+    for (const auto& colocation : colocations_) {
+        const SharedMemoryUse use = colocation->memory();
+        total.mapped += use.mapped;
+        total.touched += use.touched;
+        total.staging += use.staging;
+        total.heap += use.heap;
+    }
+    return total;
 }
 
 const char* Links::scheme(int peer) const {

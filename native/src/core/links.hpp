@@ -20,7 +20,6 @@
 #include "core/executor.hpp"
 #include "core/job.hpp"
 #include "link/transport.hpp"
-#include "shm/arena.hpp"
 
 namespace collectives {
 
@@ -32,7 +31,8 @@ class Links {
     // `closing` ends every wait. The executor learns of all that comes; the sleeper is rung when a peer is
     // gone.
     Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Setup setup,
-          Executor& executor, Sleeper& sleeper, const std::atomic<bool>& closing);
+          Surroundings& surroundings, Executor& executor, std::shared_ptr<Sleeper> sleeper,
+          const std::atomic<bool>& closing);
     Links(const Links&) = delete;
     Links& operator=(const Links&) = delete;
     ~Links() { close(); }
@@ -50,8 +50,9 @@ class Links {
     // Call the peers that are not linked yet and make links of the connections that are there; whether all
     // are.
     bool seek(const std::vector<int>& peers);
-    // The same where any one of them will do: throws only if none can be reached.
-    bool seek_any(const std::vector<int>& peers);
+    // The same where any one of them will do: throws only if none can be reached. `sends_to_itself`: this
+    // rank, which may be one of them, is about to send to itself.
+    bool seek_any(const std::vector<int>& peers, bool sends_to_itself);
     bool are_there(const std::vector<int>& peers) const {
         return owned_.size() == links_.size() || have_come(peers);
     }
@@ -68,8 +69,9 @@ class Links {
     void close();
 
     // --- from any thread
-    // Memory that peers on this host can read, or nullptr.
-    std::shared_ptr<Arena> arena() const;
+    // Memory that peers on this host can read, see Colocation; null where there is none.
+    std::shared_ptr<std::byte> allocate(std::size_t bytes) const;
+    SharedMemoryUse shared_memory() const;
     const char* scheme(int peer) const;
     std::uint64_t bytes_sent() const;
     // Of the buffers in which links receive.
@@ -85,9 +87,10 @@ class Links {
     Control& control();
     // Made when it is first named.
     Transport& transport(const std::string& name);
-    // The arena, once a transport has made one.
-    void share_arena();
+    void share(std::shared_ptr<Colocation> colocation);
     bool have_come(const std::vector<int>& peers) const;
+    // This rank has sent itself a message that it has not received.
+    bool has_own_message() const;
     void dial(int peer);
     // Make links of the connections that are there.
     void take_up_news();
@@ -98,11 +101,11 @@ class Links {
     std::shared_ptr<Job> job_;
     Identity identity_;
     std::vector<int> job_ranks_;
-    Commons commons_;
     Setup setup_;
+    Surroundings& surroundings_;
     std::map<std::string, std::unique_ptr<Transport>> transports_;  // by name; they outlive their links
     Executor& executor_;
-    Sleeper& sleeper_;
+    std::shared_ptr<Sleeper> sleeper_;
     const std::atomic<bool>& closing_;
     std::map<std::string, std::string> ports_;  // by transport: our address in this process
     std::map<int, Route> routes_;
@@ -110,7 +113,7 @@ class Links {
     std::map<int, std::vector<std::optional<Connection>>> connections_;  // of links that are not whole yet
 
     mutable std::mutex linking_;  // for the three below: only who runs operations changes them
-    std::shared_ptr<Arena> arena_;
+    std::vector<std::shared_ptr<Colocation>> colocations_;
     std::vector<Link*> links_;                  // by rank
     std::vector<std::unique_ptr<Link>> owned_;  // the one to this rank itself comes first
 

@@ -1,11 +1,11 @@
 #include "core/sleeper.hpp"
 
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cerrno>
 
 #include "base/error.hpp"
-#include "base/wait.hpp"
 
 namespace collectives {
 
@@ -13,39 +13,33 @@ Sleeper::Sleeper() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!event_) throw_system("eventfd", errno);
 }
 
+void Sleeper::use(Doorbell& doorbell) {
+    const std::lock_guard lock(ringing_);
+    doorbell_ = &doorbell;
+}
+
 void Sleeper::arm(bool with_sockets) {
-    on_eventfd_ = with_sockets || !arena_;
+    at_descriptor_ = with_sockets || doorbell_ == nullptr;
     armed_.store(true, std::memory_order_seq_cst);
-    if (!arena_) return;
-    Header& header = arena_->header();
-    seen_ = header.doorbell.load(std::memory_order_acquire);
-    const Sleep mode = on_eventfd_ ? Sleep::on_eventfd : Sleep::on_doorbell;
-    // Comes before the last look in the one order of all sequentially consistent accesses.
-    header.sleeping.store(static_cast<std::uint32_t>(mode), std::memory_order_seq_cst);
+    if (doorbell_ != nullptr) doorbell_->arm(at_descriptor_);
 }
 
 void Sleeper::disarm() {
     armed_.store(false, std::memory_order_relaxed);
-    if (arena_) {
-        const auto awake = static_cast<std::uint32_t>(Sleep::awake);
-        arena_->header().sleeping.store(awake, std::memory_order_relaxed);
-    }
+    if (doorbell_ != nullptr) doorbell_->disarm();
 }
 
 void Sleeper::sleep(std::span<const pollfd> sockets, std::chrono::nanoseconds timeout) {
-    if (!on_eventfd_) {
-        futex_wait(arena_->header().doorbell, seen_, timeout);
-        return;
-    }
+    if (!at_descriptor_) return doorbell_->wait(timeout);
     polled_.clear();
-    polled_.push_back({event(), POLLIN, 0});
+    polled_.push_back({descriptor(), POLLIN, 0});
     polled_.insert(polled_.end(), sockets.begin(), sockets.end());
     timespec relative{};
     relative.tv_sec = timeout.count() / 1'000'000'000;
     relative.tv_nsec = timeout.count() % 1'000'000'000;
     if (::ppoll(polled_.data(), polled_.size(), &relative, nullptr) > 0 && polled_[0].revents != 0) {
         std::uint64_t count = 0;
-        [[maybe_unused]] const auto n = ::read(event(), &count, sizeof(count));
+        [[maybe_unused]] const auto n = ::read(descriptor(), &count, sizeof(count));
     }
 }
 
@@ -53,12 +47,17 @@ void Sleeper::ring() {
     // As for peers: one of the two sees the other's store.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!armed_.load(std::memory_order_seq_cst)) return;
-    if (arena_) {
-        arena_->header().doorbell.fetch_add(1, std::memory_order_release);
-        futex_wake(arena_->header().doorbell);
-    }
+    const std::lock_guard lock(ringing_);
+    if (doorbell_ != nullptr) doorbell_->ring();
+    if (descriptor() < 0) return;
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto n = ::write(event(), &one, sizeof(one));
+    [[maybe_unused]] const auto n = ::write(descriptor(), &one, sizeof(one));
+}
+
+void Sleeper::close() {
+    const std::lock_guard lock(ringing_);
+    doorbell_ = nullptr;
+    event_.reset();
 }
 
 }  // namespace collectives

@@ -8,19 +8,21 @@
 
 #include <atomic>
 #include <chrono>
-#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
-#include "shm/arena.hpp"
+#include "base/unique_fd.hpp"
+#include "link/colocation.hpp"
+#include "link/waker.hpp"
 
 namespace collectives {
 
-class Sleeper {
+class Sleeper final : public Waker {
   public:
     Sleeper();
-    // Peers share memory with us through `arena`, and ring there.
-    void share(std::shared_ptr<Arena> arena) { arena_ = std::move(arena); }
+    // Peers in other processes ring there, too. It must stay until `close`.
+    void use(Doorbell& doorbell);
 
     // Tell peers to ring from now on.
     void arm(bool with_sockets);
@@ -28,24 +30,19 @@ class Sleeper {
     // Sleep until rung, until a socket is ready, or for `timeout`.
     void sleep(std::span<const pollfd> sockets, std::chrono::nanoseconds timeout);
 
-    // From any thread of this process: end the sleep, or the one that is about to begin. Whoever rings has
-    // first stored what the sleeper looks at between `arm` and `sleep`.
-    void ring();
+    void ring() override;
 
-    // Give up the descriptors; nobody sleeps or rings any more.
-    void close() {
-        arena_.reset();
-        event_.reset();
-    }
+    // Give up the descriptor; this rank sleeps no more, and who rings does nothing.
+    void close();
 
   private:
-    int event() const { return arena_ ? arena_->wake_fd() : event_.get(); }
+    int descriptor() const { return doorbell_ != nullptr ? doorbell_->descriptor() : event_.get(); }
 
-    UniqueFd event_;  // where there is no arena
-    std::shared_ptr<Arena> arena_;
+    std::mutex ringing_;  // for the two below, where others than the sleeper use them
+    UniqueFd event_;      // where there is no doorbell
+    Doorbell* doorbell_ = nullptr;
     std::atomic<bool> armed_{false};
-    bool on_eventfd_ = true;
-    std::uint32_t seen_ = 0;
+    bool at_descriptor_ = true;
     std::vector<pollfd> polled_;
 };
 

@@ -4,12 +4,27 @@
 // depends only on what all ranks of the operation know alike, so all ranks choose the same one.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
 #include "engine/task.hpp"
+#include "link/commons.hpp"
 
 namespace collectives {
+
+// What engines know of their communicator. All but `commons` is the same on all its ranks.
+struct Surroundings {
+    Surroundings(std::size_t segment, bool oversubscribed)
+        : segment(segment), oversubscribed(oversubscribed) {}
+
+    std::size_t segment;  // bytes per slice, as the user asked; 0: the default
+    bool oversubscribed;  // ranks outnumber cores, on some host
+    // All ranks are linked by one transport that shares memory. Set before the first operation.
+    std::atomic<bool> all_share_memory{false};
+    Commons commons;  // with transports and among engines
+};
 
 class Engine {
   public:

@@ -1,9 +1,8 @@
-// The transport "inproc": threads of one process, which read each other's memory where it lies.
+// The transport "inproc": threads of one process.
 #include <utility>
 
+#include "inproc/link.hpp"
 #include "link/registry.hpp"
-#include "shm/link.hpp"
-#include "shm/memory.hpp"
 
 namespace collectives {
 
@@ -11,13 +10,12 @@ namespace {
 
 class InprocTransport final : public Transport {
   public:
-    explicit InprocTransport(const Setup& setup) : rank_(setup.rank), arena_(memory_of(setup, false).arena) {}
+    explicit InprocTransport(const Setup& setup)
+        : rank_(setup.rank),
+          endpoint_(std::make_shared<InprocEndpoint>(setup.rank, setup.size, setup.waker)) {}
 
     const Capabilities& capabilities() const override {
-        static constexpr Capabilities answer{.reads_remote_memory = true,
-                                             .writes_remote_memory = true,
-                                             .shares_memory = true,
-                                             .inline_up_to = Line::inline_bytes};
+        static constexpr Capabilities answer{.reads_remote_memory = true, .inline_up_to = inproc_eager_up_to};
         return answer;
     }
     Meeting meeting() const override { return Meeting::process; }
@@ -25,18 +23,20 @@ class InprocTransport final : public Transport {
 
     Offer offer(int, int) override {
         Offer offer;
-        offer.object = arena_;
+        offer.object = endpoint_;
         return offer;
     }
 
     std::unique_ptr<Link> connect(const Peer& peer, std::vector<Connection> connections) override {
-        auto theirs = std::static_pointer_cast<Arena>(connections.at(0).offer.object);
-        return std::make_unique<ShmLink>(peer, rank_, arena_, std::move(theirs), true);
+        auto theirs = std::static_pointer_cast<InprocEndpoint>(connections.at(0).offer.object);
+        return std::make_unique<InprocLink>(peer, rank_, endpoint_, std::move(theirs));
     }
+
+    std::shared_ptr<Colocation> colocation() override { return endpoint_; }
 
   private:
     int rank_;
-    std::shared_ptr<Arena> arena_;
+    std::shared_ptr<InprocEndpoint> endpoint_;
 };
 
 const RegisteredTransport registered(

@@ -1,7 +1,7 @@
 // What parts of one communicator share that know nothing of each other's types: one object of each type.
 //
-// Invariant: an object is made by the first who asks for it, and lives as long as the communicator. Calls
-// come from one thread at a time.
+// Invariant: an object is made by the first who asks for it, and lives as long as the communicator, or longer
+// where somebody keeps it. Calls come from one thread at a time.
 #pragma once
 
 #include <map>
@@ -14,10 +14,10 @@ class Commons {
   public:
     // The object of that type, made by `make` where there is none yet.
     template <typename T, typename Make>
-    T& get(Make make) {
+    std::shared_ptr<T> get(Make make) {
         std::shared_ptr<void>& place = objects_[std::type_index(typeid(T))];
         if (!place) place = std::shared_ptr<T>(make());
-        return *static_cast<T*>(place.get());
+        return std::static_pointer_cast<T>(place);
     }
     // Null where nobody has asked for one.
     template <typename T>

@@ -36,7 +36,7 @@ void Link::throw_refused(const Call& during, const std::string& why) const {
 }
 
 void Link::throw_desync(const Call& mine, const Call& theirs, const std::string& remark) const {
-    tell_disagreement(mine, theirs);
+    report_disagreement(mine, theirs);
     std::string text = "ranks called different operations: this rank is in " + mine.describe() + "; " +
                        peer_.name() + " is in " + theirs.describe();
     if (mine.algorithm != theirs.algorithm) {

@@ -23,31 +23,34 @@
 
 namespace collectives {
 
-// Sizes of messages that may be read out of the sender's process.
-struct Pulled {
-    std::uint64_t from = ~std::uint64_t{0};
-    std::uint64_t below = ~std::uint64_t{0};
+// What the ranks of an operation do with its messages. A link may choose by it how it carries them.
+struct Traffic {
+    int ranks = 2;               // of the communicator
+    std::uint32_t combined = 0;  // messages that a reduction takes at once, at most; 0: messages are copied
+    bool sends = true;           // this rank sends something,
+    bool receives = true;        // and receives something
+    bool to_several = false;     // the same bytes go to several peers
+    bool in_place = false;       // results replace what is sent
+
+    bool operator==(const Traffic&) const = default;
 };
 
 // The operation that messages belong to; outlives its messages.
 struct Context {
     Call call;
     std::uint32_t fingerprint = 0;
-    // Messages that may be read out of the sender's process, where that takes as long as a copy, and where it
-    // takes longer, for looking up pages.
-    Pulled pulled;
-    Pulled pulled_slowly;
-    // How messages are cut where they are staged: into so many pieces, so that who reads can begin, if these
-    // are not too short for it, none longer than this.
-    std::uint32_t pieces = 1;
-    std::uint64_t longest_piece = ~std::uint64_t{0};
-    // Messages of up to this size may lie in places of their link that change hands.
-    std::uint64_t placed_up_to = 0;
-    // Their senders have nothing to receive, so that they may write half of what this rank would read.
-    bool joint = false;
+    Traffic traffic;
 
     explicit Context(const Call& c = {}) : Context(c, c.fingerprint()) {}
     Context(const Call& c, std::uint32_t f) : call(c), fingerprint(f) {}
+};
+
+// Where a message will be received.
+struct Posting {
+    std::uint64_t tag = 0;  // names the message, on both sides alike; never 0
+    std::byte* place = nullptr;
+    std::uint64_t length = 0;
+    std::uint64_t replaces = 0;  // the message that is sent from there before, by its ordinal; 0: none
 };
 
 // Who is at the other end, for error messages.
@@ -78,7 +81,8 @@ struct Capabilities {
     std::size_t inline_up_to = 0;  // bytes of a message that costs no more than an empty one
 };
 
-class ShmLink;
+class Multicast;
+class Presence;
 
 class Link {
   public:
@@ -97,7 +101,7 @@ class Link {
     // The whole message is written and released.
     virtual bool finished() = 0;
 
-    // --- receiving: a message is taken by reads, or by looks, but not by both
+    // --- receiving: a message is taken by reads, or by `lend`, but not by both
     // The next message, once it has begun to come; it stays where it is. `eager`: so many bytes of it may be
     // fetched at once.
     virtual std::optional<Announcement> announced(const Context& context, std::size_t eager) = 0;
@@ -106,8 +110,8 @@ class Link {
     // Move up to n of the next bytes to `data`; `stores` says whether they are soon needed there.
     virtual std::size_t read(std::byte* data, std::size_t n, Stores stores) = 0;
     // Look at the next bytes where they lie, without taking them: empty, or at least `unit` of them.
-    virtual std::span<const std::byte> peek(std::size_t unit) = 0;
-    // Take n bytes that `peek` showed.
+    virtual std::span<const std::byte> lend(std::size_t unit) = 0;
+    // Take n bytes that were lent.
     virtual void consume(std::size_t n) = 0;
     // Whether `unit` bytes of the message or its end are here, as far as is known without a system call.
     virtual bool ready(std::size_t unit) = 0;
@@ -118,8 +122,9 @@ class Link {
     // Whether to sleep on descriptors; else the peer rings our doorbell.
     virtual bool uses_sockets() const { return false; }
     // Add the descriptors and events that would let this link go on, where there is something to send or to
-    // receive.
-    virtual void poll_for(bool /*sending*/, std::vector<pollfd>& /*polled*/) const {}
+    // receive, make sure that they will tell, and look once more: true if something has come meanwhile, so
+    // that nobody must wait.
+    virtual bool arm(bool /*sending*/, std::vector<pollfd>& /*polled*/) { return false; }
     // Whether what is sent passes through a network.
     virtual bool leaves_machine() const { return false; }
     // Why the peer can be counted as gone, or nullptr. Costs a system call a socket at most.
@@ -132,15 +137,48 @@ class Link {
     virtual void shut_down(std::optional<int> lost) = 0;
     virtual const char* scheme() const = 0;
 
-    // Itself, if it goes through shared memory.
-    virtual ShmLink* shared_memory() { return nullptr; }
-    // Bring closer what `peek` will look at first.
+    // --- destinations that are known before their messages come
+    // The peer may write that message straight to its place, until `withdraw`, once it has read what the
+    // message replaces. False where it cannot, or where another posting has not been withdrawn.
+    virtual bool post_recv(const Posting& /*posting*/) { return false; }
+    virtual void withdraw() {}
+    // The operation failed. Returns once nothing that the peer still does can be seen in memory of the
+    // caller's that was posted; false where that cannot be ensured.
+    virtual bool quiesce() { return true; }
+    // Where the peer has posted that message, in memory that this rank can write to, if `read` is the message
+    // that is sent from there. Null where it has not, or has withdrawn it.
+    virtual std::byte* window(std::uint64_t /*tag*/, std::uint64_t /*length*/, std::uint64_t /*read*/) const {
+        return nullptr;
+    }
+    // The operation failed: what this rank announced, and the peer has not read, must not be taken for the
+    // message. When this returns, a peer in this process reads nothing any more, so the memory may go.
+    virtual void abandon() {}
+
+    // --- what links of one transport share
+    // Sends one message to several peers at the cost of fewer copies; null where links have nothing to share.
+    // The same object for all links of the communicator that can share.
+    virtual Multicast* multicast() { return nullptr; }
+    // Where the peer runs, and whether it waits; null where that is unknown. Valid as long as the link.
+    virtual const Presence* presence() const { return nullptr; }
+
+    // --- comparing calls without messages; links that cannot see the peer's calls find nothing
+    // Whether the peer has begun the collective of that number, or a later one.
+    virtual bool has_begun(std::uint64_t /*sequence*/) const { return true; }
+    // Throws if this rank and the peer have begun different collectives under one number, up to this one's.
+    virtual void compare(const Call& /*mine*/) const {}
+    // Throws if the peer knows of ranks that called different things.
+    virtual void throw_disagreement(const Call& /*during*/) const {}
+
+    // Bring closer what `lend` will look at first.
     virtual void prefetch() const {}
 
     // The peer is gone, or has given up for the loss of another rank, which is named then.
     [[noreturn]] void throw_lost(const Call& during, const std::string& why) const;
     // The peer's next message is not what this rank is in, or does not fit; `remark` says so.
     [[noreturn]] void throw_unwanted(Call mine, const Announcement& theirs, const std::string& remark) const;
+    // This rank and the peer have called different things; `remark` says what else is known of that.
+    [[noreturn]] void throw_desync(const Call& mine, const Call& theirs,
+                                   const std::string& remark = "") const;
     // What the peer sent can't be: it counts as gone.
     [[noreturn]] void throw_refused(const Call& during, const std::string& why) const;
 
@@ -154,14 +192,8 @@ class Link {
   protected:
     // The rank whose loss made the peer give up, if it did and said so.
     virtual std::optional<int> blamed() const = 0;
-    // This rank and the peer have called different things: to be told to whoever finds this rank gone.
-    virtual void tell_disagreement(const Call& /*mine*/, const Call& /*theirs*/) const {}
-    // Throws what made it give up if that was that ranks called different things, and it has said so.
-    virtual void throw_disagreement(const Call& /*during*/) const {}
-
-    // `remark` says what else is known of the peer's message.
-    [[noreturn]] void throw_desync(const Call& mine, const Call& theirs,
-                                   const std::string& remark = "") const;
+    // This rank and the peer have called different things: peers that find this rank gone learn of it.
+    virtual void report_disagreement(const Call& /*mine*/, const Call& /*theirs*/) const {}
 
     void count_sent(std::uint64_t n) {
         bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);

@@ -50,7 +50,7 @@ std::size_t SelfLink::read(std::byte* data, std::size_t n, Stores) {
     return n;
 }
 
-std::span<const std::byte> SelfLink::peek(std::size_t) { return next(); }
+std::span<const std::byte> SelfLink::lend(std::size_t) { return next(); }
 
 void SelfLink::consume(std::size_t n) {
     taken_ += n;

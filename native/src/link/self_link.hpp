@@ -22,7 +22,7 @@ class SelfLink final : public Link {
     std::optional<Announcement> announced(const Context& context, std::size_t eager) override;
     void expect(const Context& context, std::uint64_t length) override;
     std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
-    std::span<const std::byte> peek(std::size_t unit) override;
+    std::span<const std::byte> lend(std::size_t unit) override;
     void consume(std::size_t n) override;
     bool ready(std::size_t unit) override;
     bool received() override { return taken_ == expected_length_; }

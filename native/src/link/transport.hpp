@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "link/colocation.hpp"
 #include "link/commons.hpp"
 #include "link/link.hpp"
 #include "link/offer.hpp"
+#include "link/waker.hpp"
 
 namespace collectives {
 
@@ -27,11 +29,13 @@ inline constexpr int most_sockets = 16;
 struct Setup {
     int rank = 0;
     int size = 0;
-    std::size_t segment = 0;  // bytes per slice, as the user asked; 0: the transport's own choice
-    std::size_t slice = 0;    // the most that one reduction does at a time
-    int sockets = 1;          // that carry data, of each link that can use several
-    bool large_maps = true;   // whether every peer has address space for as much as this machine has memory
+    std::size_t segment = 0;      // bytes per slice, as the user asked; 0: the transport's own choice
+    std::size_t slice = 0;        // the most that one reduction does at a time
+    int sockets = 1;              // that carry data, of each link that can use several
+    bool oversubscribed = false;  // ranks outnumber cores, on some host; the same on all ranks
+    bool large_maps = true;  // whether every peer has address space for as much as this machine has memory
     Commons* commons = nullptr;
+    std::shared_ptr<Waker> waker;  // ends the sleep of this rank
 };
 
 // How peers find each other.
@@ -67,6 +71,9 @@ class Transport {
     // The link, once all its connections are proved. Called on the thread that runs operations. Throws
     // Error(transport_unavailable) for an offer that cannot be right.
     virtual std::unique_ptr<Link> connect(const Peer& peer, std::vector<Connection> connections) = 0;
+    // What this rank shares with the peers of these links; null where their memory cannot be seen. The same
+    // at each call.
+    virtual std::shared_ptr<Colocation> colocation() { return nullptr; }
 };
 
 }  // namespace collectives

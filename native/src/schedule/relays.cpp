@@ -2,19 +2,18 @@
 #include <algorithm>
 
 #include "base/copy.hpp"
+#include "base/mechanisms.hpp"
 #include "schedule/schedule_task.hpp"
 
 namespace collectives {
 
 void ScheduleTask::post_receptions() {
-    if (!colocated_.has(Mechanism::relay)) return;
     for (const Program::Reception& reception : program().receptions) {
         const Step& step = steps()[reception.step];
-        ShmLink* const shm = shm_link(*request_, reception.peer);
+        Link* const from = request_->links[static_cast<std::size_t>(reception.peer)];
+        if (from == nullptr) continue;
         const std::uint64_t tag = post_tag(request_->call, reception.ordinal);
-        if (shm != nullptr && shm->post(tag, at(step.dst), step.length, reception.replaces)) {
-            posted_.push_back(shm);
-        }
+        if (from->post_recv({tag, at(step.dst), step.length, reception.replaces})) posted_.push_back(from);
     }
 }
 
@@ -45,7 +44,7 @@ void ScheduleTask::reduce_and_relay(const Step& step, std::uint64_t begin, std::
 
 bool ScheduleTask::spread_streaming(const Step& step, std::size_t n) const {
     const SpreadFn spread = operation().spread();
-    if (spread == nullptr || !colocated_.has(Mechanism::spread)) return false;
+    if (spread == nullptr || !collectives::uses(Mechanism::spread)) return false;
     const auto behind_line = [](const std::byte* place) {
         return reinterpret_cast<std::uintptr_t>(place) % cache_line;
     };

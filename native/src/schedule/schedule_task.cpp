@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/cpu.hpp"
+#include "engine/registry.hpp"
+
 namespace collectives {
 
 namespace {
@@ -9,7 +12,25 @@ namespace {
 // Smaller results are not worth publishing where they are wanted.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
+constexpr std::size_t default_slice = 128 << 10;
+// As much as shared memory stages at a time: a message's source that is copied as well is still in the caches
+// then.
+constexpr std::size_t copied_with_cores = 256 << 10;
+constexpr std::size_t largest_unit = 16;
+
+const RegisteredEngine registered("schedule", EngineOrder::schedules, [](const Surroundings& surroundings) {
+    return std::make_unique<ScheduleEngine>(surroundings);
+});
+
 }  // namespace
+
+ScheduleSettings settings_for(const Surroundings& surroundings) {
+    const std::size_t segment = surroundings.segment;
+    ScheduleSettings settings;
+    settings.slice = segment > 0 ? (segment + largest_unit - 1) / largest_unit * largest_unit : default_slice;
+    settings.copied = segment > 0 || surroundings.oversubscribed ? settings.slice : copied_with_cores;
+    return settings;
+}
 
 void ScheduleTask::begin(Request& request, const Position& position) {
     request_ = &request;
@@ -17,12 +38,6 @@ void ScheduleTask::begin(Request& request, const Position& position) {
     set_contexts();
     sockets_.reset();
     sender_ = -1;
-    sums_.begin(request);
-    if (program().shared && colocated_.all) {
-        for (const Step& step : steps()) {
-            if (is_shared(step)) sums_.add(step.length);
-        }
-    }
     written_.resize(static_cast<std::size_t>(program().size));
     relay_.reset();
     if (position.owns_memory && !is_in_sections() && operation().out_bytes() >= smallest_posted) {
@@ -69,15 +84,22 @@ bool ScheduleTask::uses_sockets() {
     return *sockets_;
 }
 
+void ScheduleTask::abandon() {
+    for (const int peer : program().peers) {
+        Link* const to = request_->links[static_cast<std::size_t>(peer)];
+        if (to != nullptr) to->abandon();
+    }
+}
+
 bool ScheduleTask::reclaim() {
     bool alone = true;
-    for (ShmLink* const to : posted_) alone &= to->reclaim();
+    for (Link* const to : posted_) alone &= to->quiesce();
     posted_.clear();
     return alone;
 }
 
 void ScheduleTask::end() {
-    for (ShmLink* const to : posted_) to->withdraw();
+    for (Link* const to : posted_) to->withdraw();
     posted_.clear();
     buffers_.end();
 }
@@ -122,7 +144,7 @@ bool ScheduleTask::advance(const Step& step, State& state) {
             recv(step, state);
             break;
         case StepKind::reduce:
-            is_shared(step) ? reduce_shared(step, state) : reduce(step, state);
+            reduce(step, state);
             break;
         case StepKind::copy:
             copy(step, state);
@@ -211,12 +233,6 @@ void ScheduleTask::awaited(std::vector<Awaited>& result) {
                 break;
             case StepKind::reduce:
                 if (state.done == ready && ready < step.length) break;
-                if (sums_.is_open() && is_shared(step)) {
-                    ranks_.clear();
-                    sums_.awaited(ranks_);
-                    for (const int peer : ranks_) result.push_back({peer, false});
-                    break;
-                }
                 for (const Operation::Source& source : step.sources) {
                     if (source.peer >= 0 && !link(source.peer).ready(operation().unit())) {
                         result.push_back({source.peer, false});

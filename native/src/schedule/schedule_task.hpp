@@ -13,10 +13,9 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "link/multicast.hpp"
 #include "schedule/buffers.hpp"
-#include "shm/colocated.hpp"
-#include "shm/relay.hpp"
-#include "shm/shared_sums.hpp"
+#include "schedule/relay.hpp"
 
 namespace collectives {
 
@@ -24,17 +23,17 @@ struct ScheduleSettings {
     std::size_t slice = 0;   // the most that one reduction does before others get their turn, bytes
     std::size_t copied = 0;  // the most that one copy does
 };
+ScheduleSettings settings_for(const Surroundings& surroundings);
 
 class ScheduleTask final : public Task, private Channels {
   public:
-    ScheduleTask(const ScheduleSettings& settings, Colocated& colocated)
-        : settings_(settings), colocated_(colocated), sums_(colocated) {}
+    explicit ScheduleTask(const ScheduleSettings& settings) : settings_(settings) {}
 
     void begin(Request& request, const Position& position) override;
     bool progress() override;
     bool complete() const override { return unfinished_ == 0; }
     void awaited(std::vector<Awaited>& result) override;
-    void abandon() override { Colocated::abandon(*request_, false); }
+    void abandon() override;
     bool reclaim() override;
     void end() override;
 
@@ -100,12 +99,6 @@ class ScheduleTask final : public Task, private Channels {
 
     // --- one message to several peers
     void multicast(const Step& step, State& state);
-    // Where several peers read staging, one copy serves them: offer it to `staged_links_`.
-    void stage_multicast(const Step& step, const std::byte* data, std::uint64_t ready);
-
-    // --- reductions that ranks share out
-    bool is_shared(const Step& step) const;
-    void reduce_shared(const Step& step, State& state);
 
     // --- results that go straight to where peers want them
     // Publish where messages are wanted that may come at once.
@@ -130,8 +123,6 @@ class ScheduleTask final : public Task, private Channels {
     bool uses_sockets();
 
     const ScheduleSettings& settings_;
-    Colocated& colocated_;
-    SharedSums sums_;
     Request* request_ = nullptr;
     std::uint64_t section_ = 0;             // under way
     const Operation* operation_ = nullptr;  // that of this section
@@ -148,28 +139,22 @@ class ScheduleTask final : public Task, private Channels {
     // Kept between operations to save allocations.
     Relay relay_;
     std::unique_ptr<std::byte[]> relayed_;  // a slice on its way
-    std::vector<ShmLink*> posted_;          // links on which we have posted
+    std::vector<Link*> posted_;             // links on which we have posted
     std::vector<const std::byte*> operands_;
     std::vector<std::byte*> places_;  // of a slice that is relayed: ours, then the peers'
-    std::vector<ShmLink*> staged_links_;
-    std::vector<ShmLink*> woken_;
+    std::vector<Multicast::Target> targets_;
     std::vector<std::uint64_t> written_;  // by rank: bytes handed over, in the one multicast under way
-    std::vector<int> ranks_;
 };
 
 class ScheduleEngine final : public Engine {
   public:
-    ScheduleEngine(const ScheduleSettings& settings, Colocated& colocated)
-        : settings_(settings), colocated_(colocated) {}
+    explicit ScheduleEngine(const Surroundings& surroundings) : settings_(settings_for(surroundings)) {}
     const char* name() const override { return "schedule"; }
     const char* refuses(const Request& /*request*/) const override { return nullptr; }
-    std::unique_ptr<Task> make_task() override {
-        return std::make_unique<ScheduleTask>(settings_, colocated_);
-    }
+    std::unique_ptr<Task> make_task() override { return std::make_unique<ScheduleTask>(settings_); }
 
   private:
     ScheduleSettings settings_;
-    Colocated& colocated_;
 };
 
 }  // namespace collectives

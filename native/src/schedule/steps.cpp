@@ -35,7 +35,7 @@ void ScheduleTask::recv(const Step& step, State& state) {
 bool ScheduleTask::all_there(const Step& step, State& state) {
     const auto has_come = [&](const Operation::Source& source) {
         return source.peer < 0 ||
-               !link(source.peer).peek(static_cast<std::size_t>(operation().unit())).empty();
+               !link(source.peer).lend(static_cast<std::size_t>(operation().unit())).empty();
     };
     const auto missing = std::find_if_not(step.sources.begin() + state.there, step.sources.end(), has_come);
     state.there = static_cast<std::uint32_t>(missing - step.sources.begin());
@@ -52,7 +52,7 @@ void ScheduleTask::reduce(const Step& step, State& state) {
     operands_.clear();
     for (const Operation::Source& source : step.sources) {
         if (source.peer >= 0) {
-            const std::span<const std::byte> data = link(source.peer).peek(static_cast<std::size_t>(unit));
+            const std::span<const std::byte> data = link(source.peer).lend(static_cast<std::size_t>(unit));
             n = std::min<std::uint64_t>(n, data.size());
             operands_.push_back(data.data());
         } else {
@@ -89,35 +89,6 @@ void ScheduleTask::copy(const Step& step, State& state) {
     if (n == 0) return;
     copy_by(stores(step))(to + state.done, from + state.done, static_cast<std::size_t>(n));
     state.done += n;
-}
-
-bool ScheduleTask::is_shared(const Step& step) const {
-    return step.shared && step.length > Line::inline_bytes && colocated_.all && !is_in_sections() &&
-           colocated_.has(Mechanism::shared_sums);
-}
-
-void ScheduleTask::reduce_shared(const Step& step, State& state) {
-    const std::size_t n = std::min<std::uint64_t>(sums_.piece_bytes(), step.length - state.done);
-    if (!sums_.is_open()) {
-        if (limit(step) < state.done + n || !all_there(step, state)) return;
-        operands_.clear();
-        for (const Operation::Source& source : step.sources) {
-            if (source.peer < 0) {
-                operands_.push_back(at(source.place) + state.done);
-                continue;
-            }
-            const std::span<const std::byte> data = link(source.peer).peek(n);
-            if (data.size() < n) link(source.peer).shared_memory()->throw_other_pieces();
-            operands_.push_back(data.data());
-        }
-        sums_.open(operands_, at(step.dst) + state.done, n);
-    }
-    if (!sums_.work(step, operation().kernel(stores(step)), step.final ? operation().scale() : 1.0)) return;
-    for (const Operation::Source& source : step.sources) {
-        if (source.peer >= 0) link(source.peer).consume(n);
-    }
-    state.done += n;
-    state.there = 0;
 }
 
 }  // namespace collectives

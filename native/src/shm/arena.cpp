@@ -72,16 +72,8 @@ std::size_t Geometry::outlet_stride() const {
            round_up(places_per_link * staging_bytes, page_size);
 }
 
-std::size_t Geometry::board_offset() const {
-    return round_up(cast_offset() + cast_slots * staging_bytes, page_size);
-}
-
-std::size_t Geometry::results_offset() const {
-    return board_offset() + round_up(sizeof(Board) + size * sizeof(std::uint32_t), page_size);
-}
-
 std::size_t Geometry::pool_offset() const {
-    return round_up(results_offset() + pieces_kept * slot_bytes, page_size);
+    return round_up(cast_offset() + cast_slots * staging_bytes, page_size);
 }
 
 std::size_t Geometry::accumulators_offset() const {
@@ -139,20 +131,6 @@ std::shared_ptr<Arena> Arena::create_shared(const Geometry& geometry) {
     return arena;
 }
 
-std::shared_ptr<Arena> Arena::create_private(const Geometry& wanted) {
-    Geometry geometry = wanted;
-    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    std::byte* base = try_to_map(geometry.total(), flags, -1);
-    if (base ==
-        nullptr) {  // limits of private memory, or of what the kernel promises, are less than the machine's
-        geometry.heap_bytes = 0;
-        base = map_or_throw(geometry.total(), flags, -1);
-    }
-    std::shared_ptr<Arena> arena(new Arena(base, geometry, UniqueFd(), make_eventfd()));
-    initialise(*arena);
-    return arena;
-}
-
 std::shared_ptr<Arena> Arena::map(int fd, const Geometry& geometry,
                                   const std::array<std::uint64_t, 2>& cookie, UniqueFd wake) {
     struct stat info{};
@@ -176,60 +154,6 @@ Outlet& Arena::outlet(int peer) {
 
 std::byte* Arena::cast_slot(std::size_t index) {
     return base_ + geometry_.cast_offset() + index * geometry_.staging_bytes;
-}
-
-void Arena::publish_call(const Call& call) {
-    const auto index =
-        static_cast<std::uint32_t>(call.is_message() ? calls_published : call.sequence % calls_published);
-    const auto words = std::bit_cast<std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)>>(call);
-    PublishedCall& told = header().calls[index];
-    const std::uint32_t version = told.version.load(std::memory_order_relaxed);
-    told.version.store(version + 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    for (std::size_t i = 0; i < words.size(); ++i) told.words[i].store(words[i], std::memory_order_relaxed);
-    told.version.store(version + 2, std::memory_order_release);
-    header().latest.store(index, std::memory_order_release);
-}
-
-std::optional<Call> Arena::published_call(std::size_t index) const {
-    const PublishedCall& told = header().calls[std::min(index, calls_published)];
-    const std::uint32_t version = told.version.load(std::memory_order_acquire);
-    std::array<std::uint64_t, sizeof(Call) / sizeof(std::uint64_t)> words{};
-    for (std::size_t i = 0; i < words.size(); ++i) words[i] = told.words[i].load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
-    const bool whole =
-        version % 2 == 0 && version > 0 && told.version.load(std::memory_order_relaxed) == version;
-    return whole ? std::optional(std::bit_cast<Call>(words)) : std::nullopt;
-}
-
-Call Arena::current_call() const {
-    return published_call(header().latest.load(std::memory_order_acquire)).value_or(Call{});
-}
-
-std::optional<Call> Arena::collective_call(std::uint64_t sequence) const {
-    std::optional<Call> call = published_call(sequence % calls_published);
-    if (call && call->sequence != sequence) call.reset();
-    return call;
-}
-
-std::optional<Call> Arena::last_collective() const {
-    std::optional<Call> last;
-    for (std::size_t index = 0; index < calls_published; ++index) {
-        const std::optional<Call> call = published_call(index);
-        if (call && (!last || call->sequence > last->sequence)) last = call;
-    }
-    return last;
-}
-
-void Arena::tell_disagreement(const Disagreement& found) {
-    if (header().disagrees.load(std::memory_order_relaxed) != 0) return;
-    header().disagreement = found;
-    header().disagrees.store(1, std::memory_order_release);
-}
-
-std::optional<Disagreement> Arena::disagreement() const {
-    if (header().disagrees.load(std::memory_order_acquire) == 0) return std::nullopt;
-    return header().disagreement;
 }
 
 bool Arena::in_heap(const std::byte* data, std::size_t n) const {

@@ -1,17 +1,15 @@
 // One rank's shared memory: a control area into which its peers write acknowledgements, staging memory that
 // they read, and a heap for arrays that they may read directly.
 //
-// Invariant: the memory belongs to a memfd (or, between threads of one process, to an anonymous mapping), so
-// it has no name and ends with the last process that maps it. The file is as large as the machine's memory,
-// but only pages that were touched exist. Everything at fixed places is described here and nowhere else.
+// Invariant: the memory belongs to a memfd, so it has no name and ends with the last process that maps it.
+// The file is as large as the machine's memory, but only pages that were touched exist. Everything at fixed
+// places is described here and nowhere else.
 //
 // Layout of a rank's arena in a group of `size` ranks:
 //
 //     Header                     one page: identity, doorbell, current operation
 //     Outlet[size]               per receiving peer: lines, acknowledgements, staging, places
 //     cast slots                 staging that several peers read at once
-//     Board                      rank 0's only: who has taken what of the reductions that are done together
-//     results                    slices of these reductions that this rank has done
 //     PoolBoard                  who has added to the accumulators and got what they held
 //     accumulators               what all ranks add to, see Pool; of two ranks only
 //     copies                     of what they held, for ranks of one core; of two ranks only
@@ -33,9 +31,9 @@
 #include "base/cpu.hpp"
 #include "base/unique_fd.hpp"
 #include "base/wait.hpp"
-#include "link/frame.hpp"
+#include "link/presence.hpp"
+#include "link/published_calls.hpp"
 #include "shm/joint.hpp"
-#include "shm/presence.hpp"
 #include "shm/remote.hpp"
 #include "shm/staging.hpp"
 
@@ -55,7 +53,7 @@ struct alignas(cache_line) Line {
     union {
         std::array<std::byte, inline_bytes> data;
         struct {
-            std::uint64_t offset;  // within the sender's arena, or an address of this process
+            std::uint64_t offset;  // within the sender's arena, or an address in its process
             std::uint64_t length;
             Staged staged;
             std::uint32_t place;  // 1 + that of the link's places in which it lies; 0: none
@@ -68,8 +66,6 @@ inline constexpr std::size_t lines_per_link = 64;
 inline constexpr std::size_t slots_per_link = 4;
 inline constexpr std::size_t places_per_link = 4;  // on each side, see ShmLink
 inline constexpr std::size_t cast_slots = 3;
-inline constexpr std::size_t most_slices = 64;
-inline constexpr std::uint32_t pieces_kept = 4;  // results of so many pieces stay where they are
 inline constexpr std::size_t accumulators = 4;
 // Of ranks with cores of their own, in the same memory: the longest piece, and how many of these.
 inline constexpr std::size_t short_accumulator = 32 << 10;
@@ -99,19 +95,6 @@ struct Outlet {
     alignas(page_size) std::byte staging[];  // slots_per_link * staging_bytes, and as much for each place
 };
 
-// The words of a Call. `version` is odd while they change.
-struct PublishedCall {
-    std::atomic<std::uint32_t> version;
-    std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> words;
-};
-inline constexpr std::size_t calls_published = 32;
-
-// Two ranks that called different operations under one number; any rank may have found it.
-struct Disagreement {
-    std::array<std::int32_t, 2> ranks;
-    std::array<Call, 2> calls;
-};
-
 struct Header {
     std::uint64_t magic;
     std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
@@ -123,28 +106,10 @@ struct Header {
     std::atomic<std::uint32_t> closed;    // the owner has left in good order,
     std::atomic<std::uint32_t> lost;      // and if for the loss of a rank, that rank + 1; stored before
     Presence presence;
-    // What the owner is running; read only to find and explain a mismatch. The last collectives by their
-    // sequence, and, at the end, the last message to or from one rank.
-    alignas(cache_line) std::atomic<std::uint32_t> latest;
-    // 1 + the rank that has told the owner of a disagreement, which lies in that rank's header. Whoever finds
-    // one writes here, since the owner may have returned from its call and waits for nobody. In the line that
-    // the owner writes at each call, so that looking costs nothing.
-    std::atomic<std::uint32_t> accuser;
-    alignas(cache_line) std::array<PublishedCall, calls_published + 1> calls;
-    // What the owner has found out or learned before it gave up; the flag is stored last.
-    alignas(cache_line) std::atomic<std::uint32_t> disagrees;
-    Disagreement disagreement;
-    // Odd while the owner may read memory that peers have announced; only between threads of one process.
-    alignas(cache_line) std::atomic<std::uint64_t> passes;
+    PublishedCalls calls;  // the owner's
 };
 
 static_assert(sizeof(Header) <= page_size);
-
-// See SharedReduction.
-struct Board {
-    std::array<std::array<std::atomic<std::uint64_t>, most_slices>, pieces_kept> slices;
-    std::atomic<std::uint32_t> got[];  // by rank: the last piece of which it has the whole result
-};
 
 // See Pool.
 struct PoolBoard {
@@ -191,8 +156,6 @@ struct Geometry {
     std::size_t places_offset() const { return round_up(link_staging(), page_size); }
     std::size_t outlet_stride() const;
     std::size_t cast_offset() const { return page_size + size * outlet_stride(); }
-    std::size_t board_offset() const;
-    std::size_t results_offset() const;
     std::size_t pool_offset() const;
     std::size_t accumulators_offset() const;
     std::size_t flat_offset() const;
@@ -212,8 +175,6 @@ class Arena {
   public:
     // A new arena in a memfd, to be shared by passing `fd()`.
     static std::shared_ptr<Arena> create_shared(const Geometry& geometry);
-    // A new arena for threads of this process.
-    static std::shared_ptr<Arena> create_private(const Geometry& geometry);
     // A peer's arena, with the peer's eventfd. Error(transport_unavailable) if the file is not the one meant.
     static std::shared_ptr<Arena> map(int fd, const Geometry& geometry,
                                       const std::array<std::uint64_t, 2>& cookie, UniqueFd wake);
@@ -231,10 +192,6 @@ class Arena {
         return staging(peer) + geometry_.places_offset() + index * geometry_.staging_bytes;
     }
     std::byte* cast_slot(std::size_t index);
-    Board& board() { return *reinterpret_cast<Board*>(base_ + geometry_.board_offset()); }
-    std::byte* results(std::size_t index) {
-        return base_ + geometry_.results_offset() + index * geometry_.slot_bytes;
-    }
     PoolBoard& pool_board() { return *reinterpret_cast<PoolBoard*>(base_ + geometry_.pool_offset()); }
     // Room for `accumulators` times `staging_bytes` each.
     std::byte* pool_memory() { return base_ + geometry_.accumulators_offset(); }
@@ -246,30 +203,18 @@ class Arena {
     std::byte* flat_given() { return base_ + geometry_.flat_given_offset(); }
     // Room for `slot_bytes` of each rank, [large_places][size].
     std::byte* flat_large() { return base_ + geometry_.flat_large_offset(); }
-    // For threads of one process `offset` may lead outside the arena, hence no pointer arithmetic.
-    std::byte* at(std::uint64_t offset) {
-        return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(base_) + offset);
-    }
+    // `offset` lies within the arena.
+    std::byte* at(std::uint64_t offset) { return base_ + offset; }
     int fd() const { return fd_.get(); }
     // The owner's eventfd: what peers write to where the owner sleeps on sockets as well.
     int wake_fd() const { return wake_.get(); }
     const Geometry& geometry() const { return geometry_; }
 
-    // What the owner has begun.
-    void publish_call(const Call& call);
     // Where the owner is and what it does.
     Presence& presence() { return header().presence; }
     const Presence& presence() const { return header().presence; }
-    // What it has begun last, and as its collective of that number, if it has and remembers. Another rank may
-    // see it change.
-    Call current_call() const;
-    std::optional<Call> collective_call(std::uint64_t sequence) const;
-    // The one of the highest number.
-    std::optional<Call> last_collective() const;
-
-    // The first one that its owner has found out, if it has.
-    void tell_disagreement(const Disagreement& found);
-    std::optional<Disagreement> disagreement() const;
+    // What it has begun.
+    PublishedCalls& calls() const { return header().calls; }
 
     // Whether [data, data + n) lies in the heap, and where.
     bool in_heap(const std::byte* data, std::size_t n) const;
@@ -292,7 +237,6 @@ class Arena {
     Arena(std::byte* base, const Geometry& geometry, UniqueFd fd, UniqueFd wake);
     void punch(std::size_t offset, std::size_t n);
     bool is_withdrawn(std::size_t offset, std::size_t n) const;
-    std::optional<Call> published_call(std::size_t index) const;
 
     std::byte* base_;
     Geometry geometry_;

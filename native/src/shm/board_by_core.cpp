@@ -3,15 +3,17 @@
 
 namespace collectives {
 
-bool BoardTask::adds_by_core() const {
-    if (!colocated_.oversubscribed || !colocated_.has(Mechanism::by_core)) return false;
+bool adds_by_core(const Request& request, Colocated& colocated) {
+    if (!colocated.is_oversubscribed() || !colocated.has(Mechanism::by_core)) return false;
     // All that it depends on is the same on every rank. In an allreduce in which all ranks publish all that
     // they have, and nobody passes anything on, every rank adds up everything.
-    const auto others = static_cast<std::size_t>(program().size) - 1;
-    const Operation::Flat& flat = *operation().flat();
-    return request_->call.collective == static_cast<std::uint8_t>(Collective::allreduce) && others > 1 &&
-           program().sources.size() == others && flat.part == flat.length &&
-           !rounds_each_time(operation().dtype());
+    const Operation& operation = *request.operation;
+    const Program& program = operation.program();
+    const auto others = static_cast<std::size_t>(program.size) - 1;
+    const Operation::Flat& flat = *operation.flat();
+    return request.call.collective == static_cast<std::uint8_t>(Collective::allreduce) && others > 1 &&
+           program.sources.size() == others && flat.part == flat.length &&
+           !rounds_each_time(operation.dtype());
 }
 
 void BoardTask::publish_by_core() {
@@ -27,7 +29,7 @@ void BoardTask::publish_by_core() {
             std::vector<Awaited> peers;
             awaited(peers);
             colocated_.look_for_other_calls(*request_, peers);
-            shm_link(*request_, program().sources.front())->throw_other_call(request_->call);
+            colocated_.link(program().sources.front())->calls().throw_other_call(request_->call);
         }
         case MessageBoard::Arrival::last:
             operands_.clear();
@@ -49,7 +51,7 @@ bool BoardTask::has_every_sum() {
         if (!board().has_sum(entry_.number(), sums_seen_, fingerprint)) return false;
         if (fingerprint != request_->fingerprint) {
             const auto adder = static_cast<int>(board().adder(entry_.number(), sums_seen_));
-            shm_link(*request_, adder)->throw_other_call(request_->call);
+            colocated_.link(adder)->calls().throw_other_call(request_->call);
         }
     }
     return true;

@@ -28,7 +28,7 @@ void BoardEntry::open() {
     if (board().is_open()) return;
     const auto owner = static_cast<int>(request_->call.root);
     const bool ours = owner == program().rank;
-    board().open(ours ? colocated_.arena : shm_link(*request_, owner)->arena_of_peer());
+    board().open(ours ? colocated_.arena() : colocated_.link(owner)->arena_of_peer());
 }
 
 bool BoardEntry::is_late(int peer) const {
@@ -49,7 +49,7 @@ void BoardEntry::finish() {
 
 void BoardEntry::wake_sleepers() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (board().sleepers().load(std::memory_order_seq_cst) > 0) colocated_.wake(*request_, program().peers);
+    if (board().sleepers().load(std::memory_order_seq_cst) > 0) colocated_.wake(program().peers);
 }
 
 void BoardEntry::set_asleep(bool asleep) {

@@ -38,7 +38,7 @@ class BoardEntry {
             const FlatLine& line = lines[sources[seen_]];
             if (!MessageBoard::has_published(number_, line, fingerprint)) return false;
             if (fingerprint != request_->fingerprint) {
-                shm_link(*request_, sources[seen_])->throw_other_call(request_->call);
+                colocated_.link(sources[seen_])->calls().throw_other_call(request_->call);
             }
             see(line);
         }

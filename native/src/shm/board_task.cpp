@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "base/copy.hpp"
+#include "engine/registry.hpp"
 
 namespace collectives {
 
 namespace {
 
-// Up to this size sharing out a reduction costs more than making it.
-constexpr std::uint64_t reduced_alone = 2 << 10;
 // Up to so many ranks that share cores use links earlier: these let staging memory change hands.
 constexpr std::uint32_t few_ranks = 4;
 
@@ -20,20 +19,29 @@ const char* BoardEngine::refuses(const Request& request) const {
     const Program& program = operation.program();
     const auto size = static_cast<std::uint32_t>(program.size);
     if (!colocated_.has(Mechanism::board)) return "it is switched off";
-    if (!colocated_.all) return "not all ranks share memory";
+    if (!colocated_.all()) return "not all ranks share memory";
     if (operation.sections() > 1 || !operation.flat()) return "the schedule is not one round of messages";
     if (size == 1 || operation.call().root >= size) return "there is no other rank";
     // Ranks with a core each read large data where it lies, and a few that share cores and all send to each
     // other do better with links, whose staging memory changes hands.
-    const std::uint64_t slot = colocated_.arena->geometry().slot_bytes;
-    std::uint64_t most = colocated_.oversubscribed ? slot : on_board;
-    const bool mutual = program.says && program.sources.size() + 1 == size && !program.shared;
-    if (mutual && size <= few_ranks) most = std::clamp<std::uint64_t>(most, on_board, size * page_size - 1);
+    const std::uint64_t slot = colocated_.arena()->geometry().slot_bytes;
+    std::uint64_t most = colocated_.is_oversubscribed() ? slot : on_board;
+    const bool mutual = program.says && program.sources.size() + 1 == size;
+    if (mutual && size <= few_ranks && !adds_by_core(request, colocated_))
+        most = std::clamp<std::uint64_t>(most, on_board, size * page_size - 1);
     // What only goes one way is better written to memory that the reader has not just read.
-    if (!mutual && size == 2 && !colocated_.oversubscribed) most = page_size - 1;
+    if (!mutual && size == 2 && !colocated_.is_oversubscribed()) most = page_size - 1;
     if (std::max(operation.in_bytes(), operation.out_bytes()) > most) return "it is too long for a board";
     return nullptr;
 }
+
+namespace {
+
+const RegisteredEngine registered("board", EngineOrder::messages_in_memory, [](Surroundings& surroundings) {
+    return std::make_unique<BoardEngine>(colocated_of(surroundings));
+});
+
+}  // namespace
 
 std::unique_ptr<Task> BoardEngine::make_task() { return std::make_unique<BoardTask>(colocated_); }
 
@@ -41,14 +49,8 @@ void BoardTask::begin(Request& request, const Position& /*position*/) {
     request_ = &request;
     buffers_.begin(operation(), request.in, request.out);
     complete_ = published_ = has_all_ = false;
-    sums_seen_ = consumed_ = 0;
-    by_core_ = adds_by_core();
-    sums_.begin(request);
-    if (program().shared) {
-        for (const Step& step : operation().tasks()) {
-            if (is_shared(step)) sums_.add(step.length);
-        }
-    }
+    sums_seen_ = 0;
+    by_core_ = adds_by_core(request, colocated_);
     entry_.begin(request);
 }
 
@@ -67,8 +69,8 @@ bool BoardTask::progress() {
     if (!has_everything()) return moved;
     if (by_core_) {
         add_sums();
-    } else if (!consume()) {
-        return moved;
+    } else {
+        consume();
     }
     entry_.finish();
     entry_.leave();
@@ -100,10 +102,8 @@ const std::byte* BoardTask::published_by(int peer) {
     return board().published(entry_.number(), static_cast<std::size_t>(peer), flat.length) + flat.taken;
 }
 
-bool BoardTask::consume() {
-    const std::vector<Step>& steps = operation().tasks();
-    for (; consumed_ < steps.size(); ++consumed_) {
-        const Step& step = steps[consumed_];
+void BoardTask::consume() {
+    for (const Step& step : operation().tasks()) {
         if (step.length == 0) continue;
         switch (step.kind) {
             case StepKind::send:
@@ -112,7 +112,7 @@ bool BoardTask::consume() {
                 copy(step);
                 break;
             case StepKind::reduce:
-                if (!reduce(step)) return false;
+                reduce(step);
                 break;
             case StepKind::copy:
                 const std::byte* const from = buffers_.at(step.sources[0].place);
@@ -120,36 +120,18 @@ bool BoardTask::consume() {
                 break;
         }
     }
-    return true;
 }
 
 void BoardTask::copy(const Step& step) {
     copy_bytes(buffers_.at(step.dst), published_by(step.peers[0]), step.length);
 }
 
-bool BoardTask::is_shared(const Step& step) const {
-    if (!step.shared || by_core_ || !colocated_.has(Mechanism::shared_sums)) return false;
-    // What is published lies there whole, so it is one piece, or it is not shared out.
-    return step.length > reduced_alone && step.length <= colocated_.arena->geometry().slot_bytes;
-}
-
-bool BoardTask::reduce(const Step& step) {
-    const double scale = step.final ? operation().scale() : 1.0;
-    const bool shared = is_shared(step);
-    if (!shared || !sums_.is_open()) {
-        operands_.clear();
-        for (const Operation::Source& source : step.sources) {
-            operands_.push_back(source.peer >= 0 ? published_by(source.peer) : buffers_.at(source.place));
-        }
-        if (!shared) {
-            reduce_operands(buffers_.at(step.dst), step.length, scale);
-            return true;
-        }
-        sums_.open(operands_, buffers_.at(step.dst), step.length);
+void BoardTask::reduce(const Step& step) {
+    operands_.clear();
+    for (const Operation::Source& source : step.sources) {
+        operands_.push_back(source.peer >= 0 ? published_by(source.peer) : buffers_.at(source.place));
     }
-    const bool streaming =
-        request_->stores == Stores::streaming && step.dst.buffer == buffer_out && !request_->is_in_place();
-    return sums_.work(step, operation().kernel(streaming ? Stores::streaming : Stores::cached), scale);
+    reduce_operands(buffers_.at(step.dst), step.length, step.final ? operation().scale() : 1.0);
 }
 
 void BoardTask::reduce_operands(std::byte* dst, std::size_t n, double scale) const {
@@ -173,10 +155,7 @@ void BoardTask::awaited(std::vector<Awaited>& result) {
     late_.clear();
     if (!published_) {
         if (board().is_open()) entry_.may_publish(published_bytes(), &late_);
-    } else if (sums_.is_open()) {
-        sums_.awaited(late_);
-    }
-    if (published_ && late_.empty()) {
+    } else {
         for (const int peer : late_candidates()) {
             if (is_late(peer)) late_.push_back(peer);
         }

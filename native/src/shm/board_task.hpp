@@ -7,19 +7,18 @@
 #include "engine/engine.hpp"
 #include "schedule/buffers.hpp"
 #include "shm/board_entry.hpp"
-#include "shm/shared_sums.hpp"
 
 namespace collectives {
 
 class BoardTask final : public Task {
   public:
-    explicit BoardTask(Colocated& colocated) : colocated_(colocated), entry_(colocated), sums_(colocated) {}
+    explicit BoardTask(Colocated& colocated) : colocated_(colocated), entry_(colocated) {}
 
     void begin(Request& request, const Position& position) override;
     bool progress() override;
     bool complete() const override { return complete_; }
     void awaited(std::vector<Awaited>& result) override;
-    void abandon() override { Colocated::abandon(*request_, false); }
+    void abandon() override { colocated_.abandon(*request_); }
     bool reclaim() override { return true; }
     void end() override;
 
@@ -37,11 +36,9 @@ class BoardTask final : public Task {
     bool publish();
     std::size_t published_bytes() const { return static_cast<std::size_t>(operation().flat()->length); }
     const std::byte* published_by(int peer);
-    // Consume what was published: whether all steps are done.
-    bool consume();
+    void consume();
     void copy(const Step& step);
-    bool reduce(const Step& step);
-    bool is_shared(const Step& step) const;
+    void reduce(const Step& step);
     void reduce_operands(std::byte* dst, std::size_t n, double scale) const;
     bool has_everything();
     bool is_late(int peer);
@@ -49,14 +46,12 @@ class BoardTask final : public Task {
     std::span<const int> late_candidates() const;
 
     // --- sums core by core: the last rank to come on a core adds up what its ranks have published
-    bool adds_by_core() const;
     void publish_by_core();
     bool has_every_sum();
     void add_sums();
 
     Colocated& colocated_;
     BoardEntry entry_;
-    SharedSums sums_;
     Request* request_ = nullptr;
     Buffers buffers_;
     bool complete_ = false;
@@ -64,12 +59,14 @@ class BoardTask final : public Task {
     bool by_core_ = false;
     bool has_all_ = false;       // all have published
     std::size_t sums_seen_ = 0;  // by core: the sums of so many cores are there
-    std::size_t consumed_ = 0;   // so many steps are done
 
     // Kept to save allocations.
     std::vector<const std::byte*> operands_;
     std::vector<int> late_;
 };
+
+// Whether all ranks of the operation let the last rank of each core add up what its ranks have published.
+bool adds_by_core(const Request& request, Colocated& colocated);
 
 // Short operations, on the board of the root or of rank 0.
 class BoardEngine final : public Engine {

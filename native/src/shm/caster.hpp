@@ -1,22 +1,25 @@
-// Staging that several peers read at once: the copy is made once, each link announces it.
+// Sends to several peers that share memory with this rank: the copy to staging is made once, each link
+// announces it.
+//
+// Invariant: links that read one copy are at the same byte of the message, from its beginning on.
 #pragma once
 
 #include <array>
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "link/multicast.hpp"
 #include "shm/link.hpp"
 
 namespace collectives {
 
-class Caster {
+class Caster final : public Multicast {
   public:
-    explicit Caster(std::shared_ptr<Arena> own) : own_(std::move(own)) {}
+    explicit Caster(const GroupMemory& memory) : memory_(memory) {}
 
-    // Take up to n bytes as the next bytes of the message that was begun on all of `links`.
-    std::size_t write(std::span<ShmLink* const> links, const std::byte* data, std::size_t n);
+    void write(std::span<const Target> targets, const std::byte* data, std::uint64_t ready,
+               std::uint64_t length) override;
 
   private:
     struct Use {
@@ -24,10 +27,17 @@ class Caster {
         std::uint64_t line;
     };
 
-    std::shared_ptr<Arena> own_;
+    // Take up to n bytes as the next bytes of the message on all of `links`.
+    void stage(std::span<ShmLink* const> links, const std::byte* data, std::size_t n);
+    bool shares(const Target& target, ShmLink& link, const std::byte* data, std::uint64_t length) const;
+
+    const GroupMemory& memory_;
     std::array<std::vector<Use>, cast_slots> uses_;
     std::size_t next_ = 0;
     StagingCopy stage_;
+    // Kept to save allocations.
+    std::vector<ShmLink*> sharing_;
+    std::vector<ShmLink*> woken_;
 };
 
 }  // namespace collectives

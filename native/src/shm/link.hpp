@@ -1,4 +1,4 @@
-// Links between ranks that share memory: processes of one host, or threads of one process.
+// Links between ranks that share memory: processes of one host.
 //
 // Short messages travel in the line that announces them, longer ones by the eager protocol through staging
 // memory. Messages in shared memory are read where they lie, and large ones in ordinary memory by
@@ -15,6 +15,7 @@
 
 #include "link/link.hpp"
 #include "shm/arena.hpp"
+#include "shm/carriage.hpp"
 #include "shm/places.hpp"
 #include "shm/remote.hpp"
 #include "shm/staging.hpp"
@@ -22,12 +23,15 @@
 
 namespace collectives {
 
+class GroupMemory;
+
 class ShmLink final : public Link {
   public:
-    // `same_process`: the peer is a thread, so any memory can be read where it lies. `pid`: the peer's
-    // process. `grant`: by which the peer may write to this process's memory; null: it may not.
-    ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs, bool same_process,
-            pid_t pid = 0, WriteGrant* grant = nullptr);
+    // `pid`: the peer's process. `grant`: by which the peer may write to this process's memory; null: it may
+    // not. `memory`: the communicator's; null: it has no other links.
+    ShmLink(Peer peer, int rank, std::shared_ptr<Arena> own, std::shared_ptr<Arena> theirs, pid_t pid = 0,
+            WriteGrant* grant = nullptr, GroupMemory* memory = nullptr);
+    ~ShmLink() override;
 
     void begin(const Context& context, std::uint64_t length) override;
     std::size_t write(const std::byte* data, std::size_t n) override;
@@ -37,17 +41,18 @@ class ShmLink final : public Link {
     std::optional<Announcement> announced(const Context& context, std::size_t eager) override;
     void expect(const Context& context, std::uint64_t length) override;
     std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
-    std::span<const std::byte> peek(std::size_t unit) override;
+    std::span<const std::byte> lend(std::size_t unit) override;
     void consume(std::size_t n) override;
     bool ready(std::size_t unit) override;
     bool received() override;
 
-    ShmLink* shared_memory() override { return this; }
+    Multicast* multicast() override;
+    const Presence* presence() const override { return &theirs_->presence(); }
     void prefetch() const override { __builtin_prefetch(&in_.lines[line_in_ % lines_per_link]); }
 
     const char* lost() override;
     void shut_down(std::optional<int> lost) override;
-    const char* scheme() const override { return same_process_ ? "inproc" : "shm"; }
+    const char* scheme() const override { return "shm"; }
 
     // Called by the control thread when the peer's socket breaks.
     void mark_lost() override { lost_.store(true, std::memory_order_release); }
@@ -55,44 +60,24 @@ class ShmLink final : public Link {
     static void wake_peers(std::span<ShmLink* const> links);
 
     const std::shared_ptr<Arena>& arena_of_peer() const { return theirs_; }
-    // Throws if this rank and the peer have begun different collectives under one number, up to this one's.
-    void compare(const Call& mine) const;
-    // Whether the peer has begun the collective of that number, or a later one.
-    bool has_begun(std::uint64_t sequence) const {
-        const std::optional<Call> last = theirs_->last_collective();
-        return last && last->sequence >= sequence;
-    }
-    // Throws if the peer knows of ranks that called different things.
-    void throw_disagreement(const Call& during) const override;
-    [[noreturn]] void throw_other_call(const Call& mine) const;
-    // What the peer sends lies in other pieces than all ranks agreed upon.
-    [[noreturn]] void throw_other_pieces() const;
+    const CallComparison& calls() const { return calls_; }
+    void compare(const Call& mine) const override { calls_.compare(mine); }
+    bool has_begun(std::uint64_t sequence) const override { return calls_.has_begun(sequence); }
+    void throw_disagreement(const Call& /*during*/) const override { calls_.throw_disagreement(); }
 
-    // The operation failed: what the peer has not read yet is no longer the message. `shown`: the peer may
-    // read memory that no message has announced. When this returns, a peer in this process reads nothing any
-    // more, so the memory may go.
-    void abandon(bool shown);
+    void abandon() override;
+    // Carry all messages like that, whatever operation they belong to.
+    void fix_carriage(const Carriage& carriage) { choice_.fix(carriage); }
     // Throws if the peer has abandoned the operation, so that what was read may be anything.
     void ensure_valid(const Call& call);
-    // Throws if the peer is a thread that has abandoned it, so that its memory may be gone. Within a pass.
-    void ensure_there(const Call& call) {
-        if (same_process_) ensure_valid(call);
-    }
 
     // --- messages that are written where the receiver wants them
-    // Posts where the message with that tag is wanted, until `withdraw`: `length` bytes at `place`, once the
-    // peer has read what is sent from there, see Program::Reception. False if the peer cannot write there, or
-    // another message is posted.
-    bool post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces);
-    void withdraw();
-    // The same while the peer may be writing there: what it still writes reaches nobody. False if the kernel
-    // does not allow that.
-    bool reclaim();
-    // Where the peer wants that message; nullptr if it has posted nothing, or if something else than what was
-    // `read` is sent from there.
-    std::byte* posted(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const;
-    // Announces that the next n bytes of the message lie where the peer wants them. How many of them; wakes
-    // nobody.
+    bool post_recv(const Posting& posting) override;
+    void withdraw() override;
+    // The peer may still be writing where a message was posted: the pages become private to this process.
+    bool quiesce() override;
+    std::byte* window(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const override;
+    // Announces that the next n bytes of the message lie in the window. How many of them; wakes nobody.
     std::size_t announce_posted(std::size_t n);
 
     // --- for casts, to several peers at once
@@ -127,9 +112,9 @@ class ShmLink final : public Link {
     };
 
     [[noreturn]] void throw_other_length() const;
-    void tell_disagreement(const Call& mine, const Call& theirs) const override;
-    // The call that the peer is in instead of `mine`, for the error message.
-    Call their_call(const Call& mine) const;
+    void report_disagreement(const Call& mine, const Call& theirs) const override {
+        calls_.report(mine, theirs);
+    }
     bool next_slice();
     void finish_line();
     // Goes on to the next line; `quiet`: the peer need not know at once.
@@ -165,17 +150,22 @@ class ShmLink final : public Link {
     void publish(Line& line);
     std::uint64_t acknowledged();
 
+    bool is_oversubscribed() const;
+
     int rank_;
-    bool same_process_;
+    GroupMemory* memory_;
+    CarriageChoice choice_;
     std::shared_ptr<Arena> own_;
     std::shared_ptr<Arena> theirs_;
     Outlet& out_;  // ours to them
     Outlet& in_;   // theirs to us
+    CallComparison calls_;
     Places places_;
     std::atomic<bool> lost_{false};
 
     // sending
     const Context* sending_ = nullptr;
+    const Carriage* carriage_ = nullptr;  // of the message, where that is not inline
     std::uint64_t length_ = 0;
     std::uint64_t written_ = 0;
     std::uint64_t released_ = 0;

@@ -1,6 +1,9 @@
 #include "shm/memory.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "base/cpu.hpp"
 #include "base/error.hpp"
@@ -23,17 +26,77 @@ Geometry geometry_for(int size, std::size_t segment) {
     return geometry;
 }
 
-GroupMemory& memory_of(const Setup& setup, bool across_processes) {
-    GroupMemory& memory = setup.commons->get<GroupMemory>([&] {
+GroupMemory::GroupMemory(const Setup& setup, std::shared_ptr<Arena> own)
+    : rank_(setup.rank),
+      arena_(std::move(own)),
+      oversubscribed_(setup.oversubscribed),
+      links_(static_cast<std::size_t>(setup.size), nullptr),
+      caster_(*this),
+      doorbell_(*arena_) {}
+
+std::optional<int> GroupMemory::accuser() const {
+    const int by = arena_->calls().accuser();
+    if (by < 0 || static_cast<std::size_t>(by) >= links_.size()) return std::nullopt;
+    // Without a link to it, it is looked at again once that is there.
+    const ShmLink* const to = link(by);
+    return to != nullptr && to->calls().is_accused() ? std::optional(by) : std::nullopt;
+}
+
+void GroupMemory::mark_closed(std::optional<int> lost) {
+    Header& header = arena_->header();
+    if (lost) header.lost.store(static_cast<std::uint32_t>(*lost) + 1, std::memory_order_relaxed);
+    header.closed.store(1, std::memory_order_release);
+}
+
+std::shared_ptr<std::byte> GroupMemory::allocate(std::size_t bytes) {
+    std::byte* const data = arena_->allocate(bytes);
+    if (data == nullptr) return nullptr;
+    return {data, [arena = arena_, bytes](std::byte* given) { arena->release(given, bytes); }};
+}
+
+SharedMemoryUse GroupMemory::memory() const {
+    const Geometry& geometry = arena_->geometry();
+    SharedMemoryUse use;
+    use.mapped = geometry.heap_offset();
+    use.staging = geometry.size * (geometry.link_staging() + places_per_link * geometry.staging_bytes) +
+                  cast_slots * geometry.staging_bytes;
+    use.heap = arena_->heap_in_use();
+    std::vector<unsigned char> pages(use.mapped / page_size);
+    if (::mincore(&arena_->header(), use.mapped, pages.data()) == 0) {
+        const auto present =
+            std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
+        use.touched = static_cast<std::size_t>(present) * page_size;
+    }
+    return use;
+}
+
+void GroupMemory::ArenaDoorbell::arm(bool at_descriptor) {
+    Header& header = arena_.header();
+    seen_ = header.doorbell.load(std::memory_order_acquire);
+    const Sleep mode = at_descriptor ? Sleep::on_eventfd : Sleep::on_doorbell;
+    // Comes before the last look in the one order of all sequentially consistent accesses.
+    header.sleeping.store(static_cast<std::uint32_t>(mode), std::memory_order_seq_cst);
+}
+
+void GroupMemory::ArenaDoorbell::disarm() {
+    arena_.header().sleeping.store(static_cast<std::uint32_t>(Sleep::awake), std::memory_order_relaxed);
+}
+
+void GroupMemory::ArenaDoorbell::wait(std::chrono::nanoseconds timeout) {
+    futex_wait(arena_.header().doorbell, seen_, timeout);
+}
+
+void GroupMemory::ArenaDoorbell::ring() {
+    arena_.header().doorbell.fetch_add(1, std::memory_order_release);
+    futex_wake(arena_.header().doorbell);
+}
+
+std::shared_ptr<GroupMemory> memory_of(const Setup& setup) {
+    return setup.commons->get<GroupMemory>([&] {
         Geometry geometry = geometry_for(setup.size, setup.segment);
         if (setup.large_maps) geometry.heap_bytes = heap_reserve(geometry);
-        return new GroupMemory{across_processes ? Arena::create_shared(geometry)
-                                                : Arena::create_private(geometry)};
+        return new GroupMemory(setup, Arena::create_shared(geometry));
     });
-    if (across_processes && memory.arena->fd() < 0) {
-        throw Error(ErrorKind::invalid, "listen for processes before threads");
-    }
-    return memory;
 }
 
 }  // namespace collectives

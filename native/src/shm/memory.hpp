@@ -1,25 +1,69 @@
-// The arena of one rank in one communicator, for all parts that go through shared memory.
+// What one rank has of shared memory in one communicator: its arena, and the links to ranks that map it.
 //
-// Invariant: there is one arena a communicator; peers in other processes can map it if the first who asked
-// for it wanted that.
+// Invariant: there is one a communicator, made by the transport. It lives longer than its links and the tasks
+// of its engines.
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "link/transport.hpp"
 #include "shm/arena.hpp"
+#include "shm/caster.hpp"
 
 namespace collectives {
 
-struct GroupMemory {
-    std::shared_ptr<Arena> arena;
+class GroupMemory final : public Colocation {
+  public:
+    GroupMemory(const Setup& setup, std::shared_ptr<Arena> own);
+
+    const std::shared_ptr<Arena>& arena() const { return arena_; }
+    // Ranks outnumber cores, on some host; the same on all ranks.
+    bool is_oversubscribed() const { return oversubscribed_; }
+    // The link to that peer; null where there is none. Each link enters and removes itself.
+    ShmLink* link(int peer) const { return links_[static_cast<std::size_t>(peer)]; }
+    void set_link(int peer, ShmLink* link) { links_.at(static_cast<std::size_t>(peer)) = link; }
+    Caster& caster() { return caster_; }
+
+    // --- Colocation
+    void publish(const Call& call) override { arena_->calls().publish(call); }
+    std::optional<Call> last_collective() const override { return arena_->calls().last_collective(); }
+    std::optional<int> accuser() const override;
+    void mark_closed(std::optional<int> lost) override;
+    Presence* presence() override { return &arena_->presence(); }
+    Doorbell* doorbell() override { return &doorbell_; }
+    std::atomic<std::uint64_t>* passes() override { return nullptr; }
+    std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+    SharedMemoryUse memory() const override;
+
+  private:
+    class ArenaDoorbell final : public Doorbell {
+      public:
+        explicit ArenaDoorbell(Arena& arena) : arena_(arena) {}
+        void arm(bool at_descriptor) override;
+        void disarm() override;
+        void wait(std::chrono::nanoseconds timeout) override;
+        void ring() override;
+        int descriptor() const override { return arena_.wake_fd(); }
+
+      private:
+        Arena& arena_;
+        std::uint32_t seen_ = 0;
+    };
+
+    int rank_;
+    std::shared_ptr<Arena> arena_;
+    bool oversubscribed_;
+    std::vector<ShmLink*> links_;  // by rank
+    Caster caster_;
+    ArenaDoorbell doorbell_;
 };
 
 // Of a group of that size, but for the heap; `segment` as in Setup.
 Geometry geometry_for(int size, std::size_t segment);
 
-// The memory of the communicator, made where there is none. `across_processes`: peers in other processes have
-// to map it; Error(invalid) where it was made for threads.
-GroupMemory& memory_of(const Setup& setup, bool across_processes);
+// The memory of the communicator, made where there is none.
+std::shared_ptr<GroupMemory> memory_of(const Setup& setup);
 
 }  // namespace collectives

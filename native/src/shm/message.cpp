@@ -39,7 +39,7 @@ std::optional<Announcement> ShmLink::announced(const Context& context, std::size
     const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
     if (tag >> 32 != (line_in_ & 0xffffffff)) return std::nullopt;
     if (static_cast<std::uint32_t>(tag) != fingerprint_of_heads(context.call.epoch)) {
-        return Announcement{their_call(context.call), 0, false};
+        return Announcement{calls_.instead_of(context.call), 0, false};
     }
     Head head;
     std::memcpy(&head, line.data.data(), sizeof(head));

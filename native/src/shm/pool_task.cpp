@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/registry.hpp"
+#include "schedule/schedule_task.hpp"
+
 namespace collectives {
 
 namespace {
@@ -16,16 +19,21 @@ constexpr std::uint64_t most_cached = 4 << 20;
 constexpr std::byte elsewhere{0};
 constexpr std::byte in_heap{1};
 
+const RegisteredEngine registered("pool", EngineOrder::sums_in_memory, [](Surroundings& surroundings) {
+    return std::make_unique<PoolEngine>(colocated_of(surroundings),
+                                        std::make_unique<ScheduleEngine>(surroundings));
+});
+
 }  // namespace
 
 const char* PoolEngine::refuses(const Request& request) const {
     const Operation& operation = *request.operation;
     const Program& program = operation.program();
     if (!colocated_.has(Mechanism::pool)) return "it is switched off";
-    if (!colocated_.processes) return "the ranks are not processes that all share memory";
+    if (!colocated_.all()) return "not all ranks share memory";
     if (!program.pooled || operation.sections() > 1) return "the schedule has no one place to add up";
     if (operation.out_bytes() < smallest_pooled) return "it is too short";
-    if (!colocated_.oversubscribed && program.size > static_cast<int>(Pool::most_with_cores)) {
+    if (!colocated_.is_oversubscribed() && program.size > static_cast<int>(Pool::most_with_cores)) {
         return "so many ranks with a core each have not enough to do there";
     }
     if (program.size > 2 && rounds_each_time(operation.dtype())) {
@@ -35,8 +43,8 @@ const char* PoolEngine::refuses(const Request& request) const {
 }
 
 bool PoolTask::is_in_heap() const {
-    return colocated_.arena->in_heap(request_->in, operation().in_bytes()) &&
-           colocated_.arena->in_heap(request_->out, operation().out_bytes());
+    return colocated_.arena()->in_heap(request_->in, operation().in_bytes()) &&
+           colocated_.arena()->in_heap(request_->out, operation().out_bytes());
 }
 
 void PoolTask::begin(Request& request, const Position& position) {
@@ -55,7 +63,7 @@ void PoolTask::end() {
 
 void PoolTask::abandon() {
     if (path_ == Path::messages) return messages_->abandon();
-    Colocated::abandon(*request_, false);
+    colocated_.abandon(*request_);
 }
 
 bool PoolTask::progress() {
@@ -98,7 +106,8 @@ bool PoolTask::advance_pool() {
         in_pool_ = true;
         if (!pool) {
             pool = std::make_unique<Pool>(operation().program().rank, colocated_.arenas(*request_),
-                                          colocated_.oversubscribed, colocated_.has(Mechanism::pool_copies));
+                                          colocated_.is_oversubscribed(),
+                                          colocated_.has(Mechanism::pool_copies));
         }
         const Pool::Kernel kernel{operation().kernel(Stores::cached), operation().scale(),
                                   operation().unit()};
@@ -113,7 +122,7 @@ bool PoolTask::advance_pool() {
     }
     ranks_.clear();
     const bool moved = pool->advance(ranks_);
-    if (!ranks_.empty()) colocated_.wake(*request_, ranks_);
+    if (!ranks_.empty()) colocated_.wake(ranks_);
     return moved;
 }
 

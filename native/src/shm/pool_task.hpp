@@ -57,16 +57,18 @@ class PoolTask final : public Task {
 
 class PoolEngine final : public Engine {
   public:
-    PoolEngine(Colocated& colocated, Engine& messages) : colocated_(colocated), messages_(messages) {}
+    // `messages`: the engine of those tasks that are not pooled after all.
+    PoolEngine(Colocated& colocated, std::unique_ptr<Engine> messages)
+        : colocated_(colocated), messages_(std::move(messages)) {}
     const char* name() const override { return "pool"; }
     const char* refuses(const Request& request) const override;
     std::unique_ptr<Task> make_task() override {
-        return std::make_unique<PoolTask>(colocated_, messages_.make_task());
+        return std::make_unique<PoolTask>(colocated_, messages_->make_task());
     }
 
   private:
     Colocated& colocated_;
-    Engine& messages_;
+    std::unique_ptr<Engine> messages_;
 };
 
 }  // namespace collectives

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/copy.hpp"
+#include "base/mechanisms.hpp"
 #include "shm/link.hpp"
-#include "shm/mechanisms.hpp"
 #include "shm/tuning.hpp"
 
 namespace collectives {
@@ -28,8 +28,9 @@ void ShmLink::expect(const Context& context, std::uint64_t length) {
     if (context.call.is_message()) consume_head();
 }
 
-bool ShmLink::post(std::uint64_t tag, std::byte* place, std::uint64_t length, std::uint64_t replaces) {
-    if (same_process_ || wanted_ != nullptr || length < tuning::direct_from_shm ||
+bool ShmLink::post_recv(const Posting& posting) {
+    const auto& [tag, place, length, replaces] = posting;
+    if (!uses(Mechanism::relay) || wanted_ != nullptr || length < tuning::direct_from_shm ||
         !own_->in_heap(place, length)) {
         return false;
     }
@@ -46,7 +47,7 @@ void ShmLink::withdraw() {
     out_.post.tag.store(0, std::memory_order_release);
 }
 
-bool ShmLink::reclaim() {
+bool ShmLink::quiesce() {
     std::byte* const place = wanted_;
     withdraw();
     return place == nullptr || own_->withdraw(place, out_.post.length);
@@ -58,7 +59,7 @@ bool ShmLink::next_slice() {
     Line& line = in_.lines[line_in_ % lines_per_link];
     const std::uint64_t tag = line.tag.load(std::memory_order_seq_cst);
     if (tag >> 32 != (line_in_ & 0xffffffff)) return false;
-    if (static_cast<std::uint32_t>(tag) != expected_->fingerprint) throw_other_call(expected_->call);
+    if (static_cast<std::uint32_t>(tag) != expected_->fingerprint) calls_.throw_other_call(expected_->call);
     opened_ = true;
     in_line_ = true;
     if (expected_length_ <= Line::inline_bytes) {
@@ -71,7 +72,7 @@ bool ShmLink::next_slice() {
     staged_ = line.slice.staged;
     place_in_ = line.slice.place;
     if (place_in_ > 0) {
-        const bool sound = !same_process_ && places_.may_come(place_in_ - 1) && n > 0 &&
+        const bool sound = places_.may_come(place_in_ - 1) && n > 0 &&
                            n <= std::min(own_->geometry().staging_bytes, expected_length_ - read_);
         if (!sound) throw_other_length();
         slice_ = {places_.at(place_in_ - 1), static_cast<std::size_t>(n)};
@@ -81,8 +82,7 @@ bool ShmLink::next_slice() {
         slice_ = {wanted_ + read_, static_cast<std::size_t>(n)};
         return true;
     }
-    if (!same_process_ && offset != where_posted && (offset & is_address) != 0 && n > 0 &&
-        n <= expected_length_ - read_) {
+    if (offset != where_posted && (offset & is_address) != 0 && n > 0 && n <= expected_length_ - read_) {
         if (refusing_) {
             finish_line();
             return next_slice();
@@ -92,7 +92,7 @@ bool ShmLink::next_slice() {
         return true;
     }
     const std::size_t total = theirs_->geometry().total();
-    const bool inside = same_process_ || (n <= total && offset <= total - n);
+    const bool inside = n <= total && offset <= total - n;
     if (!inside || n == 0 || n > expected_length_ - read_) throw_other_length();
     slice_ = {theirs_->at(offset), static_cast<std::size_t>(n)};
     return true;
@@ -101,11 +101,11 @@ bool ShmLink::next_slice() {
 std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
     std::size_t done = 0;
     while (done < n && next_slice()) {
-        ensure_there(expected_->call);
         std::size_t part = 0;
         if (slice_.empty()) {
             part = std::min<std::size_t>(n - done, remote_left_);
-            const bool jointly = expected_->joint && part == remote_left_ && part >= tuning::joint_from;
+            const bool jointly =
+                !expected_->traffic.sends && part == remote_left_ && part >= tuning::joint_from;
             if (jointly && uses(Mechanism::joint_copy)) {
                 if (!read_jointly(data + done)) {
                     if (joint_) return done;
@@ -126,7 +126,7 @@ std::size_t ShmLink::read(std::byte* data, std::size_t n, Stores stores) {
     return done;
 }
 
-std::span<const std::byte> ShmLink::peek(std::size_t) {
+std::span<const std::byte> ShmLink::lend(std::size_t) {
     if (next_slice() && slice_.empty()) {
         if (!bounce_) bounce_ = std::make_unique_for_overwrite<std::byte[]>(looked_at_once);
         const std::size_t n = std::min<std::size_t>(looked_at_once, remote_left_);
@@ -136,7 +136,6 @@ std::span<const std::byte> ShmLink::peek(std::size_t) {
             next_slice();
         }
     }
-    if (!slice_.empty()) ensure_there(expected_->call);
     return slice_;
 }
 

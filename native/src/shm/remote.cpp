@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/copy.hpp"
-#include "shm/mechanisms.hpp"
+#include "base/mechanisms.hpp"
 #include "shm/tuning.hpp"
 
 namespace collectives {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/copy.hpp"
+#include "base/mechanisms.hpp"
 #include "shm/link.hpp"
-#include "shm/mechanisms.hpp"
 #include "shm/tuning.hpp"
 
 namespace collectives {
@@ -20,32 +20,33 @@ void ShmLink::begin(const Context& context, std::uint64_t length) {
     headed_ = !context.call.is_message();
     restaged_ = 0;
     peer_reads_ = in_.reads_memory.load(std::memory_order_acquire);
+    if (length > Line::inline_bytes) {
+        carriage_ = &choice_(context.traffic, own_->geometry(), is_oversubscribed());
+    }
     changes_places_ = fits_places() && places_.has_some();
 }
 
 bool ShmLink::fits_places() const {
-    return !same_process_ && length_ >= page_size && length_ <= sending_->placed_up_to &&
-           uses(Mechanism::places);
+    return length_ >= page_size && length_ <= carriage_->placed_up_to && uses(Mechanism::places);
 }
 
 std::size_t ShmLink::longest_piece() const {
-    const std::uint64_t piece = round_up(length_ / sending_->pieces, page_size);
+    const std::uint64_t piece = round_up(length_ / carriage_->pieces, page_size);
     const std::uint64_t most =
-        std::min<std::uint64_t>(sending_->longest_piece, own_->geometry().staging_bytes);
+        std::min<std::uint64_t>(carriage_->longest_piece, own_->geometry().staging_bytes);
     return std::min(std::max(piece, tuning::smallest_piece), most);
 }
 
 bool ShmLink::stages(const std::byte* data, std::size_t n) {
     if (length_ <= Line::inline_bytes) return false;
-    if (same_process_) return length_ < tuning::direct_from_thread;
     if (length_ >= tuning::direct_from_shm && own_->in_heap(data, n)) return false;
     return !is_read_by_cma(data, n);
 }
 
 bool ShmLink::is_read_by_cma(const std::byte* data, std::size_t n) {
-    if (same_process_ || refused_) return false;
+    if (refused_) return false;
     if (peer_reads_ == Reads::never || own_->in_heap(data, n)) return false;
-    const Pulled& pulled = peer_reads_ == Reads::quickly ? sending_->pulled : sending_->pulled_slowly;
+    const Pulled& pulled = peer_reads_ == Reads::quickly ? carriage_->pulled : carriage_->pulled_slowly;
     return length_ >= pulled.from && length_ < pulled.below;
 }
 
@@ -113,7 +114,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
     return n;
 }
 
-std::byte* ShmLink::posted(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const {
+std::byte* ShmLink::window(std::uint64_t tag, std::uint64_t length, std::uint64_t read) const {
     const Post& post = in_.post;
     if (post.tag.load(std::memory_order_acquire) != tag || post.length != length) return nullptr;
     if (post.replaces != 0 && post.replaces != read) return nullptr;
@@ -129,7 +130,6 @@ std::size_t ShmLink::announce_posted(std::size_t n) {
 
 std::uint64_t ShmLink::announce(std::uint64_t offset, std::size_t n, Staged staged, std::uint32_t place) {
     Line& line = next_line();
-    // Between threads an address is an address; it is announced relative to this arena like any other.
     line.slice.offset = offset;
     line.slice.length = n;
     line.slice.staged = staged;

@@ -1,7 +1,7 @@
 #include "shm/staging.hpp"
 
 #include "base/cpu.hpp"
-#include "shm/mechanisms.hpp"
+#include "base/mechanisms.hpp"
 
 namespace collectives {
 

@@ -35,7 +35,7 @@ Geometry geometry_of(const ArenaOffer& offer, int size) {
 class ShmTransport final : public Transport {
   public:
     explicit ShmTransport(const Setup& setup)
-        : rank_(setup.rank), size_(setup.size), arena_(memory_of(setup, true).arena) {}
+        : rank_(setup.rank), size_(setup.size), memory_(memory_of(setup)), arena_(memory_->arena()) {}
 
     const Capabilities& capabilities() const override {
         static constexpr Capabilities answer{.reads_remote_memory = true,
@@ -63,13 +63,16 @@ class ShmTransport final : public Transport {
         }
         std::shared_ptr<Arena> arena = Arena::map(theirs.descriptors[0].get(), geometry_of(offer, size_),
                                                   offer.cookie, std::move(theirs.descriptors[1]));
-        return std::make_unique<ShmLink>(peer, rank_, arena_, std::move(arena), false, connections[0].pid,
-                                         &grant_);
+        return std::make_unique<ShmLink>(peer, rank_, arena_, std::move(arena), connections[0].pid, &grant_,
+                                         memory_.get());
     }
+
+    std::shared_ptr<Colocation> colocation() override { return memory_; }
 
   private:
     int rank_;
     int size_;
+    std::shared_ptr<GroupMemory> memory_;
     std::shared_ptr<Arena> arena_;
     WriteGrant grant_;  // to our memory, for peers in other processes
 };

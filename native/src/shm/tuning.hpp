@@ -23,7 +23,6 @@ inline constexpr std::uint64_t smallest_piece = 16 << 10;
 // Bytes of a message in shared memory; below, a copy is cheaper than to wait until the peer has read the
 // original (024).
 inline constexpr std::size_t direct_from_shm = 2 << 10;
-inline constexpr std::size_t direct_from_thread = 4 << 10;
 
 // --- cross-memory attach (CMA)
 

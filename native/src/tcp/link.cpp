@@ -168,7 +168,7 @@ std::size_t TcpLink::read_parts(std::byte* data, std::size_t n) {
     return static_cast<std::size_t>(in_.through() - from);
 }
 
-std::span<const std::byte> TcpLink::peek(std::size_t unit) {
+std::span<const std::byte> TcpLink::lend(std::size_t unit) {
     if (parts_in_) return peek_parts(unit);
     if (!open_message() || left() == 0) return {};
     return lanes_[0].peek(expected_->call, unit, static_cast<std::size_t>(left()));
@@ -214,7 +214,7 @@ void TcpLink::consume(std::size_t n) {
 
 bool TcpLink::received() { return parts_in_ ? in_.complete() : open_message() && taken_ == expected_length_; }
 
-void TcpLink::poll_for(bool sending, std::vector<pollfd>& polled) const {
+bool TcpLink::arm(bool sending, std::vector<pollfd>& polled) {
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         const TcpLane& lane = lanes_[i];
         short events = lane.is_at_end() ? 0 : POLLRDHUP;
@@ -228,6 +228,7 @@ void TcpLink::poll_for(bool sending, std::vector<pollfd>& polled) const {
         }
         if (events != 0) polled.push_back({lane.fd(), events, 0});
     }
+    return false;  // the kernel keeps what comes until it is asked
 }
 
 const char* TcpLink::lost() {

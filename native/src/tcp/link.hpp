@@ -29,13 +29,13 @@ class TcpLink final : public Link {
     std::optional<Announcement> announced(const Context& context, std::size_t eager) override;
     void expect(const Context& context, std::uint64_t length) override;
     std::size_t read(std::byte* data, std::size_t n, Stores stores) override;
-    std::span<const std::byte> peek(std::size_t unit) override;
+    std::span<const std::byte> lend(std::size_t unit) override;
     void consume(std::size_t n) override;
     bool ready(std::size_t unit) override;
     bool received() override;
 
     bool uses_sockets() const override { return true; }
-    void poll_for(bool sending, std::vector<pollfd>& polled) const override;
+    bool arm(bool sending, std::vector<pollfd>& polled) override;
     bool leaves_machine() const override { return leaves_machine_; }
     const char* lost() override;
     void shut_down(std::optional<int> lost) override;

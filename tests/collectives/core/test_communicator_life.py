@@ -34,7 +34,7 @@ TEMPORARY = {
     "a plan": lambda comm: comm.dup().allreduce_plan(ONES)(),
     "a plan in the background": lambda comm: comm.dup().allreduce_plan(ONES).start().wait(),
     "by a function": lambda comm: comm.dup().allreduce(ONES, np.add),
-    "an exchange": lambda comm: comm.dup().sendrecv(ONES * comm.size, 1 - comm.rank, np.zeros(4, np.float32)),
+    "an exchange": lambda comm: comm.dup().sendrecv(ONES * comm.size, comm.rank, np.zeros(4, np.float32)),
     "a method of it": lambda comm: _called(comm.dup().allreduce),
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "groups.hpp"
+#include "shm/arena_of.hpp"
 
 using namespace collectives;
 using namespace collectives::testing;
@@ -73,8 +74,8 @@ TEST_CASE("memory of the arena is read where it lies") {
     World world(2, "shm");
     constexpr std::size_t n = 300'000;
     world.each([&](int rank, Group& group) {
-        auto* x = reinterpret_cast<float*>(group.links().arena()->allocate(n * sizeof(float)));
-        auto* y = reinterpret_cast<float*>(group.links().arena()->allocate(n * sizeof(float)));
+        auto* x = reinterpret_cast<float*>(arena_of(group)->allocate(n * sizeof(float)));
+        auto* y = reinterpret_cast<float*>(arena_of(group)->allocate(n * sizeof(float)));
         std::ranges::copy(values(rank, n), x);
         const auto operation = sum_of_floats(ring(rank, 2), n);
         for (int i = 0; i < 5; ++i) {
@@ -82,8 +83,8 @@ TEST_CASE("memory of the arena is read where it lies") {
         }
         const std::vector<float> expected = total(2, n);
         CHECK(std::equal(expected.begin(), expected.end(), y));
-        group.links().arena()->release(reinterpret_cast<std::byte*>(x), n * sizeof(float));
-        group.links().arena()->release(reinterpret_cast<std::byte*>(y), n * sizeof(float));
+        arena_of(group)->release(reinterpret_cast<std::byte*>(x), n * sizeof(float));
+        arena_of(group)->release(reinterpret_cast<std::byte*>(y), n * sizeof(float));
     });
 }
 
@@ -95,7 +96,7 @@ TEST_CASE("results go straight to memory of the arena, where a peer has such") {
                 for (const std::size_t n : {std::size_t{40'000}, std::size_t{300'001}, large}) {
                     std::vector<float> own(2 * n);
                     const bool in_arena = everyone || rank == 1;
-                    auto* const memory = group.links().arena()->allocate(2 * n * sizeof(float));
+                    auto* const memory = arena_of(group)->allocate(2 * n * sizeof(float));
                     float* const x = in_arena ? reinterpret_cast<float*>(memory) : own.data();
                     float* const y = x + n;
                     std::ranges::copy(values(rank, n), x);
@@ -108,7 +109,7 @@ TEST_CASE("results go straight to memory of the arena, where a peer has such") {
                         REQUIRE(group.wait(*job, 30.0, {}));
                         CHECK(std::equal(expected.begin(), expected.end(), y));
                     }
-                    group.links().arena()->release(memory, 2 * n * sizeof(float));
+                    arena_of(group)->release(memory, 2 * n * sizeof(float));
                 }
             });
         }
@@ -155,7 +156,7 @@ TEST_CASE("results go straight to where they replace what was added, in any mixt
                 const bool behind = (mixture & 4) != 0 && rank == 0;
                 for (const std::size_t n : {std::size_t{40'000}, std::size_t{300'001}, large}) {
                     std::vector<float> own(2 * n);
-                    auto* const memory = group.links().arena()->allocate(2 * n * sizeof(float));
+                    auto* const memory = arena_of(group)->allocate(2 * n * sizeof(float));
                     float* const x = in_arena ? reinterpret_cast<float*>(memory) : own.data();
                     float* const y = in_place ? x : x + n;
                     const auto raw_of = [](float* p) { return reinterpret_cast<std::byte*>(p); };
@@ -172,7 +173,7 @@ TEST_CASE("results go straight to where they replace what was added, in any mixt
                         CHECK(std::equal(expected.begin(), expected.end(), y,
                                          [&](float a, float b) { return b == times * a; }));
                     }
-                    group.links().arena()->release(memory, 2 * n * sizeof(float));
+                    arena_of(group)->release(memory, 2 * n * sizeof(float));
                 }
             });
         }
@@ -183,7 +184,7 @@ TEST_CASE("two results on their way into the same memory come one after the othe
     World world(2, "shm");
     constexpr std::size_t n = 200'000;
     world.each([&](int rank, Group& group) {
-        auto* const x = reinterpret_cast<float*>(group.links().arena()->allocate(3 * n * sizeof(float)));
+        auto* const x = reinterpret_cast<float*>(arena_of(group)->allocate(3 * n * sizeof(float)));
         float* const y = x + n;
         float* const z = y + n;
         std::ranges::copy(values(rank, n), x);
@@ -200,7 +201,7 @@ TEST_CASE("two results on their way into the same memory come one after the othe
             CHECK(
                 std::equal(expected.begin(), expected.end(), z, [](float a, float b) { return b == 2 * a; }));
         }
-        group.links().arena()->release(raw_of(x), 3 * n * sizeof(float));
+        arena_of(group)->release(raw_of(x), 3 * n * sizeof(float));
     });
 }
 

@@ -26,7 +26,7 @@ Geometry geometry() {
 }  // namespace
 
 TEST_CASE("blocks do not overlap, are aligned, and come back") {
-    const auto arena = Arena::create_private(geometry());
+    const auto arena = Arena::create_shared(geometry());
     std::mt19937 random(1);
     std::map<std::byte*, std::size_t> held;
     for (int i = 0; i < 2000; ++i) {
@@ -117,14 +117,6 @@ TEST_CASE("no store of the owner's own threads is lost while memory is withdrawn
         writer.join();
         REQUIRE_FALSE(lost);
     }
-}
-
-TEST_CASE("memory of threads needs not be withdrawn") {
-    const auto own = Arena::create_private(geometry());
-    std::byte* const data = own->allocate(page_size);
-    data[0] = std::byte{1};
-    CHECK(own->withdraw(data, page_size));
-    CHECK(data[0] == std::byte{1});
 }
 
 TEST_CASE("operations that follow each other have other places, however many ranks there are") {

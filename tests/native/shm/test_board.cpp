@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "groups.hpp"
+#include "shm/arena_of.hpp"
 
 using namespace collectives;
 using namespace collectives::testing;
@@ -12,7 +13,7 @@ namespace {
 
 using Make = std::shared_ptr<const Program> (*)(int, int);
 
-const std::vector<std::string> shared_memory{"inproc", "shm"};
+const std::vector<std::string> shared_memory{"shm"};
 
 std::vector<float> sum(Group& group, const std::shared_ptr<const Program>& program, std::size_t n,
                        double timeout = 30.0) {
@@ -161,7 +162,7 @@ TEST_CASE("each takes another part of what all say") {
 TEST_CASE("two ranks exchange what lies in shared memory or elsewhere, in any mixture") {
     World world(2, "shm", 0, false);
     world.each([&](int rank, Group& group) {
-        const std::shared_ptr<Arena> arena = group.links().arena();
+        const std::shared_ptr<Arena> arena = arena_of(group);
         for (const std::size_t n : {1025U, 8'000U, 32'768U}) {
             std::vector<float> own(n);
             auto* const shared = reinterpret_cast<float*>(arena->allocate(n * sizeof(float)));
@@ -193,13 +194,13 @@ TEST_CASE("of two ranks that exchange, one that gives up lets the other not take
     world.each([&](int rank, Group& group) {
         constexpr std::size_t n = 20'000;
         sum(group, flat(rank, 2), n);
-        auto* const x = group.links().arena()->allocate(n * sizeof(float));
+        auto* const x = arena_of(group)->allocate(n * sizeof(float));
         std::vector<float> y(n);
         if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
         errors[static_cast<std::size_t>(rank)] = error_of(
             [&] { group.run(sum_of_floats(flat(rank, 2), n), x, raw(y), rank == 0 ? 0.2 : 5.0, {}); });
         std::this_thread::sleep_for(std::chrono::milliseconds(500));
-        group.links().arena()->release(x, n * sizeof(float));
+        arena_of(group)->release(x, n * sizeof(float));
     });
     for (const auto& error : errors) REQUIRE(error.has_value());
     CHECK(errors[0]->kind() == ErrorKind::op_timeout);

@@ -9,7 +9,9 @@
 #include <optional>
 
 #include "groups.hpp"
+#include "shm/arena_of.hpp"
 #include "shm/link.hpp"
+#include "shm/memory.hpp"
 
 using namespace collectives;
 using namespace collectives::testing;
@@ -30,11 +32,10 @@ void link_up(World& world) {
 }
 
 ShmLink& shm(World& world, int rank, int peer) {
-    Link* const link =
-        world.ranks[static_cast<std::size_t>(rank)]->links().by_rank()[static_cast<std::size_t>(peer)];
+    const Group& group = *world.ranks[static_cast<std::size_t>(rank)];
+    ShmLink* const link = group.commons().find<GroupMemory>()->link(peer);
     REQUIRE(link != nullptr);
-    REQUIRE(link->shared_memory() != nullptr);
-    return *link->shared_memory();
+    return *link;
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ TEST_CASE("a result that comes after the deadline reaches nobody") {
             World world(size, "shm");
             link_up(world);
             Group& group = *world.ranks[0];
-            Arena& arena = *group.links().arena();
+            Arena& arena = *arena_of(group);
             std::byte* const memory = arena.allocate(2 * bytes);
             float* const x = reinterpret_cast<float*>(memory);
             float* const y = x + n;
@@ -94,7 +95,7 @@ TEST_CASE("who was to write half of a message to ordinary memory cannot do so af
         const Arena& peer = *arenas[static_cast<std::size_t>(1 - rank)];
         return std::make_unique<ShmLink>(Peer{1 - rank, "here"}, rank, arenas[static_cast<std::size_t>(rank)],
                                          Arena::map(peer.fd(), geometry, peer.header().cookie, UniqueFd()),
-                                         false, ::getpid(), &grant);
+                                         ::getpid(), &grant);
     };
     const auto sender = link(0);
     const auto receiver = link(1);
@@ -103,8 +104,10 @@ TEST_CASE("who was to write half of a message to ordinary memory cannot do so af
         return;
     }
     Context context;
-    context.pulled.from = context.pulled_slowly.from = 1;
-    context.joint = true;
+    context.traffic.sends = false;  // the receiver's operation
+    Carriage carriage;
+    carriage.pulled.from = carriage.pulled_slowly.from = 1;
+    sender->fix_carriage(carriage);
     const std::vector<std::byte> message(length, std::byte{1});
     std::vector<std::byte> got(length);
     sender->begin(context, length);
@@ -137,32 +140,9 @@ TEST_CASE("who was to write half of a message to ordinary memory cannot do so af
     const std::size_t middle = JointCopy::middle(piece);
     REQUIRE(Remote(by).write(message.data(), place + middle, 1));  // as long as it may
     const auto began = std::chrono::steady_clock::now();
-    receiver->abandon(false);
+    receiver->abandon();
     CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
     std::ranges::fill(got, std::byte{7});
     CHECK_FALSE(Remote(by).write(message.data(), place + middle, piece - middle));
     CHECK(std::ranges::all_of(got, [](std::byte b) { return b == std::byte{7}; }));
-}
-
-TEST_CASE("memory that a thread was to be sent may be gone after the deadline") {
-    World world(2, "inproc");
-    link_up(world);
-    void* const memory =
-        ::mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(memory != MAP_FAILED);
-    auto* const data = static_cast<std::byte*>(memory);
-    const auto kind_of = [&](int rank, std::byte* in, std::byte* out, double timeout) {
-        try {
-            world.ranks[static_cast<std::size_t>(rank)]->run(sum_of_floats(one_shot(rank, 2), n), in, out,
-                                                             timeout, {});
-        } catch (const Error& error) {
-            return std::optional(error.kind());
-        }
-        return std::optional<ErrorKind>();
-    };
-    CHECK(kind_of(0, data, data + bytes, 0.1) == ErrorKind::op_timeout);
-    ::munmap(memory, 2 * bytes);
-    std::vector<float> x = values(1, n);
-    std::vector<float> y(n);
-    CHECK(kind_of(1, raw(x), raw(y), 30.0) == ErrorKind::peer_lost);
 }

@@ -59,9 +59,14 @@ struct Pair {
             Side& side = sides[rank];
             const Arena& peer = *sides[1 - rank].own;
             side.theirs = Arena::map(peer.fd(), peer.geometry(), peer.header().cookie, UniqueFd());
-            side.link = std::make_unique<ShmLink>(Peer{1 - rank, "here"}, rank, side.own, side.theirs, false);
+            side.link = std::make_unique<ShmLink>(Peer{1 - rank, "here"}, rank, side.own, side.theirs);
         }
-        context.placed_up_to = ~std::uint64_t{0};
+        carriage.placed_up_to = ~std::uint64_t{0};
+        carry();
+    }
+
+    void carry() {
+        for (Side& side : sides) side.link->fix_carriage(carriage);
     }
 
     // Give `data` to `from`'s link; as much of it as goes into it at once.
@@ -80,7 +85,7 @@ struct Pair {
     Found receive(int to, const std::vector<std::byte>& data) {
         Side& side = sides[to];
         side.link->expect(context, data.size());
-        const std::span<const std::byte> first = side.link->peek(1);
+        const std::span<const std::byte> first = side.link->lend(1);
         REQUIRE_FALSE(first.empty());
         const bool in_own = Side::lies_in(*side.own, first.data());
         Arena& arena = in_own ? *side.own : *side.theirs;
@@ -97,6 +102,7 @@ struct Pair {
 
     std::array<Side, 2> sides;
     Context context;
+    Carriage carriage;
 };
 
 std::vector<std::byte> bytes(std::size_t n, int seed) {
@@ -210,13 +216,14 @@ TEST_CASE("a place that was not the sender's is refused") {
         pair.sides[0].own->outlet(1).lines[1].slice.place = said;
         ShmLink& link = *pair.sides[1].link;
         link.expect(pair.context, data.size());
-        CHECK_THROWS_WITH_AS(link.peek(1), doctest::Contains("another length"), Error);
+        CHECK_THROWS_WITH_AS(link.lend(1), doctest::Contains("another length"), Error);
     }
 }
 
 TEST_CASE("a message that is too long for places, or too short, does not take one") {
     Pair pair(64 << 10);
-    pair.context.placed_up_to = 60'000;
+    pair.carriage.placed_up_to = 60'000;
+    pair.carry();
     for (const auto& [n, placed] : {std::pair{page_size - 1, false},
                                     {page_size, true},
                                     {std::size_t{60'000}, true},

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "groups.hpp"
+#include "shm/arena_of.hpp"
 #include "shm/pool.hpp"
 
 using namespace collectives;
@@ -16,8 +17,7 @@ namespace {
 // One rank's array: ordinary memory, or in its arena.
 class Array {
   public:
-    Array(Group& group, std::size_t n, bool in_heap)
-        : arena_(group.links().arena()), own_(in_heap ? 0 : n), n_(n) {
+    Array(Group& group, std::size_t n, bool in_heap) : arena_(arena_of(group)), own_(in_heap ? 0 : n), n_(n) {
         if (in_heap) heap_ = arena_->allocate(n * sizeof(float));
     }
     Array(const Array&) = delete;
@@ -114,8 +114,8 @@ TEST_CASE("ranks use as many accumulators as those whose they are say") {
     for (const auto& [first, second] : {std::pair{4U, 16U}, {16U, 5U}, {1U, 4U}, {0U, 1000U}}) {
         World world(3, "shm", 0, false);
         // The halves are added up in the memory of ranks 0 and 1.
-        world.ranks[0]->links().arena()->header().short_accumulators = first;
-        world.ranks[1]->links().arena()->header().short_accumulators = second;
+        arena_of(*world.ranks[0])->header().short_accumulators = first;
+        arena_of(*world.ranks[1])->header().short_accumulators = second;
         world.each([&](int rank, Group& group) {
             const std::size_t n = 400'001;
             Array x(group, n, false);

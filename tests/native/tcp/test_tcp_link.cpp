@@ -89,7 +89,7 @@ std::vector<std::byte> take(Half& half, const Context& context, std::size_t n, b
         half.pump();
         std::size_t more = 0;
         if (by_looks) {
-            const auto seen = link.peek(std::min<std::size_t>(16, n - have));
+            const auto seen = link.lend(std::min<std::size_t>(16, n - have));
             more = seen.size();
             if (more > 0) {
                 std::memcpy(got.data() + have, seen.data(), more);
@@ -129,7 +129,7 @@ TEST_CASE("a little of a message waits for more, until no more has come") {
     half.link->begin(context, data.size());
     CHECK(half.link->write(data.data(), 1000) == 0);
     std::vector<pollfd> polled;
-    half.link->poll_for(true, polled);
+    half.link->arm(true, polled);
     REQUIRE(polled.size() == 1);
     CHECK((polled[0].events & POLLOUT) != 0);  // whoever sleeps is called again at once
     CHECK(half.link->write(data.data(), 2000) == 0);
@@ -188,7 +188,7 @@ TEST_CASE("messages of all lengths get through any number of lanes, both ways at
                     if (!by_looks) {
                         const std::size_t room = std::min(n - side.got, std::size_t{random() % 300'000});
                         side.got += side.link.read(side.in.data() + side.got, room, Stores::cached);
-                    } else if (const auto seen = side.link.peek(std::min<std::size_t>(16, n - side.got));
+                    } else if (const auto seen = side.link.lend(std::min<std::size_t>(16, n - side.got));
                                !seen.empty()) {
                         std::memcpy(side.in.data() + side.got, seen.data(), seen.size());
                         side.link.consume(seen.size());
@@ -236,7 +236,7 @@ TEST_CASE("a lane whose next message has begun is not slept on") {
         have += half.link->read(got.data() + have, got.size() - have, Stores::cached);
     CHECK(have == Parts::size);
     std::vector<pollfd> polled;
-    half.link->poll_for(false, polled);
+    half.link->arm(false, polled);
     CHECK(::poll(polled.data(), polled.size(), 0) == 0);
     half.say(1, context, 1, 2, data);
     CHECK(::poll(polled.data(), polled.size(), 0) == 1);
@@ -269,7 +269,7 @@ TEST_CASE("nobody sleeps while a lane takes more") {
     for (bool more = true; more;) {
         more = link.write(data.data(), data.size()) > 0;
         polled.clear();
-        link.poll_for(true, polled);
+        link.arm(true, polled);
         more = more || ::poll(polled.data(), polled.size(), 0) > 0;
     }
     int there = 0;

@@ -3,7 +3,7 @@
 #include <array>
 #include <chrono>
 
-#include "shm/lost_slice.hpp"
+#include "core/lost_slice.hpp"
 
 using collectives::Clock;
 using collectives::LostSlice;

@@ -1,4 +1,4 @@
-#include "shm/lost_slice.hpp"
+#include "core/lost_slice.hpp"
 
 #include <algorithm>
 

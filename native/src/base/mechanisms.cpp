@@ -1,4 +1,4 @@
-#include "shm/mechanisms.hpp"
+#include "base/mechanisms.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,9 +11,9 @@ namespace collectives {
 namespace {
 
 // In the order of Mechanism.
-constexpr std::array<std::string_view, 13> names{
-    "board",  "by-core", "pool",       "pool-copies", "shared-sums",    "relay", "multicast",
-    "spread", "cma",     "joint-copy", "streaming",   "line-ownership", "places"};
+constexpr std::array<std::string_view, 12> names{"board",      "by-core",   "pool",           "pool-copies",
+                                                 "relay",      "multicast", "spread",         "cma",
+                                                 "joint-copy", "streaming", "line-ownership", "places"};
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-#include "shm/relay.hpp"
+#include "schedule/relay.hpp"
 
 #include <algorithm>
 
@@ -12,9 +12,9 @@ void Relay::begin(const Program::Relay& relay, const Call& call, std::span<Link*
     length_ = length;
     targets_.clear();
     for (const auto& [peer, ordinal, read] : relay.messages) {
-        ShmLink* const link = links[static_cast<std::size_t>(peer)]->shared_memory();
+        Link* const link = links[static_cast<std::size_t>(peer)];
         const std::uint64_t tag = post_tag(call, ordinal);
-        if (link != nullptr && link->posted(tag, length, read) != nullptr) {
+        if (link != nullptr && link->window(tag, length, read) != nullptr) {
             targets_.push_back({peer, link, tag, read});
         }
     }
@@ -22,7 +22,7 @@ void Relay::begin(const Program::Relay& relay, const Call& call, std::span<Link*
 
 void Relay::find_places(std::uint64_t at, std::vector<std::byte*>& places) const {
     for (const Target& target : targets_) {
-        std::byte* const place = target.link->posted(target.tag, length_, target.read);
+        std::byte* const place = target.link->window(target.tag, length_, target.read);
         if (place != nullptr) places.push_back(place + at);
     }
 }

@@ -7,14 +7,14 @@
 // nothing in time gets an ordinary message. Invariant: a peer's memory is written to only for the message for
 // which it was posted, byte by byte after what it has sent from there was read, and not once its owner has
 // withdrawn the post. That is looked at before each slice: of an operation that fails, the slice under way
-// may still be written, to pages that the owner has left by then (see Arena::withdraw).
+// may still be written, to pages that the owner has left by then (see Link::quiesce).
 #pragma once
 
 #include <span>
 #include <vector>
 
+#include "link/link.hpp"
 #include "schedule/program.hpp"
-#include "shm/link.hpp"
 
 namespace collectives {
 
@@ -38,7 +38,7 @@ class Relay {
   private:
     struct Target {
         int peer;
-        ShmLink* link;
+        Link* link;
         std::uint64_t tag;
         Program::Ordinal read;
     };

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/wait.hpp"
-#include "shm/presence.hpp"
+#include "link/presence.hpp"
 
 namespace collectives {
 

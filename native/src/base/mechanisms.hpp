@@ -1,4 +1,4 @@
-// The mechanisms of shared memory that can be switched off, one by one, to test and to measure without them.
+// Mechanisms that can be switched off, one by one, to test and to measure without them.
 //
 // Invariant: a mechanism changes the speed only, so results are the same without it. Ranks agree on an engine
 // by what all of them know, so the switches of engines must be the same on all ranks of a communicator; those
@@ -15,7 +15,6 @@ enum class Mechanism : std::uint8_t {
     by_core,      // sums on the board, core by core
     pool,         // allreduces in accumulators that all ranks share
     pool_copies,  // a copy of each pooled sum for the other core
-    shared_sums,  // reductions that ranks share out
     relay,        // results written to where peers want them
     multicast,    // one staged copy for several peers
     spread,       // sums stored to several places at once

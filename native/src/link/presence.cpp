@@ -1,4 +1,4 @@
-#include "shm/presence.hpp"
+#include "link/presence.hpp"
 
 #include <algorithm>
 

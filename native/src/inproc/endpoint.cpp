@@ -1,0 +1,33 @@
+#include "inproc/endpoint.hpp"
+
+#include <sched.h>
+
+#include "inproc/link.hpp"
+
+namespace collectives {
+
+InprocChannel& InprocEndpoint::channel_to(int peer) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<InprocChannel>& channel = channels_.at(static_cast<std::size_t>(peer));
+    if (!channel) channel = std::make_unique<InprocChannel>();
+    return *channel;
+}
+
+void InprocEndpoint::wait_for_pass() const {
+    const std::uint64_t seen = passes_.load(std::memory_order_seq_cst);
+    while (seen % 2 != 0 && passes_.load(std::memory_order_acquire) == seen) ::sched_yield();
+}
+
+std::optional<int> InprocEndpoint::accuser() const {
+    const int by = calls_.accuser();
+    if (by < 0 || static_cast<std::size_t>(by) >= links_.size()) return std::nullopt;
+    const InprocLink* const link = links_[static_cast<std::size_t>(by)];
+    return link != nullptr && link->calls().is_accused() ? std::optional(by) : std::nullopt;
+}
+
+void InprocEndpoint::mark_closed(std::optional<int> lost) {
+    if (lost) lost_.store(*lost, std::memory_order_relaxed);
+    closed_.store(true, std::memory_order_release);
+}
+
+}  // namespace collectives

@@ -1,0 +1,98 @@
+// The calls that a rank has begun, where peers that share memory with it can see them, and what it knows of
+// ranks that called different things.
+//
+// Invariant: only the owner publishes, and any rank may read at any time. The object has no pointers, so it
+// may lie in memory that several processes map; it begins as zeros.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/cpu.hpp"
+#include "link/link.hpp"
+
+namespace collectives {
+
+// Two ranks that called different operations under one number; any rank may have found it.
+struct Disagreement {
+    std::array<std::int32_t, 2> ranks;
+    std::array<Call, 2> calls;
+};
+
+class PublishedCalls {
+  public:
+    // So many of its last collectives are remembered.
+    static constexpr std::size_t remembered = 32;
+
+    // --- the owner's
+    void publish(const Call& call);
+    // Keeps the first one.
+    void report(const Disagreement& found);
+
+    // --- anyone's
+    // What the owner has begun last, and as its collective of that number, if it has and remembers. Another
+    // rank may see it change.
+    Call current() const;
+    std::optional<Call> collective(std::uint64_t sequence) const;
+    // The one of the highest number.
+    std::optional<Call> last_collective() const;
+    std::optional<Disagreement> disagreement() const;
+
+    // The rank that has reported a disagreement which the owner does not know of; -1 for none. Whoever finds
+    // one accuses, since the owner may have returned from its call and waits for nobody.
+    int accuser() const { return static_cast<int>(accuser_.load(std::memory_order_acquire)) - 1; }
+    void accuse(int by) { accuser_.store(static_cast<std::uint32_t>(by) + 1, std::memory_order_release); }
+
+  private:
+    // The words of a Call. `version` is odd while they change.
+    struct Entry {
+        std::atomic<std::uint32_t> version;
+        std::array<std::atomic<std::uint64_t>, sizeof(Call) / sizeof(std::uint64_t)> words;
+    };
+    std::optional<Call> entry(std::size_t index) const;
+
+    // The last collectives by their sequence, and, at the end, the last message to or from one rank.
+    alignas(cache_line) std::atomic<std::uint32_t> latest_;
+    // In the line that the owner writes at each call, so that it costs nothing to look.
+    std::atomic<std::uint32_t> accuser_;
+    alignas(cache_line) std::array<Entry, remembered + 1> calls_;
+    alignas(cache_line) std::atomic<std::uint32_t> disagrees_;  // stored last
+    Disagreement disagreement_;
+};
+
+// Compares the calls of this rank and of one peer, for a link between them.
+class CallComparison {
+  public:
+    CallComparison(const Link& link, int rank, PublishedCalls& own, PublishedCalls& theirs)
+        : link_(link), rank_(rank), own_(own), theirs_(theirs) {}
+
+    // Whether the peer has begun the collective of that number, or a later one.
+    bool has_begun(std::uint64_t sequence) const {
+        const std::optional<Call> last = theirs_.last_collective();
+        return last && last->sequence >= sequence;
+    }
+    // Throws if both have begun different collectives under one number, up to this one's.
+    void compare(const Call& mine) const;
+    // The call that the peer is in instead of `mine`.
+    Call instead_of(const Call& mine) const;
+    [[noreturn]] void throw_other_call(const Call& mine) const;
+    void report(const Call& mine, const Call& theirs) const {
+        own_.report({{rank_, link_.peer().rank}, {mine, theirs}});
+    }
+    // Throws if the peer knows of ranks that called different things.
+    void throw_disagreement() const;
+    // Whether the peer has found one in operations that this rank has begun: those before it can be
+    // completed.
+    bool is_accused() const;
+
+  private:
+    const Link& link_;
+    int rank_;
+    PublishedCalls& own_;
+    PublishedCalls& theirs_;
+};
+
+}  // namespace collectives
