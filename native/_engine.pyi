@@ -29,14 +29,12 @@ def hmac_sha256(key: bytes, data: bytes) -> bytes: ...
 class Program:
     """One rank's schedule, compiled; immutable and shared between operations.
 
-    `grid`, `scratch` as in Schedule. `steps[i]` is a tuple (kind, peers, dst, sources, final, shared, dependencies):
+    `grid`, `scratch` as in Schedule. `steps[i]` is a tuple (kind, peers, dst, sources, final, dependencies):
     - kind: 0 send, 1 recv, 2 reduce, 3 copy
     - peers: ranks; for reduce see `sources`. Of a program that is one step only, this rank may be among them, and a
       receive may name several: from whichever sends first
     - dst: (buffer, first, count): where data goes (send: the chunk to send)
     - sources: for copy one chunk; for reduce the operands in order, a chunk (buffer, first, count) or a rank
-    - shared: a reduction of one message of every rank, in the order of ranks, which all ranks make alike; at most
-      one. Where all share memory they do it together.
     - dependencies: (step, buffer, block_there, block_here): this step may be at byte x of the buffer only
       when `step`, whose region there starts at block_there, has finished up to x; this step's region starts
       at block_here.

@@ -20,21 +20,12 @@ def _in_rank_order(rank: int, size: int, own: Chunk) -> list[Operand]:
     return [own if r == rank else r for r in range(size)]
 
 
-def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int, shared: bool = False) -> None:
+def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
     """dst = what all ranks send here, with `own` in place of the own message."""
     if size == 1:
         b.copy(dst, own)
     else:
-        b.reduce(dst, *_in_rank_order(rank, size, own), final=True, shared=shared)
-
-
-def _everything_to_all(name: str, rank: int, size: int, shared: bool) -> Schedule:
-    b = Builder("allreduce", name, rank, size, grid=(1, 1))
-    if size > 1:
-        b.send(_others(rank, size), b.inp())
-        b.flat(b.inp(), b.inp())
-    _total(b, b.out(), b.inp(), rank, size, shared)
-    return b.build()
+        b.reduce(dst, *_in_rank_order(rank, size, own), final=True)
 
 
 @algorithm("allreduce", uneven=True, in_order=True)
@@ -45,18 +36,12 @@ def one_shot(rank: int, size: int) -> Schedule:
     alpha + n(p-1) beta + n(p-1) gamma. Not in place: a rank would wait for all to have read what it overwrites,
     while they wait for it to read theirs.
     """
-    return _everything_to_all("one_shot", rank, size, shared=False)
-
-
-@algorithm("allreduce", uneven=True, in_order=True)
-def claim(rank: int, size: int) -> Schedule:
-    """Everyone sends everything to all; where they share memory whoever runs reduces the next slice for all.
-
-    Elsewhere as one_shot. Rounds 1; a rank sends n(p-1), written once where peers share memory; any size.
-    alpha + n(p-1) beta + n(p-1)/p gamma + n beta. Not in place, for the reason that one_shot is not. For ranks that
-    outnumber cores: nobody waits for a rank that has no core, and nothing is reduced twice.
-    """
-    return _everything_to_all("claim", rank, size, shared=True)
+    b = Builder("allreduce", "one_shot", rank, size, grid=(1, 1))
+    if size > 1:
+        b.send(_others(rank, size), b.inp())
+        b.flat(b.inp(), b.inp())
+    _total(b, b.out(), b.inp(), rank, size)
+    return b.build()
 
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)

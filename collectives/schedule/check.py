@@ -114,11 +114,6 @@ def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> E
                 fail(schedule, f"reduces, which {contract.name} does not ask for", i)
             if len(step.operands) < 2:
                 fail(schedule, "reduces fewer than two operands", i)
-            if step.shared:
-                ranks = [schedule.rank if isinstance(o, Chunk) else o for o in step.operands]
-                others = [s for s in schedule.steps if isinstance(s, Reduce) and s.shared and s is not step]
-                if ranks != list(range(schedule.size)) or not step.final or others:
-                    fail(schedule, "is shared, but not the one reduction of all ranks in their order", i)
         for dst in written:
             if dst.count and dst.buffer == IN:
                 fail(schedule, "writes to IN", i)

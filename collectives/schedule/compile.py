@@ -34,7 +34,6 @@ class CompiledStep(NamedTuple):
     dst: Triple  # for a send: the chunk to send
     sources: tuple[int | Triple, ...] = ()
     final: bool = False
-    shared: bool = False
     dependencies: tuple[tuple[int, int, int, int], ...] = ()
 
 
@@ -68,7 +67,7 @@ def _record(step: Step, waits: tuple[Dependency, ...]) -> CompiledStep:
     if isinstance(step, Copy):
         return CompiledStep(COPY, (), _triple(step.dst), (_triple(step.src),), dependencies=after)
     sources = tuple(_triple(o) if isinstance(o, Chunk) else o for o in step.operands)
-    return CompiledStep(REDUCE, (), _triple(step.dst), sources, step.final, step.shared, after)
+    return CompiledStep(REDUCE, (), _triple(step.dst), sources, step.final, after)
 
 
 def _triple(chunk: Chunk) -> Triple:

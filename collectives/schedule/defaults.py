@@ -23,20 +23,16 @@ allreduce       inproc           3-4   4K    one_shot   crowded=yes : one synchr
 allreduce       shm              3     4K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
 allreduce       shm              3     128K  tree       crowded=yes : fewest messages, each of which waits for a core
 allreduce       shm              4     8K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              4     64K   claim      crowded=yes : whoever has a core reduces for all
-allreduce       inproc           3-4   64K   claim      crowded=yes : whoever has a core reduces for all
+allreduce       shm              4     64K   one_shot   crowded=yes : on a board, added up core by core
 allreduce       inproc,shm       5-64  2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              5-8   128K  claim      crowded=yes : whoever has a core reduces for all
-allreduce       shm              9-64  64K   claim      crowded=yes : whoever has a core reduces for all
-allreduce       inproc           5-8   128K  claim      crowded=yes : whoever has a core reduces for all
-allreduce       inproc           9-64  1M    claim      crowded=yes : whoever has a core reduces for all
+allreduce       shm              5-8   128K  one_shot   crowded=yes : on a board, added up core by core
+allreduce       shm              9-64  64K   one_shot   crowded=yes : on a board, added up core by core
 allreduce       shm              3-64  any   two_shot   crowded=yes : all add up in one place
 allreduce       shm              4     8K    one_shot             : one synchronisation; reading all copies is cheap
 allreduce       shm              4     96K   recursive_doubling   : two rounds, each with one other rank
 allreduce       shm              5-8   3K    one_shot             : one synchronisation; reading all copies is cheap
 allreduce       shm              9-16  1K    one_shot             : one synchronisation; reading all copies is cheap
 allreduce       shm              5-16  12K   recursive_doubling   : log2(ranks) rounds of a small array
-allreduce       shm              5-16  48K   claim                : each rank that is there reduces a part for all
 allreduce       shm              3     32K   one_shot             : one synchronisation; reading all copies is cheap
 allreduce       self,inproc      3-4   32K   one_shot             : one synchronisation; reading all copies is cheap
 allreduce       self,inproc      5-16  8K    one_shot             : one synchronisation; reading all copies is cheap

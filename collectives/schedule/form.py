@@ -72,15 +72,12 @@ class Reduce:
 
     At least two operands. An operand that is a rank stands for the next message received from it; one that
     is a chunk for local data. All have dst's size; a chunk may be dst itself, or be disjoint from it. `final`
-    says that the result holds every rank's contribution: that is where `avg` divides. `shared` says that every
-    rank makes this very reduction, of a message of each rank in the order of ranks; ranks that share memory may
-    then do it together, each a part.
+    says that the result holds every rank's contribution: that is where `avg` divides.
     """
 
     dst: Chunk
     operands: tuple[Operand, ...]
     final: bool = False
-    shared: bool = False
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -174,9 +171,9 @@ class Builder:
     def recv(self, peer: int, chunk: Chunk) -> None:
         self._steps.append(Recv(peer, chunk))
 
-    def reduce(self, dst: Chunk, *operands: Operand, final: bool = False, shared: bool = False) -> None:
+    def reduce(self, dst: Chunk, *operands: Operand, final: bool = False) -> None:
         """dst = operands left to right; ints are peers to receive from."""
-        self._steps.append(Reduce(dst, operands, final, shared))
+        self._steps.append(Reduce(dst, operands, final))
 
     def copy(self, dst: Chunk, src: Chunk) -> None:
         if dst != src:

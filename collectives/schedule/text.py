@@ -54,7 +54,7 @@ def step_text(step: Step) -> str:
         return f"recv {chunk_text(step.chunk)} = <{step.peer}"
     if isinstance(step, Copy):
         return f"copy {chunk_text(step.dst)} = {chunk_text(step.src)}"
-    kind = "shared total" if step.shared else "total" if step.final else "reduce"
+    kind = "total" if step.final else "reduce"
     return f"{kind} {chunk_text(step.dst)} = {_joined(step.operands, '<', ' + ')}"
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.simulation.cost import Costs
-from collectives.simulation.outline import RECV, REDUCE, SHARED
+from collectives.simulation.outline import RECV, REDUCE
 from collectives.simulation.topology import Topology
 
 Array = npt.NDArray[Any]
@@ -228,12 +228,10 @@ class Network:
     def takes(self, rank: Array, kind: Array, nbytes: Array, operands: Array, near: Array, far: Array) -> Takes:
         """Steps of `rank` with `near` messages from the same host and `far` ones from others."""
         costs = self.costs
-        reduces = (kind == REDUCE) | (kind == SHARED)
+        reduces = kind == REDUCE
         copies = np.where(kind == RECV, near > 0, ~reduces)  # the card writes what comes from other hosts
         pace = np.where(copies, 1 / costs.inside_bandwidth, 0.0)
         pace = np.where(reduces, (operands - 1) / costs.reduce_bandwidth, pace)
-        together = (kind == SHARED) & (far == 0)  # a part is reduced, and the others' parts are moved
-        pace = np.where(together, pace / operands + (operands - 1) / operands / costs.inside_bandwidth, pace)
         overhead = near * costs.inside_overhead + far * costs.overhead
         if costs.switch:
             waiting = np.flatnonzero(near + far)

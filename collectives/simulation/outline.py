@@ -24,7 +24,6 @@ SEND: Final = 0
 RECV: Final = 1
 REDUCE: Final = 2
 COPY: Final = 3
-SHARED: Final = 4  # a reduction that ranks of one host do together
 
 # How a peer's number follows from a rank's own and a constant.
 SHIFT: Final = 0  # (rank + d) mod size
@@ -73,7 +72,7 @@ class Outline:
             shape, peers = self._look(step)
             if root:
                 peers = tuple((peer - root) % size for peer in peers)
-            if shape.kind in (REDUCE, SHARED):  # takes all at once, in whichever order they are named
+            if shape.kind == REDUCE:  # takes all at once, in whichever order they are named
                 peers = tuple(sorted(peers, key=self._distance))
             again = peers and self.peers and peers == self.peers[-1] and whole
             if again and before is not None and _goes_round(schedule, before, step):
@@ -100,7 +99,7 @@ class Outline:
             peers = step.peers
             for source in step.sources:
                 self._chunks += source
-            return Shape(SHARED if step.shared else REDUCE, len(peers), step.dst.count, len(step.operands)), peers
+            return Shape(REDUCE, len(peers), step.dst.count, len(step.operands)), peers
         self._chunks += step.src
         return Shape(COPY, 0, step.dst.count if step.dst != step.src else 0, 1), ()
 

@@ -42,7 +42,6 @@ class Shortcuts:
     taken: int
     mutual: bool
     reduces: bool
-    shared: bool
 
     @staticmethod
     def of(schedule: Schedule) -> Shortcuts:
@@ -50,9 +49,8 @@ class Shortcuts:
         reductions = [step for step in schedule.steps if isinstance(step, Reduce)]
         sends = any(isinstance(step, Send) for step in schedule.steps)
         mutual = sends and any(isinstance(step, Recv | Reduce) for step in schedule.steps)
-        shared = any(step.shared for step in reductions)
         blocks = max(*schedule.grid, 1)
-        return Shortcuts(blocks, schedule.pooled, said, taken, mutual, bool(reductions), shared)
+        return Shortcuts(blocks, schedule.pooled, said, taken, mutual, bool(reductions))
 
     def take(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
         """None where messages are exchanged after all."""
@@ -78,8 +76,6 @@ class Shortcuts:
         said, taken = says * block, self.taken * block * (ranks - 1)
         if not self.reduces:
             moved = (said + taken) / costs.inside_bandwidth
-        elif self.shared:  # by whoever has a core, a part each; the other parts are copied
-            moved = (said + taken / ranks) / costs.inside_bandwidth + taken / ranks / costs.reduce_bandwidth
         else:
             moved = said / costs.inside_bandwidth + taken / costs.reduce_bandwidth
         waits = costs.board + costs.board_overhead * (ranks - 1) + costs.board_switch * (crowd - 1)

@@ -102,15 +102,15 @@ struct World {
 // --- schedules, by hand
 
 inline Step send(std::vector<int> peers, Chunk chunk, std::vector<Dependency> after = {}) {
-    return {StepKind::send, false, false, chunk, std::move(peers), {}, std::move(after)};
+    return {StepKind::send, false, chunk, std::move(peers), {}, std::move(after)};
 }
 
 inline Step recv(int peer, Chunk chunk, std::vector<Dependency> after = {}) {
-    return {StepKind::recv, false, false, chunk, {peer}, {}, std::move(after)};
+    return {StepKind::recv, false, chunk, {peer}, {}, std::move(after)};
 }
 
 // Everyone sends everything to everyone and reduces in rank order.
-inline std::shared_ptr<const Program> all_to_all(int rank, int size, bool shared, bool flat = false) {
+inline std::shared_ptr<const Program> all_to_all(int rank, int size, bool flat = false) {
     std::vector<int> peers;
     std::vector<Operand> operands;
     for (int r = 0; r < size; ++r) {
@@ -118,21 +118,16 @@ inline std::shared_ptr<const Program> all_to_all(int rank, int size, bool shared
         operands.push_back(r == rank ? Operand{-1, {buffer_in, 0, 1}} : Operand{r, {}});
     }
     std::vector<Step> steps{send(peers, {buffer_in, 0, 1})};
-    steps.push_back({StepKind::reduce, true, shared, {buffer_out, 0, 1}, {}, operands, {}});
+    steps.push_back({StepKind::reduce, true, {buffer_out, 0, 1}, {}, operands, {}});
     const Exchange all{{buffer_in, 0, 1}, {buffer_in, 0, 1}};
     return std::make_shared<const Program>(rank, size, 1, 1, std::vector<std::vector<Block>>{}, steps, false,
                                            flat ? std::optional(all) : std::nullopt);
 }
 
-inline std::shared_ptr<const Program> one_shot(int rank, int size) { return all_to_all(rank, size, false); }
-// The same, and where they can they reduce together.
-inline std::shared_ptr<const Program> claim(int rank, int size) { return all_to_all(rank, size, true); }
+inline std::shared_ptr<const Program> one_shot(int rank, int size) { return all_to_all(rank, size); }
 
-// Both on a board, where ranks share memory and there is not too much.
-inline std::shared_ptr<const Program> flat(int rank, int size) { return all_to_all(rank, size, false, true); }
-inline std::shared_ptr<const Program> flat_claim(int rank, int size) {
-    return all_to_all(rank, size, true, true);
-}
+// The same on a board, where ranks share memory and there is not too much.
+inline std::shared_ptr<const Program> flat(int rank, int size) { return all_to_all(rank, size, true); }
 
 // Each reduces a block of everyone's and sends it to all. `in_place`: for one array, so that a result may
 // come once what it replaces has been sent.
@@ -149,7 +144,7 @@ inline std::shared_ptr<const Program> two_shot(int rank, int size, bool pooled, 
     }
     const auto reduction = static_cast<std::uint32_t>(steps.size());
     const Chunk mine{buffer_out, block(rank), 1};
-    steps.push_back({StepKind::reduce, true, false, mine, {}, operands, {}});
+    steps.push_back({StepKind::reduce, true, mine, {}, operands, {}});
     steps.push_back(send(others, mine, {{reduction, buffer_out, block(rank), block(rank)}}));
     for (std::uint32_t i = 0; i < others.size(); ++i) {
         const std::uint32_t b = block(others[i]);
@@ -184,7 +179,6 @@ inline std::shared_ptr<const Program> ring(int rank, int size) {
         const std::uint32_t in = block(rank - i - 1);
         steps.push_back({StepKind::reduce,
                          i == size - 2,
-                         false,
                          {buffer_out, in, 1},
                          {},
                          {{left, {}}, {-1, {buffer_in, in, 1}}},

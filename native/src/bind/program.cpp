@@ -45,8 +45,7 @@ Step to_step(nb::handle record) {
         step.operands.push_back(operand);
     }
     step.final = nb::cast<bool>(fields[4]);
-    step.shared = nb::cast<bool>(fields[5]);
-    for (const nb::handle edge : fields[6]) {
+    for (const nb::handle edge : fields[5]) {
         const auto [other, buffer, there, here] = nb::cast<std::array<std::uint32_t, 4>>(edge);
         step.dependencies.push_back({other, static_cast<int>(buffer), there, here});
     }

@@ -118,7 +118,7 @@ void Program::find_relay(std::uint32_t send, const std::vector<std::vector<Ordin
     if (step.dependencies.size() != 1) return;
     const Dependency& after = step.dependencies[0];
     const Step& source = steps[after.step];
-    const bool whole = source.kind == StepKind::reduce && !source.shared && source.dst == step.dst &&
+    const bool whole = source.kind == StepKind::reduce && source.dst == step.dst &&
                        after.buffer == step.dst.buffer && after.there == after.here;
     if (!whole) return;
     relay = Relay{after.step, send, {}};
@@ -212,15 +212,6 @@ void Program::check(std::uint32_t index) {
                           ? step.operands.size() >= 2
                           : step.operands.size() == 1 && step.operands[0].peer < 0;
     if (!fits) bad(index, "has a wrong number of peers or operands");
-    if (!step.shared) return;
-    // Operands are in the order of ranks, so that all ranks mean the same.
-    bool alike = step.kind == StepKind::reduce && step.operands.size() == static_cast<std::size_t>(size);
-    for (int r = 0; alike && r < size; ++r) {
-        const int peer = step.operands[static_cast<std::size_t>(r)].peer;
-        alike = r == rank ? peer < 0 : peer == r;
-    }
-    if (!alike || shared) bad(index, "is shared, but not the one reduction of all ranks");
-    shared = true;
 }
 
 void Program::check_flat() const {
@@ -311,7 +302,7 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
             const auto here = static_cast<std::int64_t>(offset(d.buffer, d.here));
             gates_.push_back({d.step, there - here});
         }
-        tasks_.push_back({step.kind, step.final, step.shared, length(step.dst), place(step.dst), step.peers,
+        tasks_.push_back({step.kind, step.final, length(step.dst), place(step.dst), step.peers,
                           std::span(sources_).subspan(first_source), std::span(gates_).subspan(first_gate)});
     }
     for (const Task& task : tasks_) {

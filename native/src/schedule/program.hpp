@@ -56,7 +56,6 @@ struct Dependency {
 struct Step {
     StepKind kind = StepKind::copy;
     bool final = false;
-    bool shared = false;            // a reduction that every rank makes of the same messages
     Chunk dst;                      // for a send: the source
     std::vector<int> peers;         // for a send, and for a receive: from one of them
     std::vector<Operand> operands;  // for a reduction and a copy
@@ -87,7 +86,6 @@ struct Program {
     std::vector<std::vector<Block>> scratch;
     std::vector<Step> steps;
     std::vector<int> peers;        // all that it exchanges messages with, ascending
-    bool shared = false;           // one of the steps is
     bool pooled = false;           // ranks that share memory may do it in a Pool
     bool says = false;             // sends anything
     std::vector<int> sources;      // peers that it receives from, ascending
@@ -176,7 +174,6 @@ class Operation {
     struct Task {
         StepKind kind = StepKind::copy;
         bool final = false;
-        bool shared = false;
         std::uint64_t length = 0;
         Place dst;
         std::span<const int> peers;

@@ -161,13 +161,6 @@ def test_symmetry_changes_nothing_where_cores_switch(known: Algorithm) -> None:
         assert quick.seconds == pytest.approx(full.seconds, rel=0.04)
 
 
-def test_what_is_reduced_together_is_reduced_once() -> None:
-    costs = Costs(reduce_bandwidth=1e6, slice=1e9)
-    for place, factor in ((Topology(4), 4), (Topology(2), 1)):
-        each, once = (simulate(get("allreduce", name), 4, MIB, place, costs).seconds for name in ("one_shot", "claim"))
-        assert each == pytest.approx(factor * once, rel=0.01)
-
-
 def test_what_is_added_up_in_one_place() -> None:
     known, costs = get("allreduce", "two_shot"), Costs(pool_bandwidth=1e6, board_switch=1e-3, call=0, inside_overhead=0)
     apart = Costs(board_switch=1e-3, call=0, inside_overhead=0)
@@ -196,13 +189,11 @@ def test_what_is_done_on_a_board() -> None:
     assert time("allreduce", "one_shot", 4, n, Topology(4)) == pytest.approx(1.3 + n / 1e6 + 3 * n / 1e5)
     assert time("allgather", "direct", 8, n, crowded) == pytest.approx(31.7 + 4 * n / 1e6)
     # On a core that they share three say it, the fourth adds that to its own, and each adds the other core's sum.
-    for name in ("one_shot", "claim"):
-        assert time("allreduce", name, 8, n, crowded) == pytest.approx(31.4 + 3 * n / 1e6 + (3 + 4) * n / 1e5)
+    assert time("allreduce", "one_shot", 8, n, crowded) == pytest.approx(31.4 + 3 * n / 1e6 + (3 + 4) * n / 1e5)
     # With no other core they copy the sum.
     alone = Topology(3, cores=1)
     assert time("allreduce", "one_shot", 3, n, alone) == pytest.approx(21.2 + 5 * n / 1e6 + 2 * n / 1e5)
-    # What is reduced by all together is reduced once, a part by each; of an allgather only a part is said.
-    assert time("allreduce", "claim", 4, n, Topology(4)) == pytest.approx(1.3 + 1.75 * n / 1e6 + 0.75 * n / 1e5)
+    # Of an allgather only a part is said.
     assert time("allgather", "direct", 4, n, Topology(4)) == pytest.approx(1.3 + n / 1e6)
     # Not what is large, between hosts, or not one round.
     plain = Costs(stagger=100.0, switch=100.0, **rates)

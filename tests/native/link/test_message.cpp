@@ -13,7 +13,7 @@ namespace {
 std::shared_ptr<const Operation> message(StepKind kind, int rank, int size, std::vector<int> peers,
                                          std::size_t n, DType dtype = DType::float32) {
     const bool sends = kind == StepKind::send;
-    Step step{kind, false, false, {sends ? buffer_in : buffer_out, 0, 1}, std::move(peers), {}, {}};
+    Step step{kind, false, {sends ? buffer_in : buffer_out, 0, 1}, std::move(peers), {}, {}};
     auto program = std::make_shared<const Program>(rank, size, 1, 1, std::vector<std::vector<Block>>{},
                                                    std::vector<Step>{std::move(step)});
     Call call;

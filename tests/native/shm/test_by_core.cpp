@@ -65,7 +65,7 @@ TEST_CASE("sums and averages of all sizes, wherever ranks are, also in place") {
             World world(size, scheme, segment, true, homes);
             world.each([&](int rank, Group& group) {
                 for (const std::size_t n : {0U, 1U, 28U, 29U, 500U, 1024U, 1025U, 5003U, 32'768U}) {
-                    for (const Make make : {&flat, &flat_claim}) {
+                    for (const Make make : {&flat}) {
                         CHECK(sum(group, make(rank, size), values(rank, n)) == total(size, n));
                         std::vector<float> mean = total(size, n);
                         for (float& value : mean) value /= static_cast<float>(size);
@@ -74,7 +74,7 @@ TEST_CASE("sums and averages of all sizes, wherever ranks are, also in place") {
                     // What does not fit on the board goes over links, which read it in place.
                     if (n * sizeof(float) > (segment > 0 ? segment : 128 << 10)) continue;
                     std::vector<float> x = values(rank, n);
-                    group.run(sum_of_floats(flat_claim(rank, size), n), raw(x), raw(x), 30.0, {});
+                    group.run(sum_of_floats(flat(rank, size), n), raw(x), raw(x), 30.0, {});
                     CHECK(x == total(size, n));
                 }
             });
@@ -91,7 +91,7 @@ TEST_CASE("whoever comes last on a core, all ranks have the same bits") {
             for (int round = 0; round < 40; ++round) {
                 const std::size_t n = std::array{5U, 300U, 9'000U}[static_cast<std::size_t>(round) % 3];
                 if (rank == round % size) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                CHECK(sum(group, flat_claim(rank, size), uneven(rank, n)) == total_by_core(homes, n));
+                CHECK(sum(group, flat(rank, size), uneven(rank, n)) == total_by_core(homes, n));
             }
         });
     }
@@ -103,7 +103,7 @@ TEST_CASE("ranks that are ahead overwrite nothing that others have yet to read")
         World world(size, "shm", 0, true, homes);
         world.each([&](int rank, Group& group) {
             constexpr std::array<std::size_t, 5> sizes{1, 700, 9'000, 20, 30'000};
-            constexpr std::array<Make, 4> makes{flat, ring, flat_claim, pooled};
+            constexpr std::array<Make, 3> makes{flat, ring, pooled};
             for (int round = 0; round < 8; ++round) {
                 if (rank == round % size) std::this_thread::sleep_for(std::chrono::milliseconds(2));
                 check_many_at_a_time(rank, size, group, sizes, makes, round);
@@ -116,7 +116,7 @@ TEST_CASE("floats of 16 bits are rounded once, not once a core") {
     constexpr std::array<std::uint16_t, 4> numbers{0x6800, 0x3c00, 0x3c00, 0x0000};  // 2048, 1, 1, 0
     World world(4, "shm", 0, true, {0, 0, 1, 1});
     world.each([&](int rank, Group& group) {
-        for (const Make make : {&flat, &flat_claim}) {
+        for (const Make make : {&flat}) {
             for (const std::size_t n : {3U, 900U, 9'000U}) {
                 Call call;
                 call.count = n;

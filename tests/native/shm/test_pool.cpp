@@ -182,7 +182,7 @@ TEST_CASE("pooled operations among others, many at a time") {
                     ys.push_back(std::make_unique<Array>(group, n, in_heap));
                     xs.back()->fill(values(rank, n));
                     const auto algorithm =
-                        std::array{pooled, ring, pooled, claim}[(i + static_cast<std::size_t>(round)) % 4];
+                        std::array{pooled, ring, pooled, one_shot}[(i + static_cast<std::size_t>(round)) % 4];
                     works.push_back(group.start(sum_of_floats(algorithm(rank, size), n), xs.back()->bytes(),
                                                 ys.back()->bytes(), 30.0));
                 }
