@@ -2,6 +2,9 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "inproc/link.hpp"
 
 namespace collectives {
@@ -23,6 +26,18 @@ std::optional<int> InprocEndpoint::accuser() const {
     if (by < 0 || static_cast<std::size_t>(by) >= links_.size()) return std::nullopt;
     const InprocLink* const link = links_[static_cast<std::size_t>(by)];
     return link != nullptr && link->calls().is_accused() ? std::optional(by) : std::nullopt;
+}
+
+std::shared_ptr<std::byte> InprocEndpoint::allocate(std::size_t bytes) {
+    // A multiple of the alignment, as the function asks for.
+    const std::size_t whole = (std::max<std::size_t>(bytes, 1) + cache_line - 1) / cache_line * cache_line;
+    auto* const data = static_cast<std::byte*>(std::aligned_alloc(cache_line, whole));
+    if (data == nullptr) return nullptr;
+    heap_->fetch_add(bytes, std::memory_order_relaxed);
+    return {data, [heap = heap_, bytes](std::byte* given) {
+                std::free(given);
+                heap->fetch_sub(bytes, std::memory_order_relaxed);
+            }};
 }
 
 void InprocEndpoint::mark_closed(std::optional<int> lost) {

@@ -78,13 +78,15 @@ class InprocEndpoint final : public Colocation {
     Presence* presence() override { return nullptr; }
     Doorbell* doorbell() override { return nullptr; }
     std::atomic<std::uint64_t>* passes() override { return &passes_; }
-    // Peers can read and write all memory of this process.
-    std::shared_ptr<std::byte> allocate(std::size_t /*bytes*/) override { return nullptr; }
-    SharedMemoryUse memory() const override { return {}; }
+    // Peers can read and write all memory of this process, so this is ordinary memory.
+    std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+    SharedMemoryUse memory() const override { return {.heap = heap_->load(std::memory_order_relaxed)}; }
 
   private:
     int rank_;
     std::shared_ptr<Waker> waker_;
+    // Bytes of arrays that are in use; these may live longer than the endpoint.
+    std::shared_ptr<std::atomic<std::size_t>> heap_ = std::make_shared<std::atomic<std::size_t>>(0);
     std::mutex mutex_;
     std::vector<std::unique_ptr<InprocChannel>> channels_;  // by rank; made by whoever needs one first
     std::vector<InprocLink*> links_;                        // by rank
