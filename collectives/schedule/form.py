@@ -158,12 +158,12 @@ class Builder:
         """Ranks that share memory may do all of it by adding up in one place."""
         self._pooled = True
 
-    def flat(self, said: Chunk, taken: Chunk) -> None:
-        """All is said in one round: `said` by each rank that sends, of which this one takes the part `taken`.
+    def flat(self, published: Chunk, read: Chunk) -> None:
+        """Declares one round: each rank that sends publishes `published`, and this rank reads `read` of each.
 
-        Said and taken name the same blocks on every rank that has them, so that `taken` is where it says.
+        Both name the same blocks on every rank that has them, so `read` has the same position in every chunk.
         """
-        self._flat = (said, taken)
+        self._flat = (published, read)
 
     def send(self, peers: int | Iterable[int], chunk: Chunk) -> None:
         self._steps.append(Send((peers,) if isinstance(peers, int) else tuple(peers), chunk))

@@ -219,13 +219,13 @@ def _check_sizes(group: Group, extents: Sequence[Extents]) -> None:
 
 
 def _check_flat(group: Group) -> None:
-    """What ranks would say on one page, and take from it, has to be what they send to each other."""
+    """The chunks that ranks publish and read if the schedule runs on a board have to be those of its messages."""
     first = group.schedules[0]
-    said = {None if s.flat is None else s.flat[0] for s in group.schedules}
-    if said == {None}:
+    published = {None if s.flat is None else s.flat[0] for s in group.schedules}
+    if published == {None}:
         return
-    if len(said) > 1:
-        problem = "the exchange is flat on some ranks only, or they say different chunks"
+    if len(published) > 1:
+        problem = "the exchange is flat on some ranks only, or they publish different chunks"
         raise VerificationError(problem, first.collective, first.algorithm, first.size, first.root)
     for n, givers in enumerate(group.givers):
         for giver in givers:
@@ -234,7 +234,7 @@ def _check_flat(group: Group) -> None:
             if send.chunk != receiver.flat[1]:
                 group.fail(
                     n,
-                    f"is sent {chunk_text(send.chunk)} by rank {group.rank_of[giver]}, but would take "
+                    f"is sent {chunk_text(send.chunk)} by rank {group.rank_of[giver]}, but would read "
                     f"{chunk_text(receiver.flat[1])} of a flat exchange",
                 )
 

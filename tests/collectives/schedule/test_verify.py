@@ -71,9 +71,9 @@ def _for_other(step: Step) -> Step:
 # --- flat exchanges
 
 
-def test_a_flat_exchange_in_which_another_part_is_taken_than_sent() -> None:
+def test_a_flat_exchange_in_which_another_part_is_read_than_sent() -> None:
     wrong = [replace(s, flat=(Builder.inp(0, 2), Builder.inp(0))) for s in group("alltoall", "direct", 2)]
-    assert "is sent IN[1] by rank 0, but would take IN[0] of a flat exchange" in str(rejected(wrong))
+    assert "is sent IN[1] by rank 0, but would read IN[0] of a flat exchange" in str(rejected(wrong))
 
 
 def test_an_exchange_that_is_flat_on_some_ranks_only() -> None:
