@@ -1,8 +1,8 @@
 """The interface of a rendezvous store, and how to open one from its URL.
 
-Invariant: a store is a flat map from short text keys to bytes, shared by all ranks of a job. Each operation
-on one key is atomic and takes effect at one moment between call and return; every call ends by its deadline
-(a call that still awaits a server's answer may overrun by `GRACE`).
+Invariant: a store is a flat map from short text keys to bytes, shared by all ranks of a job. Each operation on one key
+is atomic and takes effect at one moment between call and return. Every call ends by its deadline (a call that still
+waits for a server's answer may overrun it by `GRACE`).
 """
 
 from __future__ import annotations
@@ -20,63 +20,60 @@ SCHEMES = ("memory", "file", "redis", "rediss", "tcp", "mpi")
 
 @runtime_checkable
 class Store(Protocol):
-    """Where the ranks of a job find each other.
+    """A map through which the ranks of a job find each other.
 
-    Keys are 1 to `MAX_KEY` bytes of printable text, values at most `MAX_VALUE` bytes. A store may be used by
-    several threads at once. The caller owns what it passes; returned bytes are the caller's.
+    Keys are 1 to `MAX_KEY` bytes of printable text, values at most `MAX_VALUE` bytes. A store may be used by several
+    threads at once. The caller owns the arguments and the returned bytes.
 
-    All methods raise ValueError or TypeError for a wrong argument (a NaN, infinite or negative timeout
-    included) before anything is sent, and StoreError where the store is unreachable, refuses us, has no room
-    or was closed; the message names the store, the cause and the elapsed time.
+    All methods raise ValueError or TypeError for a wrong argument (a NaN, infinite or negative timeout included) before
+    anything is sent, and StoreError if the store is unreachable, refuses the request, has no room or was closed; the
+    message names the store, the cause and the elapsed time.
     """
 
     def set(self, key: str, value: bytes, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Store `value` under `key`, whatever was there.
+        """Store `value` under `key`, in place of an earlier value.
 
         Raises: StoreError.
         """
 
     def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
-        """What `key` holds now; None if it does not exist. `timeout` bounds only the talk with the store.
+        """The current value of `key`; None if it does not exist. `timeout` applies only to the exchange with the store.
 
         Raises: StoreError.
         """
 
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
-        """Block until all of `keys` exist; their values, in the order asked.
+        """Block until all of `keys` exist; their values, in the order of `keys`.
 
         Raises: OpTimeout naming the keys still missing at the deadline; StoreError.
         """
 
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
-        """Add to the decimal number that `key` holds (0 if it does not exist); the sum.
+        """Add to the decimal number stored under `key` (0 if it does not exist); the sum.
 
-        Raises: StoreError that is also a ValueError, and names store and key, where `key` holds no number or the
-        sum does not fit 64 bits; StoreError, after which the sum may or may not have been stored.
+        Raises: StoreError that is also a ValueError, and names store and key, if `key` has no number or the sum does
+        not fit 64 bits; StoreError, after which the sum may or may not have been stored.
         """
 
     def compare_set(
         self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
     ) -> bytes | None:
-        """If `key` holds `expected`, store `value`; what it holds afterwards.
+        """If the value of `key` is `expected`, store `value`; the value of `key` afterwards.
 
-        None stands for absence on every side: `compare_set(k, None, v)` creates, `compare_set(k, v, None)`
-        deletes.
-
+        None stands for absence on every side: `compare_set(k, None, v)` creates, `compare_set(k, v, None)` deletes.
         Raises: StoreError, after which the value may or may not have been stored.
         """
 
     def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
-        """Remove those of `keys` that exist; how many did.
+        """Remove those of `keys` that exist; the number of removed keys.
 
         Raises: StoreError.
         """
 
     def close(self) -> None:
-        """Give back sockets, threads and files; keys stay. Idempotent. Calls that wait in other threads, and
-        later ones, raise StoreError.
+        """Close sockets, threads and files; keys stay. Idempotent.
 
-        Raises: nothing.
+        Calls that wait in other threads, and later ones, raise StoreError. Raises: nothing.
         """
 
 
@@ -91,17 +88,16 @@ def open_store(
     """The store that `url` names; a Store is returned as it is.
 
     - `memory://name`: shared by the threads of this process
-    - `file:///dir`: a directory that all ranks see, NFS included; made if it does not exist
+    - `file:///dir`: a directory that all ranks can access, NFS included; created if it does not exist
     - `redis://[[user]:password@]host[:6379][/db]`, `rediss://...[?ca=/path][&cert=/path&key=/path]`
-    - `tcp://host:port`: served by the rank that passes `host=True`; others retry until it is there
-    - `mpi://`: the ranks of the MPI job this process belongs to; collective over MPI's world
+    - `tcp://host:port`: served by the rank that passes `host=True`; others retry until the server runs
+    - `mpi://`: the ranks of the MPI job of this process; collective over MPI.COMM_WORLD
 
-    `secret` authenticates tcp both ways; without one, a tcp server listens on loopback only, unless
-    `insecure`.
+    `secret` authenticates client and server of tcp to each other; without one, a tcp server listens on loopback only,
+    unless `insecure`.
 
-    Raises: ValueError for an unknown scheme or a malformed URL; StoreError where the store cannot be reached
-    within `timeout`; AuthError where server and client do not share the secret; TransportUnavailable for
-    mpi without mpi4py.
+    Raises: ValueError for an unknown scheme or a malformed URL; StoreError if the store cannot be reached within
+    `timeout`; AuthError if server and client do not share the secret; TransportUnavailable for mpi without mpi4py.
     """
     check_timeout(timeout)
     if not isinstance(url, str):
@@ -164,7 +160,7 @@ def open_store(
 
 
 def check_store(store: Store) -> Store:
-    """`store` if it has what others need of one; else TypeError. Closing it is its owner's affair."""
+    """`store` if it has the methods of a store; else TypeError. Its owner closes it."""
     for name in ("set", "get", "wait", "add", "compare_set", "delete"):
         if not callable(getattr(store, name, None)):
             raise TypeError(f"a store is a URL or has the methods of Store; {type(store).__name__} has no {name}()")
@@ -172,6 +168,6 @@ def check_store(store: Store) -> Store:
 
 
 def _redact(url: str) -> str:
-    """`url` without what stands before an @: that may be a password."""
+    """`url` without the part before an @, which may be a password."""
     scheme, colon, rest = url.partition("://")
     return f"{scheme}{colon}...@{rest.rpartition('@')[2]}" if "@" in rest else url

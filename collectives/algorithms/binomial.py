@@ -1,7 +1,8 @@
-"""Binomial trees: in every round those that have the data, or the result, become twice as many, or half as many.
+"""Binomial trees: in every round the number of ranks that have the data doubles (for reductions, it halves).
 
-Ranks count from the root: v = (rank - root) mod p. The parent of v lies its lowest set bit below it, so a subtree
-is a run v, v + 1, ... that its root can treat as one piece.
+Ranks count from the root: v = (rank - root) mod p. The parent of v is v without its lowest set bit, so a subtree is a
+run v, v + 1, ... that its root can treat as one piece.
+
 R. Thakur, R. Rabenseifner, W. Gropp (2005).
 """
 
@@ -16,7 +17,7 @@ from collectives.schedule.form import IN, OUT, Builder, Schedule
 @dataclass(frozen=True, slots=True)
 class Child:
     rank: int
-    first: int  # its number from the root less that of its parent
+    first: int  # its number minus that of its parent, counted from the root
     count: int  # ranks in its subtree
 
 
@@ -48,7 +49,7 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 
 @algorithm("broadcast", uneven=True)
 def binomial(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends to the farthest first; who has the data passes it on.
+    """The root sends to the farthest rank first; each rank that has the data passes it on.
 
     Rounds ceil(log2 p); the root sends n ceil(log2 p); any size. ceil(log2 p) (alpha + n beta).
     """
@@ -63,7 +64,7 @@ def binomial(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce", name="binomial", in_place=True, uneven=True)
 def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
-    """A rank reduces what its children send together with its own, all at once.
+    """A rank reduces the data of its children and its own in one step, and sends the result to its parent.
 
     Rounds ceil(log2 p); a rank sends n; any size. ceil(log2 p) (alpha + n beta + n gamma).
     """

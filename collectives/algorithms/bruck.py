@@ -18,7 +18,7 @@ def bruck(rank: int, size: int) -> Schedule:
     ceil(log2 p) (alpha + n/2 beta), and as many local copies as blocks sent.
     """
     b = Builder("alltoall", "bruck", rank, size, grid=(size, size))
-    at = [b.inp((rank + d) % size) for d in range(size)]  # where the block lies that started with d ranks to go
+    at = [b.inp((rank + d) % size) for d in range(size)]  # where the block is that started with d ranks to go
     slot = b.scratch((IN, 0) for _ in range(size // 2)) if size > 3 else b.inp()
     k = 1
     while k < size:

@@ -1,11 +1,11 @@
-"""Circulant graphs with roughly halving skips: as few rounds as can be and as few bytes as can be, for any size.
+"""Circulant graphs with roughly halving skips: the smallest number of rounds and of bytes, for any size.
 
 Rank r's view of the blocks is rotated: position i is block (r + i) mod p. A reduce-scatter halves the number s of
-positions that a rank still works on: it sends the upper ones to the rank s' = ceil(s/2) further, for which they
-are the lower ones, and adds what it gets to its own. Done backwards that is an allgather.
-J. L. Träff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", arXiv 2410.14234, 2024.
+positions that a rank still works on: it sends the upper ones to the rank s' = ceil(s/2) further, for which they are the
+lower ones, and adds the blocks that it receives to its own. An allgather does the same backwards.
 
-Blocks keep their places in IN and OUT, so positions that wrap round the end make two messages instead of one.
+J. L. Träff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", arXiv 2410.14234, 2024. Here blocks keep
+their places in IN and OUT, so positions that wrap round the end make two messages instead of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeAlias
 from collectives.algorithms.registry import algorithm
 from collectives.schedule.form import IN, Builder, Chunk, Schedule
 
-Blocks: TypeAlias = "Callable[[int, int], Chunk]"  # (first, count): where those blocks of a team's data lie
+Blocks: TypeAlias = "Callable[[int, int], Chunk]"  # (first, count): where these blocks of a team's data are
 
 
 def halvings(size: int) -> list[tuple[int, int]]:
@@ -65,7 +65,7 @@ def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Block
 
 @algorithm("reduce_scatter", name="circulant", uneven=True)
 def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
-    """Partial results lie in scratch in the order of positions.
+    """Partial results are in scratch memory, in the order of positions.
 
     Rounds ceil(log2 p); a rank sends n(p-1)/p; any size. ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
     """
@@ -93,10 +93,10 @@ def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="circulant", uneven=True)
 def circulant_allgather(rank: int, size: int) -> Schedule:
-    """In every round a rank gets about as much as it has.
+    """In every round a rank receives about as much as it has.
 
-    Rounds ceil(log2 p); a rank sends n(p-1)/p of the n gathered; any size. ceil(log2 p) alpha + n(p-1)/p beta.
-    The same as J. Bruck et al. (1997), without their rotation at the end.
+    Rounds ceil(log2 p); a rank sends n(p-1)/p of the n gathered; any size. ceil(log2 p) alpha + n(p-1)/p beta. The same
+    as J. Bruck et al. (1997), without their rotation at the end.
     """
     b = Builder("allgather", "circulant", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())

@@ -1,7 +1,8 @@
-"""Everybody to everybody at once, or to one: no rank passes on what it got.
+"""All ranks exchange data with all others, or with one rank, directly: no rank forwards data.
 
-One or two rounds, for small groups, small data or memory that all can read. Reductions take all their operands at
+One or two rounds, for small groups, small data or memory that all can read. Reductions combine all their operands at
 once, in the order of ranks, and round once.
+
 R. Thakur, R. Rabenseifner, W. Gropp (2005); the parameter server: M. Li et al., OSDI 2014.
 """
 
@@ -12,7 +13,7 @@ from collectives.schedule.form import Builder, Chunk, Operand, Schedule
 
 
 def _others(rank: int, size: int) -> list[int]:
-    """The other ranks, from the next one on, so that not all start with the same one."""
+    """The other ranks, beginning with the next one, so that not all ranks start with the same peer."""
     return [(rank + d) % size for d in range(1, size)]
 
 
@@ -21,7 +22,7 @@ def _in_rank_order(rank: int, size: int, own: Chunk) -> list[Operand]:
 
 
 def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
-    """dst = what all ranks send here, with `own` in place of the own message."""
+    """dst = the reduction of the messages of all ranks, with `own` for this rank's."""
     if size == 1:
         b.copy(dst, own)
     else:
@@ -30,11 +31,12 @@ def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
 
 @algorithm("allreduce", uneven=True, in_order=True)
 def one_shot(rank: int, size: int) -> Schedule:
-    """Everyone sends everything to all and reduces everything.
+    """Each rank sends all its data to all others and reduces everything.
 
-    Rounds 1; a rank sends n(p-1), written once where peers share memory; any size.
-    alpha + n(p-1) beta + n(p-1) gamma. Not in place: a rank would wait for all to have read what it overwrites,
-    while they wait for it to read theirs.
+    Rounds 1; a rank sends n(p-1), written once where peers share memory; any size. alpha + n(p-1) beta + n(p-1) gamma.
+
+    Not in place: a rank would wait until all have read the data that it overwrites, while they wait for it to read
+    theirs.
     """
     b = Builder("allreduce", "one_shot", rank, size, grid=(1, 1))
     if size > 1:
@@ -46,7 +48,7 @@ def one_shot(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def two_shot(rank: int, size: int) -> Schedule:
-    """Rank r reduces block r of everyone and sends it to all; ranks that share memory may add up in one place.
+    """Rank r reduces block r of all ranks and sends it to all; ranks that share memory may use the pool engine.
 
     Rounds 2; a rank sends 2n(p-1)/p; any size. 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
@@ -66,7 +68,7 @@ def two_shot(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def star(rank: int, size: int) -> Schedule:
-    """All send to rank 0, which reduces and sends back: a parameter server, kept as the yardstick.
+    """All send to rank 0, which reduces and sends the result back: a parameter server, kept for comparisons.
 
     Rounds 2; rank 0 sends n(p-1), the others n; any size. 2 alpha + 2n(p-1) beta + n(p-1) gamma.
     """
@@ -83,7 +85,7 @@ def star(rank: int, size: int) -> Schedule:
 
 @algorithm("reduce_scatter", name="direct", uneven=True, in_order=True)
 def direct_reduce_scatter(rank: int, size: int) -> Schedule:
-    """Block j goes to rank j, which reduces all it gets.
+    """Block j is sent to rank j, which reduces the blocks that it receives.
 
     Rounds 1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma).
     """
@@ -97,10 +99,10 @@ def direct_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="direct", uneven=True)
 def direct_allgather(rank: int, size: int) -> Schedule:
-    """Everyone sends its block to all.
+    """Each rank sends its block to all others.
 
-    Rounds 1; a rank sends n(p-1)/p of the n gathered, written once where peers share memory; any size.
-    (p-1) alpha + n(p-1)/p beta.
+    Rounds 1; a rank sends n(p-1)/p of the n gathered, written once where peers share memory; any size. (p-1) alpha +
+    n(p-1)/p beta.
     """
     b = Builder("allgather", "direct", rank, size, grid=(1, size))
     others = _others(rank, size)
@@ -180,7 +182,7 @@ def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("alltoall", name="direct", uneven=True)
 def direct_alltoall(rank: int, size: int) -> Schedule:
-    """Everyone sends to all, beginning with the next rank.
+    """Each rank sends to all others, beginning with the next rank.
 
     Rounds 1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p beta.
     """
@@ -197,7 +199,7 @@ def direct_alltoall(rank: int, size: int) -> Schedule:
 
 @algorithm("barrier", name="direct", uneven=True)
 def direct_barrier(rank: int, size: int) -> Schedule:
-    """Everyone tells everyone.
+    """Each rank sends an element to all others.
 
     Rounds 1; a rank sends an element to p-1 others, written once where peers share memory; any size. alpha.
     """

@@ -1,4 +1,4 @@
-"""The barrier in which news of everyone's arrival spreads to all.
+"""The dissemination barrier: ranks forward the arrival of others, twice as many in every round.
 
 D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for Barrier Synchronization", International Journal of Parallel
 Programming 17(1), 1988.
@@ -12,10 +12,12 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("barrier", uneven=True)
 def dissemination(rank: int, size: int) -> Schedule:
-    """In round k a rank tells the one 2^k further of all it has heard of.
+    """In round k a rank sends to the rank 2^k further, once it has received all messages of earlier rounds.
 
-    Rounds ceil(log2 p); a rank sends an element in each; any size. ceil(log2 p) alpha. The element is
-    a reduction of everything heard, because that is what makes each message wait for those before it.
+    Rounds ceil(log2 p); a rank sends an element in each; any size. ceil(log2 p) alpha.
+
+    The element is a reduction of all elements received before, because that makes each message depend on the earlier
+    ones.
     """
     b = Builder("barrier", "dissemination", rank, size, grid=(1, 1))
     if size == 1:

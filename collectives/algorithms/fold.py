@@ -1,8 +1,8 @@
 """Folding a group of any size to a power of two, for algorithms that need one.
 
-Invariant: with P the largest power of two up to p, the first 2(p - P) ranks form neighbouring pairs. The odd one
-of a pair gives its data to the even one before the algorithm proper and gets the result after it. Those that are
-left number themselves 0 to P - 1 in the order of ranks.
+Invariant: with P the largest power of two up to p, the first 2(p - P) ranks form neighbouring pairs. The odd rank of a
+pair sends its data to the even one before the algorithm and gets the result after it. The remaining ranks are numbered
+0 to P - 1 in the order of ranks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from collectives.schedule.form import Chunk
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One rank's place: `into` is set where it takes no part itself, `guest` is the rank that gives it its data."""
+    """The role of one rank.
+
+    `into` is the rank that represents this one, or None if it takes part itself; `partner` is the rank that it
+    represents.
+    """
 
     rank: int
-    paired: int  # so many ranks form pairs
+    paired: int  # number of ranks that form pairs
     rounds: int  # log2 of those that take part
     into: int | None
-    guest: int | None
+    partner: int | None
 
     def peer(self, distance: int) -> int:
         """The rank whose number differs in that bit."""
@@ -49,5 +53,5 @@ def fold(rank: int, size: int) -> Fold:
         paired,
         rounds,
         into=rank - 1 if rank < paired and odd else None,
-        guest=rank + 1 if rank < paired and not odd else None,
+        partner=rank + 1 if rank < paired and not odd else None,
     )

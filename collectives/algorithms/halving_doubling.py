@@ -1,7 +1,7 @@
-"""Halving and doubling: a reduce-scatter that halves what a rank works on, then an allgather that doubles it.
+"""Halving and doubling: a reduce-scatter that halves the data of a rank in every round, then an allgather.
 
-As few bytes as a ring and few rounds, at its best where p is a power of two.
-R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004.
+As few bytes as a ring and few rounds; best where p is a power of two. R. Rabenseifner, "Optimization of Collective
+Reduction Operations", ICCS 2004.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling(rank: int, size: int) -> Schedule:
-    """The largest halves go to the nearest ranks, which are the likeliest to share a host.
+    """The largest halves are exchanged with the nearest ranks, which are the most likely to share a host.
 
-    With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more
-    if it has a guest; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and
-    2 alpha + 2n beta + n gamma more if P < p.
+    With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more if
+    it has a partner; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha + 2n beta + n gamma more
+    if P < p.
 
-    A round's message is sent in two parts, in the order in which they can go on: else half of the ranks would have
-    something for the next round early, the others late, and links would fall idle between rounds.
+    The message of a round is sent in two parts, first the part that the receiver sends on in the next round. Otherwise
+    half of the ranks would have data for the next round early and the others late, and links would be idle between
+    rounds.
     """
     return _schedule("halving_doubling", rank, size, _in_order)
 
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling_short(rank: int, size: int) -> Schedule:
-    """The same with one message a round: for arrays so short that messages cost more than idle links.
+    """The same with one message a round, for arrays so short that messages cost more than idle links.
 
-    With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more
-    if it has a guest; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and
-    2 alpha + 2n beta + n gamma more if P < p.
+    With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more if
+    it has a partner; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha + 2n beta + n gamma more
+    if P < p.
     """
     return _schedule("halving_doubling_short", rank, size, lambda place, k, half: [(0, half)])
 
 
 def _in_order(place: Fold, k: int, half: int) -> list[tuple[int, int]]:
-    """Round k's half in parts (offset, count): what leaves in the next round first, then what stays."""
+    """Round k's half in parts (offset, count): first the part that is sent in the next round, then the other one."""
     if half == 1:
         return [(0, 1)]
     quarter = half // 2
@@ -58,8 +59,8 @@ def _schedule(name: str, rank: int, size: int, parts: Callable[[Fold, int, int],
         b.recv(place.into, b.out(0, blocks))
         return b.build()
     mine = b.inp
-    if place.guest is not None:
-        b.reduce(b.out(0, blocks), b.inp(0, blocks), place.guest)
+    if place.partner is not None:
+        b.reduce(b.out(0, blocks), b.inp(0, blocks), place.partner)
         mine = b.out
     first, half = 0, blocks
     given: list[tuple[int, int, int]] = []  # to whom, which half, which one was kept
@@ -79,6 +80,6 @@ def _schedule(name: str, rank: int, size: int, parts: Callable[[Fold, int, int],
         for offset, count in reversed(parts(place, k, half)):
             b.recv(peer, b.out(gone + offset, count))
         half *= 2
-    if place.guest is not None:
-        b.send(place.guest, b.out(0, blocks))
+    if place.partner is not None:
+        b.send(place.partner, b.out(0, blocks))
     return b.build()

@@ -1,12 +1,15 @@
-"""Between hosts and within them: each byte crosses the network as often as among one rank a host, and no more.
+"""Algorithms for several hosts: each byte crosses the network only as often as with one rank on each host.
 
-Ranks of a host meet through its memory. Either all of them take part in what goes between hosts, each with a part of
-the data of its own, so that several drive the network at once; or one of them, the *leader*, speaks for all, so that
-there are few messages. Hosts may have different numbers of ranks, and these any numbers.
-A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv 1802.05799, 2018;
-K. Hasanov, A. Lastovetsky, "Hierarchical redesign of classic MPI reduction algorithms", J. Supercomputing 73(2), 2017.
+Ranks of a host exchange data through its memory. Between hosts there are two kinds of algorithms. In the first, all
+ranks of a host take part, each with its own part of the data, so that several ranks use the network at once. In the
+second, one rank of each host, the *leader*, takes part, so that there are few messages. Hosts may have different
+numbers of ranks, in any order.
 
-In formulas h is the number of hosts and l that of the ranks of the largest; alpha and beta are those of the network.
+A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv 1802.05799, 2018; K.
+Hasanov, A. Lastovetsky, "Hierarchical redesign of classic MPI reduction algorithms", J. Supercomputing 73(2), 2017.
+
+In formulas h is the number of hosts and l the number of ranks of the largest host; alpha and beta are those of the
+network.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from collectives.schedule.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is, and who does what on which host."""
+    """The host of a rank, and the tasks of the ranks of each host."""
 
     rank: int
     layout: Layout
@@ -46,14 +49,14 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """What the ranks of this host send here, in the order of ranks, with `own` in place of the own message."""
+        """The operands of a reduction over this host, in the order of ranks, with `own` for this rank's message."""
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- the k-th of n equal parts of the data, and one rank of each host that is its keeper
 
     @property
     def lanes(self) -> int:
-        """So many parts that every rank of the largest host keeps one; on smaller hosts some keep several."""
+        """Parts of the data: as many as the largest host has ranks. On smaller hosts some ranks have several."""
         return self.layout.largest
 
     def keeper(self, host: int, part: int, parts: int) -> int:
@@ -67,11 +70,11 @@ class Place:
     # --- the blocks that belong to a rank each, and who keeps them on other hosts
 
     def guardian(self, host: int, rank: int) -> int:
-        """The rank of `host` that has to do with the block of `rank`; that rank itself on its own host."""
+        """The rank of `host` that handles the block of `rank`; that rank itself on its own host."""
         return self.keeper(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
 
     def wards(self, host: int, guardian: int) -> list[int]:
-        """The ranks of `host` with whose blocks `guardian`, a rank of this host, has to do."""
+        """The ranks of `host` whose blocks `guardian`, a rank of this host, handles."""
         here, there = self.layout.members[self.host], self.layout.members[host % self.hosts]
         at = self.layout.local_rank(guardian)
         return [*there[-(-at * len(there) // len(here)) : -(-(at + 1) * len(there) // len(here))]]
@@ -87,10 +90,11 @@ def _send_beside(b: Builder, place: Place, chunk: Chunk) -> None:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
-    """Each rank of a host keeps a part of the data, which goes round all hosts twice: to grow, and complete.
+    """Each rank of a host handles a part of the data, which passes all hosts twice: once to be reduced, once complete.
 
-    At every host the part takes up what all its ranks send its keeper, and at last comes back to all of them.
-    Rounds 2h; a host sends 2n(h-1)/h, a rank sends 2n(h-1)/hl of it; any size. 2(h-1) alpha + 2n(h-1)/h beta.
+    At every host, the ranks send their data of a part to the rank that handles it; in the second round they get the
+    result from it. Rounds 2h; a host sends 2n(h-1)/h, a rank sends 2n(h-1)/hl of it; any size. 2(h-1) alpha + 2n(h-1)/h
+    beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -131,10 +135,10 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
-    """Each rank of a host keeps a part of the data and does a circulant allreduce of it with the other hosts' keepers.
+    """Each rank of a host handles a part of the data, with a circulant allreduce among the ranks that handle it.
 
-    Rounds 2 ceil(log2 h) + 2; a host sends 2n(h-1)/h, a rank sends 2n(h-1)/hl of it; any size.
-    2 ceil(log2 h) alpha + 2n(h-1)/h beta.
+    Rounds 2 ceil(log2 h) + 2; a host sends 2n(h-1)/h, a rank sends 2n(h-1)/hl of it; any size. 2 ceil(log2 h) alpha +
+    2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -167,11 +171,13 @@ def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("reduce_scatter", name="hierarchical_ring", hosts=True)
 def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Schedule:
-    """The block of each rank starts at the next host and comes to its own host, and to the rank, last.
+    """The block of each rank starts at the next host and reaches its own host, and the rank, last.
 
-    On the way it takes up what all ranks of each host send the one that has to do with it. Rounds h; a host sends
-    n(h-1)/h, a rank sends n(h-1)/hl of it; any size. (h-1) alpha + n(h-1)/h beta. Partial results of one host's blocks
-    take turns with those of the next, so that some can grow while others leave.
+    On each host, all ranks send their data of the block to the rank that handles it. Rounds h; a host sends n(h-1)/h, a
+    rank sends n(h-1)/hl of it; any size. (h-1) alpha + n(h-1)/h beta.
+
+    Partial results of one host's blocks alternate with those of the next, so that some are reduced while others are
+    sent.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -203,10 +209,9 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
 
 @algorithm("allgather", name="hierarchical_ring", hosts=True, uneven=True)
 def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """The block of each rank goes round all hosts; at each, the rank that gets it passes it to the others there.
+    """The block of each rank passes all hosts; on each host, the rank that receives it passes it to the others there.
 
-    Rounds h; a host sends n(h-1)/h, a rank sends n(h-1)/hl of the n gathered; any size.
-    (h-1) alpha + n(h-1)/h beta.
+    Rounds h; a host sends n(h-1)/h, a rank sends n(h-1)/hl of the n gathered; any size. (h-1) alpha + n(h-1)/h beta.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -235,8 +240,8 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     """Recursive doubling among the leaders, each with the sum of its host.
 
     With H the largest power of two up to h: rounds log2 H + 2, and 2 more if H < h; a host sends n log2 H, and n more
-    if it has a guest; any size; a rank sends n where it does not lead. ceil(log2 h) (alpha + n beta), and
-    alpha + n beta more if H < h.
+    if it has a partner; any size; a rank sends n unless it is a leader. ceil(log2 h) (alpha + n beta), and alpha + n beta
+    more if H < h.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)
@@ -259,7 +264,7 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("reduce", name="hierarchical_binomial", hosts=True, in_place=True, uneven=True)
 def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """A binomial tree of the leaders, the root being its host's; a leader reduces all it gets at once.
+    """A binomial tree of the leaders, the root being its host's; a leader reduces all that it receives in one step.
 
     Rounds ceil(log2 h) + 1; a host sends n, a rank sends n; any size. ceil(log2 h) (alpha + n beta).
     """
@@ -285,7 +290,7 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """A binomial tree of the leaders, the root being its host's; each passes it to the others of its host.
+    """A binomial tree of the leaders, the root being its host's; each leader sends the data to the others of its host.
 
     Rounds ceil(log2 h) + 1; the root sends n ceil(log2 h); any size. ceil(log2 h) (alpha + n beta).
     """
@@ -306,7 +311,7 @@ def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Sc
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """The data goes from host to host, slice after slice; each leader passes it to the others of its host.
+    """The data passes from host to host, slice by slice; each leader sends it to the others of its host.
 
     Rounds h; a host sends n, the root sends n; any size. (h-1) alpha + n beta where slices are small.
     """
@@ -327,10 +332,10 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
 @algorithm("allgather", name="hierarchical_circulant", hosts=True, uneven=True)
 def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """Leaders collect the blocks of their hosts, get in every round about as much as they have, and pass on all.
+    """Leaders collect the blocks of their hosts, receive in every round about as much as they have, and distribute all.
 
-    Rounds ceil(log2 h) + 2; a host sends n(h-1)/h of the n gathered; any size, where a rank sends its block if it does
-    not lead. ceil(log2 h) alpha + n(h-1)/h beta. Blocks whose ranks do not follow one another make several messages.
+    Rounds ceil(log2 h) + 2; a host sends n(h-1)/h of the n gathered; any size, where a rank that is no leader sends its
+    block. ceil(log2 h) alpha + n(h-1)/h beta. Blocks of ranks that are not consecutive make several messages.
     """
     b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
     place = Place(rank, layout)
@@ -352,14 +357,14 @@ def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Sc
 
 
 def _leaders(place: Place, root: int) -> list[int]:
-    """By host, the root being the leader of its own."""
+    """The leaders by host; the root is the leader of its own host."""
     leaders = place.leaders
     leaders[place.layout.hosts[root]] = root
     return leaders
 
 
 def _runs(layout: Layout, first: int, count: int) -> list[tuple[int, int]]:
-    """The ranks of `count` hosts from `first` on as runs (first, count) of ranks that follow one another."""
+    """The ranks of `count` hosts from `first` on as runs (first, count) of consecutive ranks."""
     hosts = len(layout.members)
     ranks = sorted(rank for h in range(first, first + count) for rank in layout.members[h % hosts])
     runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]

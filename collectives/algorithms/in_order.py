@@ -1,4 +1,4 @@
-"""Reductions in the order of ranks, for functions that are not commutative, and with few messages under way.
+"""Reductions in the order of ranks, for functions that are not commutative, with few messages in progress.
 
 R. Thakur, R. Rabenseifner, W. Gropp (2005).
 """
@@ -36,7 +36,7 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce_scatter", uneven=True, in_order=True)
 def pairwise(rank: int, size: int) -> Schedule:
-    """In round d a rank sends to the one d further on and receives from the one d before; then it reduces all at once.
+    """In round d a rank sends to the one d further on and receives from the one d before; then it reduces in one step.
 
     Rounds p-1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma).
     """

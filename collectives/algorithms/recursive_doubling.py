@@ -1,8 +1,7 @@
-"""Recursive doubling: in every round a rank exchanges all it has with another one, twice as far away as before.
+"""Recursive doubling: in every round a rank exchanges all its data with another rank, twice as far away as before.
 
-Few rounds, for data so small that bytes don't matter.
-R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
-2005.
+Few rounds, for data so small that bytes don't matter. R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+Communication Operations in MPICH", IJHPCA 19(1), 2005.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from collectives.schedule.form import Builder, Chunk, Schedule
 def recursive_doubling(rank: int, size: int) -> Schedule:
     """Exchange and reduce everything, log2 P times, P being the largest power of two up to p.
 
-    Rounds log2 P, and 2 more if P < p; a rank sends n log2 P, and n more if it has a guest; any size.
-    ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more if P < p.
+    Rounds log2 P, and 2 more if P < p; a rank sends n log2 P, and n more if it has a partner; any size. ceil(log2 p)
+    (alpha + n beta + n gamma), and alpha + n beta more if P < p.
 
-    A rank puts what it computes elsewhere than what it is still sending, in two scratch slots by turns: else its
-    send would wait for the peer's reduction, which waits for the peer's send, and so on round to itself.
+    Results alternate between two scratch slots, so that a rank never overwrites data that it is still sending.
+    Otherwise its reduction would wait for its send, which waits for the peer's reduction, which waits in the same way.
     """
     b = Builder("allreduce", "recursive_doubling", rank, size, grid=(1, 1))
     if size == 1:
@@ -41,9 +40,9 @@ def within(b: Builder, team: Sequence[int], at: int, mine: Chunk) -> None:
         b.recv(team[place.into], b.out())
         return
     spare = cycle(b.like(b.inp()) for _ in range(2))
-    if place.guest is not None:
+    if place.partner is not None:
         folded = next(spare)
-        b.reduce(folded, mine, team[place.guest])
+        b.reduce(folded, mine, team[place.partner])
         mine = folded
     for k in range(place.rounds):
         number, last = place.peer(1 << k), k == place.rounds - 1
@@ -56,5 +55,5 @@ def within(b: Builder, team: Sequence[int], at: int, mine: Chunk) -> None:
         result = b.out() if last else next(spare)
         b.reduce(result, *place.ordered(number, mine, theirs), final=last)
         mine = result
-    if place.guest is not None:
-        b.send(team[place.guest], mine)
+    if place.partner is not None:
+        b.send(team[place.partner], mine)

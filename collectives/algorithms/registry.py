@@ -1,6 +1,6 @@
-"""The algorithms there are, by collective and name; the library's own and those that users add.
+"""The registry of algorithms, by collective and name: the library's own and those of users.
 
-Invariant: a name means one algorithm for as long as the process runs, so whatever was cached for it stays right.
+Invariant: a name means one algorithm for as long as the process runs, so cached schedules stay valid.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ def algorithm(
     hosts: bool = False,
     in_order: bool = False,
 ) -> Callable[[Function], Algorithm]:
-    """Register the decorated function, which takes (rank, size), root where there is one, and layout with `hosts`.
+    """Register the decorated function, which has parameters (rank, size), root where there is one, and layout with
+    `hosts`.
 
-    It is known by the function's name unless `name` says otherwise. `sizes(size)`: whether it works for that many
-    ranks. `in_place`: also where IN and OUT are the same memory (allreduce, reduce, scan and exscan). `uneven`: also
-    where every block has a size of its own. `in_order`: also for reductions that are not commutative, since operands
-    are combined in the order of ranks. These are claims that `verify` proves. `hosts`: it looks at which ranks share
-    a host. ValueError for a collective that is not there, a bad name or one that is taken.
+    Its name is that of the function unless `name` is given. `sizes(size)`: whether it works for that many ranks.
+    `in_place`: it also works where IN and OUT are the same memory (allreduce, reduce, scan and exscan). `uneven`: it
+    also works where blocks differ in size. `in_order`: it also works for reductions that are not commutative, because
+    it combines operands in the order of ranks. `verify` checks these declarations. `hosts`: it uses which ranks share a
+    host. ValueError for an unknown collective, an invalid name, or a name that is in use.
     """
 
     def register(function: Function) -> Algorithm:
@@ -42,7 +43,7 @@ def algorithm(
 
 
 def add(new: Algorithm) -> Algorithm:
-    """Register an algorithm; ValueError if its name is taken."""
+    """Register an algorithm; ValueError if its name is in use."""
     known = _registry[new.collective]
     if new.name in known:
         raise ValueError(f"there is already an algorithm {new}")
@@ -51,7 +52,7 @@ def add(new: Algorithm) -> Algorithm:
 
 
 def get(collective_name: str, name: str) -> Algorithm:
-    """The algorithm of that name, where '-' counts as '_'. ValueError lists those there are."""
+    """The algorithm of that name, where '-' counts as '_'. ValueError lists the known names."""
     known = _registry[collective(collective_name).name]
     try:
         return known[name.replace("-", "_")]
@@ -63,7 +64,7 @@ def get(collective_name: str, name: str) -> Algorithm:
 
 
 def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = False) -> tuple[Algorithm, ...]:
-    """All algorithms for a collective, in order of registration; only those that do for `size` or `uneven` blocks."""
+    """All algorithms for a collective, in order of registration; only those that support `size` or `uneven` blocks."""
     known = _registry[collective(collective_name).name].values()
     return tuple(a for a in known if (size is None or a.sizes(size)) and (a.uneven or not uneven))
 
@@ -71,5 +72,5 @@ def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = 
 def schedule(
     collective_name: str, name: str, rank: int, size: int, root: int = 0, layout: Layout | None = None
 ) -> Schedule:
-    """One rank's schedule, remembered. ValueError for a collective, algorithm or number that cannot be."""
+    """One rank's schedule, cached. ValueError for an invalid collective, algorithm or number."""
     return schedule_of(get(collective_name, name), rank, size, root, layout)

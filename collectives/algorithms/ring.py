@@ -1,7 +1,7 @@
-"""Rings: every rank talks to its two neighbours, and each block travels round once.
+"""Rings: every rank exchanges data with its two neighbours only, and each block passes all ranks once.
 
-Best for large data: the links are all busy all the time and carry as little as possible.
-P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+Best for large data: all links are busy all the time, with as few bytes as possible. P. Patarasuk, X. Yuan, "Bandwidth
+optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def ring(rank: int, size: int) -> Schedule:
-    """Each block goes round once, growing at every rank, and round once more, complete.
+    """Each block passes all ranks twice: in the first turn it is reduced at every rank, in the second it is complete.
 
     Steps 2(p-1); a rank sends 2n(p-1)/p; any size. 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
@@ -32,10 +32,10 @@ def ring(rank: int, size: int) -> Schedule:
 
 @algorithm("reduce_scatter", name="ring")
 def ring_reduce_scatter(rank: int, size: int) -> Schedule:
-    """The block of each rank starts at its right neighbour and comes to it last.
+    """The block of each rank starts at its right neighbour and reaches the rank last.
 
-    Steps p-1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma). Partial results take turns
-    in two scratch slots, so that one can grow while the other leaves.
+    Steps p-1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma). Partial results alternate between
+    two scratch slots, so that one is reduced while the other is sent.
     """
     b = Builder("reduce_scatter", "ring", rank, size, grid=(size, 1))
     left, right = (rank - 1) % size, (rank + 1) % size
@@ -54,7 +54,7 @@ def ring_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="ring", uneven=True)
 def ring_allgather(rank: int, size: int) -> Schedule:
-    """Each rank passes on what it got last.
+    """Each rank passes on the block that it received last.
 
     Steps p-1; a rank sends n(p-1)/p of the n gathered; any size. (p-1) alpha + n(p-1)/p beta.
     """

@@ -1,8 +1,8 @@
-"""Prefixes: rank r gets what ranks 0 to r bring, reduced, or for exscan what those before it bring.
+"""Prefix reductions: rank r gets the reduction of ranks 0 to r (scan), or of the ranks before it (exscan).
 
-Operands are combined in the order of ranks, so these are right for every associative reduction.
-W. D. Hillis, G. L. Steele, "Data parallel algorithms", CACM 29(12), 1986; P. Sanders, J. L. Träff, "Parallel prefix
-(scan) algorithms for MPI", EuroPVM/MPI 2006.
+Operands are combined in the order of ranks, so these work for every associative reduction. W. D. Hillis, G. L. Steele,
+"Data parallel algorithms", CACM 29(12), 1986; P. Sanders, J. L. Träff, "Parallel prefix (scan) algorithms for MPI",
+EuroPVM/MPI 2006.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collectives.schedule.layout import Layout
 
 
 def _inclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chunk | None = None) -> Chunk:
-    """The prefix of `mine` up to this rank, number `at` of `team`; where it is: `into` unless this is the first rank.
+    """The prefix of `mine` up to this rank, number `at` of `team`; it is in `into` unless this is the first rank.
 
-    In round k everyone sends all it has to the rank 2^k further on, which puts it before its own.
+    In round k each rank sends its partial result to the rank 2^k further on, which combines it with its own.
     """
-    spare = cycle(b.like(b.inp()) for _ in range(2))  # what is being sent is not what is written
+    spare = cycle(b.like(b.inp()) for _ in range(2))  # memory that is being sent is not written
     d = 1
     while d < len(team):
         if at + d < len(team):
@@ -34,7 +34,7 @@ def _inclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 
 
 def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chunk | None = None) -> Chunk | None:
-    """The prefix of `mine` before this rank: each takes its neighbour's, and all but the first go on from there."""
+    """The prefix of `mine` before this rank: as `_inclusive`, shifted by one rank."""
     if at + 1 < len(team):
         b.send(team[at + 1], mine)
     if at == 0:
@@ -46,7 +46,7 @@ def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def recursive_doubling(rank: int, size: int) -> Schedule:
-    """In round k a rank sends all it has to the rank 2^k further on.
+    """In round k a rank sends its partial result to the rank 2^k further on.
 
     Rounds ceil(log2 p); a rank sends at most n ceil(log2 p); any size. ceil(log2 p) (alpha + n beta + n gamma).
     """
@@ -57,10 +57,10 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="recursive_doubling", in_place=True, uneven=True, in_order=True)
 def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
-    """Everyone passes its data to the next rank; then as scan, without rank 0.
+    """Each rank sends its data to the next rank; then as scan, without rank 0.
 
-    Rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2 (p-1))); any size.
-    (1 + ceil(log2 (p-1))) (alpha + n beta) + ceil(log2 (p-1)) n gamma.
+    Rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2 (p-1))); any size. (1 + ceil(log2 (p-1))) (alpha
+    + n beta) + ceil(log2 (p-1)) n gamma.
     """
     b = Builder("exscan", "recursive_doubling", rank, size, grid=(1, 1))
     _exclusive(b, range(size), rank, b.inp(), b.out())
@@ -69,7 +69,7 @@ def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def chain(rank: int, size: int) -> Schedule:
-    """Each rank puts what its left neighbour has before its own, and passes it on, piece by piece.
+    """Each rank combines the prefix of its left neighbour with its own data and sends it on, slice by slice.
 
     Rounds p-1, which overlap for long arrays; a rank sends n; any size. (p-1) alpha + n (beta + gamma).
     """
@@ -85,7 +85,7 @@ def chain(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="chain", in_place=True, uneven=True, in_order=True)
 def chain_exscan(rank: int, size: int) -> Schedule:
-    """Each rank gets what those before it bring from its left neighbour, and passes it on with its own behind.
+    """Each rank gets the prefix from its left neighbour and sends it on, combined with its own data.
 
     Rounds p-1, which overlap for long arrays; a rank sends n; any size. (p-1) alpha + n (beta + gamma).
     """
@@ -111,10 +111,10 @@ def _after(rank: int, size: int) -> list[int]:
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def direct(rank: int, size: int) -> Schedule:
-    """Everyone sends its data to all ranks after it, which reduce all they get at once.
+    """Each rank sends its data to all ranks after it, which reduce all that they receive in one step.
 
-    Rounds 1; a rank sends at most n(p-1), written once where peers share memory; any size.
-    alpha + n(p-1) (beta + gamma).
+    Rounds 1; a rank sends at most n(p-1), written once where peers share memory; any size. alpha + n(p-1) (beta +
+    gamma).
     """
     b = Builder("scan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -130,10 +130,10 @@ def direct(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="direct", in_place=True, uneven=True, in_order=True)
 def direct_exscan(rank: int, size: int) -> Schedule:
-    """Everyone sends its data to all ranks after it, which reduce all they get at once.
+    """Each rank sends its data to all ranks after it, which reduce all that they receive in one step.
 
-    Rounds 1; a rank sends at most n(p-1), written once where peers share memory; any size.
-    alpha + n(p-1) (beta + gamma).
+    Rounds 1; a rank sends at most n(p-1), written once where peers share memory; any size. alpha + n(p-1) (beta +
+    gamma).
     """
     b = Builder("exscan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -151,7 +151,7 @@ def direct_exscan(rank: int, size: int) -> Schedule:
 
 
 def _runs(layout: Layout) -> list[list[int]]:
-    """Ranks that follow each other on one host, together: a prefix goes from one such run to the next."""
+    """Runs of consecutive ranks on one host: a prefix is passed from one run to the next."""
     runs: list[list[int]] = []
     for rank, host in enumerate(layout.hosts):
         if runs and layout.hosts[runs[-1][-1]] == host:
@@ -169,13 +169,13 @@ def _place(rank: int, layout: Layout) -> tuple[list[int], list[int], int]:
 
 
 def _to_the_rest(b: Builder, run: list[int], at: int) -> None:
-    """This rank's data to those after it in the run."""
+    """Sends this rank's data to the ranks after it in the run."""
     if at + 1 < len(run):
         b.send(run[at + 1 :], b.inp())
 
 
 def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number: int, mine: Chunk) -> int | Chunk:
-    """What all runs before this one bring: the run's last rank finds out, from `mine`, and sends it to the others."""
+    """The prefix of all earlier runs: the last rank of the run computes it from `mine`, and sends it to the others."""
     if rank != run[-1]:
         return run[-1]
     before = _exclusive(b, lasts, number, mine)
@@ -187,10 +187,10 @@ def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number
 
 @algorithm("scan", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
-    """Ranks that follow each other on a host do it among themselves; the last ones of hosts then do it among hosts.
+    """Consecutive ranks of a host compute prefixes among themselves; the last rank of each run does so among runs.
 
-    For ranks that are numbered host by host; else each run of neighbours on one host counts as a host. Rounds
-    ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
+    For ranks that are numbered host by host; otherwise each run of consecutive ranks on one host counts as a host.
+    Rounds ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
     any size. (1 + ceil(log2 (h-1))) (alpha + n beta).
     """
     b = Builder("scan", "hierarchical_doubling", rank, size, grid=(1, 1))
@@ -212,10 +212,10 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("exscan", name="hierarchical_doubling", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedule:
-    """As scan, but that a rank leaves out its own data where it does not speak for its host.
+    """As scan, but without a rank's own data, unless the rank is the leader of its run.
 
-    For ranks that are numbered host by host; else each run of neighbours on one host counts as a host. Rounds
-    ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
+    For ranks that are numbered host by host; otherwise each run of consecutive ranks on one host counts as a host.
+    Rounds ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
     any size. (1 + ceil(log2 (h-1))) (alpha + n beta).
     """
     b = Builder("exscan", "hierarchical_doubling", rank, size, grid=(1, 1))

@@ -1,4 +1,4 @@
-"""Broadcast of large data: scatter it, then let everyone gather the pieces.
+"""Broadcast of large data: a scatter, then an allgather.
 
 E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and experience",
 Concurrency and Computation 19(13), 2007.
@@ -13,10 +13,10 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("broadcast", uneven=True)
 def scatter_allgather(rank: int, size: int, root: int = 0) -> Schedule:
-    """A binomial tree scatters p pieces, which then go round a ring, past those that have them already.
+    """A binomial tree scatters p pieces, then a ring distributes them to the ranks that do not have them yet.
 
-    Rounds ceil(log2 p) + p-1 at most; the root sends 2n(p-1)/p at most; any size.
-    (ceil(log2 p) + p-1) alpha + 2n(p-1)/p beta. Pieces are numbered from the root on.
+    Rounds ceil(log2 p) + p-1 at most; the root sends 2n(p-1)/p at most; any size. (ceil(log2 p) + p-1) alpha +
+    2n(p-1)/p beta. Pieces are numbered from the root on.
     """
     b = Builder("broadcast", "scatter_allgather", rank, size, grid=(0, size), root=root)
     v, place = (rank - root) % size, node(rank, size, root)

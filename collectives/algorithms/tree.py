@@ -1,8 +1,8 @@
 """Two binary trees: half of the data is reduced up and broadcast down each of them.
 
-Few rounds and few bytes at once where the executor cuts messages in slices that flow through the tree.
-P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
-Computing 35(12), 2009.
+Few rounds and few bytes, because the executor divides messages into slices that flow through the tree. P. Sanders, J.
+Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35(12),
+2009.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collectives.schedule.form import Builder, Operand, Schedule
 
 
 def _tree(position: int, size: int) -> tuple[int | None, list[int | None]]:
-    """Parent, left and right child in the binary tree whose in-order is 1 to size, the odd ones being leaves."""
+    """Parent, left and right child in the binary tree whose in-order is 1 to size; odd numbers are leaf nodes."""
     low = position & -position
     parent = position - low | low << 1
     if parent > size:
@@ -28,17 +28,17 @@ def _rank_at(position: int | None, shift: int, size: int) -> int | None:
 
 
 def _neighbours(rank: int, size: int, shift: int) -> tuple[int | None, list[int | None]]:
-    """The same for ranks, which stand at positions 1 to size and, shifted by one, at 2 to size and 1."""
+    """The same for ranks: rank r is at position r + 1 in the first tree, and shifted by one in the second."""
     parent, children = _tree((rank + shift) % size + 1, size)
     return _rank_at(parent, shift, size), [_rank_at(child, shift, size) for child in children]
 
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def tree(rank: int, size: int) -> Schedule:
-    """Ranks are leaves in one tree and inner nodes in the other, so all of them send about the same.
+    """Ranks are leaf nodes in one tree and inner nodes in the other, so all of them send about the same.
 
-    Rounds 2 log2 p or so, with slices flowing through them; a rank sends at most 2n; any size.
-    2 log2 p alpha + 2n beta + n gamma.
+    Rounds 2 log2 p or so, with slices flowing through them; a rank sends at most 2n; any size. 2 log2 p alpha + 2n beta
+    + n gamma.
     """
     blocks = 2 if size > 1 else 1
     b = Builder("allreduce", "tree", rank, size, grid=(blocks, blocks))

@@ -1,6 +1,6 @@
-"""Op: a reduction that is a function of the caller's.
+"""Op: a reduction by a function of the caller.
 
-Invariant: nothing is assumed of it that was not declared, but that it is associative.
+Invariant: only properties that were declared are used, and that the function is associative.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Function: TypeAlias = "Callable[[Array, Array], Any]"
 
 
 class Op:
-    """`function(a, b)`, to be given as `op`: `comm.allreduce(x, op=Op(np.hypot, commutative=True))`.
+    """A function of two arrays, to be passed as `op`: `comm.allreduce(x, op=Op(np.hypot, commutative=True))`.
 
-    `function` gets two arrays, which it must not change, and returns one of their shape and dtype: a NumPy ufunc, or
-    anything else that is associative. `a` comes from lower ranks than `b`. The arrays have x's shape (for
-    reduce_scatter that of a block), or, with `elementwise`, may be pieces of them, flattened. It is tried on
-    this rank's own data before anything is sent, so that a wrong one leaves nobody waiting, the first time for a
-    shape and dtype. All ranks have to give functions of the same name, declared alike.
+    `function` gets two arrays, which it must not change, and returns an array of their shape and dtype: a NumPy ufunc,
+    or any other associative function. `a` comes from lower ranks than `b`. The arrays have x's shape (for
+    reduce_scatter, the shape of a block). With `elementwise` they may also be flat pieces of it. Before anything is
+    sent, the function is tried on this rank's own data, once for each shape and dtype, so that an invalid function does
+    not leave other ranks waiting. All ranks have to pass functions of the same name with the same declarations.
 
-    `commutative`: function(a, b) is function(b, a), so that operands may be taken in any order; else they are
-    combined in the order of ranks. `elementwise`: each element of the result depends only on those at its place, so
-    that large arrays may be divided. `identity`: the value e with function(e, x) = x, which `exscan` gives to rank 0.
-    A ufunc is elementwise by itself, and brings its identity. Results have the same bits on every rank.
+    `commutative`: function(a, b) is function(b, a), so that operands may be combined in any order; otherwise they are
+    combined in the order of ranks. `elementwise`: each element of the result depends only on the elements at its
+    position, so that large arrays may be divided. `identity`: the value e with function(e, x) = x, which `exscan`
+    returns on rank 0. A ufunc is always elementwise, and provides its identity.
 
-    TypeError for what cannot be called with two arrays.
+    Results have the same bits on every rank. TypeError for an object that cannot be called with two arrays.
     """
 
     __slots__ = ("_tried", "commutative", "elementwise", "function", "identity", "name")
@@ -56,7 +56,7 @@ class Op:
 
     @property
     def code(self) -> int:
-        """32 bits that differ, as good as always, between ops that ranks must not mix."""
+        """32 bits that almost certainly differ between ops that ranks must not mix."""
         return zlib.crc32(f"{self.name} {self.commutative} {self.elementwise}".encode())
 
     def combine(self, a: Array, b: Array, out: Array) -> None:
@@ -73,18 +73,18 @@ class Op:
         out[...] = result
 
     def try_on(self, x: Array) -> None:
-        """Call it, where it was not called for such an array before."""
+        """Call it, if it was not called for such an array before."""
         key = (x.shape, x.dtype)
         if key not in self._tried and len(self._tried) < 1024:
             self.combine(x, x, np.empty_like(x))
             self._tried.add(key)
 
 
-Reduction: TypeAlias = "str | Op | Function"  # what may be given as `op`
+Reduction: TypeAlias = "str | Op | Function"  # possible values of `op`
 
 
 def op_of(value: Any) -> Op:
-    """`value` as an Op: a function that nothing was declared of counts as neither commutative nor elementwise."""
+    """`value` as an Op: a function without declarations counts as neither commutative nor elementwise."""
     if isinstance(value, Op):
         return value
     if not callable(value):

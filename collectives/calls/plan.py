@@ -1,6 +1,6 @@
-"""Plan: a call made ready once, for the same arrays every time.
+"""Plan: a call that is prepared once, for the same arrays every time.
 
-Invariant: a plan keeps its arrays and its communicator, and nothing keeps it.
+Invariant: a plan keeps its arrays and its communicator alive, and nothing keeps the plan alive.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collectives.calls.work import Work
 
 
 class Plan(Protocol):
-    """What the `_plan` twins give: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
+    """The result of the `_plan` variants: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
 
     def __call__(self) -> Any:
-        """Run it on the arrays as they are now; what the call gives, always the same array, or None."""
+        """Run it on the current contents of the arrays; returns its result, always the same array, or None."""
 
     @property
     def out(self) -> Any:
-        """The array that each call writes and returns; None where this rank gets nothing."""
+        """The array that each call writes and returns; None where this rank gets no result."""
 
     @property
     def start(self) -> Callable[[], Work[Any]]:
@@ -52,7 +52,7 @@ class StepwisePlan:
 
 
 def check_planned(array: Any, name: str) -> None:
-    """Refuse what a plan cannot use where it lies: it reads and writes the array itself, each time."""
+    """Raises for arrays that a plan cannot use in place: it reads and writes the arrays themselves, each time."""
     if type(array) is not np.ndarray:
         raise TypeError(f"a plan needs NumPy arrays, but {name} is {type(array).__name__}")
     if not array.flags.c_contiguous:

@@ -1,16 +1,16 @@
-"""Status: what is known of a message that was received.
+"""Status: sender and length of a received message.
 
-Invariant: it is written when the call that it was given to succeeds, and not before.
+Invariant: it is written when the call to which it was passed succeeds, and not before.
 """
 
 from __future__ import annotations
 
 
 class Status:
-    """Give one to `recv` or `sendrecv` to learn who sent the message and how long it was.
+    """Pass one to `recv` or `sendrecv` to get the sender and the length of the message.
 
-    `source`: the rank that sent it. `count`: its elements, which may be fewer than the array has. Both are None
-    until the call is complete; for an `_async` twin, until its `Work` has been waited for. It may be used again.
+    `source`: the rank that sent it. `count`: its elements, which may be fewer than the array has. Both are None until
+    the call is complete; for an `_async` variant, until its `Work` has been waited for. It may be used again.
     """
 
     __slots__ = ("count", "source")

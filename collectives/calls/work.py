@@ -1,7 +1,7 @@
 """Work: an operation that runs in the background, and waiting for it from threads and event loops.
 
-Invariant: the caller's arrays belong to the operation until it is done; the result is delivered once, in a
-thread that asked for it.
+Invariant: the caller's arrays belong to the operation until it is done; the result is delivered once, in a thread that
+waits for it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Ticket(Protocol):
-    """What the engine gives for an operation."""
+    """The engine's handle of an operation."""
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None) -> None: ...
 
 
 class Tickets:
-    """Those of several operations, in the order in which they were started, as one."""
+    """The handles of several operations, in the order in which they were started, as one."""
 
     __slots__ = ("_tickets",)
 
@@ -45,16 +45,16 @@ class Tickets:
 
 
 class Work(Generic[T]):
-    """A started collective. Do not touch the arrays given to it, nor read its result, until it is done.
+    """A started collective. Do not touch the arrays passed to it, nor read its result, until it is done.
 
-    `await work` gives the result, as `wait` and `result` do. Operations of one communicator complete in the order
-    they were started. The communicator lives at least as long as its works.
+    `await work` returns the result, as `wait` and `result` do. Operations of one communicator complete in the order in
+    which they were started. The communicator lives at least as long as its works.
     """
 
     __slots__ = ("_deliver", "_delivered", "_lock", "_owner", "_result", "_ticket", "_waiter")
 
     def __init__(self, ticket: Ticket | None, deliver: Callable[[], T], waiter: Waiter, owner: object = None) -> None:
-        """`owner` is kept alive: what ends the operation when it is forgotten."""
+        """`owner` is kept alive, because its end would end the operation."""
         self._owner = owner
         self._ticket = ticket  # None: there was nothing to wait for
         self._deliver = deliver
@@ -68,10 +68,10 @@ class Work(Generic[T]):
         return self._ticket is None or self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Block until it is done; raise its error, or return what the blocking form of the call would have.
+        """Block until it is done; raise its error, or return the result of the blocking form of the call.
 
-        `timeout` in seconds; None waits until the operation's own deadline. When it passes, OpTimeout is
-        raised and the operation goes on. ValueError for a negative or NaN timeout.
+        `timeout` in seconds; None waits until the operation's own deadline. When it passes, OpTimeout is raised and the
+        operation continues. ValueError for a negative or NaN timeout.
         """
         limit = None if timeout is None else check_timeout(timeout)
         if self._ticket is not None:
@@ -84,7 +84,7 @@ class Work(Generic[T]):
 
     @property
     def ticket(self) -> Ticket | None:
-        """What the engine gave for it; None where it was complete at once."""
+        """The engine's handle; None where the call was complete at once."""
         return self._ticket
 
     def result(self) -> T:
@@ -93,7 +93,7 @@ class Work(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         check: Callable[[], None] | None = getattr(self._ticket, "check", None)
-        if check is not None:  # of a call in a `group()` block, whose end cannot come while somebody waits in it
+        if check is not None:  # of a call in a `group()` block, which cannot end while a thread waits inside it
             check()
         if not self.done():
             yield from self._waiter.completion(self).__await__()
@@ -101,10 +101,9 @@ class Work(Generic[T]):
 
 
 class Waiter:
-    """Tells event loops when operations complete: one thread per communicator, there only while needed.
+    """Notifies event loops when operations complete: one thread per communicator, which exists only while needed.
 
-    Operations complete in the order they were started, so waiting for one after the other loses nothing as long
-    as they are awaited in about that order.
+    Operations complete in the order in which they were started, so it can wait for one after the other.
     """
 
     def __init__(self) -> None:
@@ -114,7 +113,7 @@ class Waiter:
 
     def completion(self, work: Work[Any]) -> asyncio.Future[None]:
         """A future of the running loop that is set when `work` is done, whether or not it failed."""
-        import asyncio  # is there already where somebody awaits
+        import asyncio  # is loaded already where a coroutine awaits
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -136,11 +135,11 @@ class Waiter:
                 if work._ticket is not None:
                     work._ticket.wait(None)
             except BaseException:
-                pass  # it is raised again where the result is asked for
+                pass  # raised again where the result is read
             try:
                 loop.call_soon_threadsafe(_complete, future)
             except RuntimeError:
-                continue  # the loop was closed meanwhile: nobody waits any more
+                continue  # the loop was closed meanwhile: no coroutine waits any more
 
 
 def _complete(future: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""The communicator: how ranks meet, which links they have, what they choose, and what users call.
+"""The communicator: forming the group, links, the choice of algorithms, and the calls of users.
 
-Invariant: knows no framework.
+Invariant: imports no framework.
 """

@@ -1,7 +1,7 @@
-"""Errors of ours that a framework's `except` clauses catch as well.
+"""Errors of this library that `except` clauses for a framework's errors catch as well.
 
-Invariant: the error keeps its type, text and attributes, and gains base classes only. Pickled or copied it is of its
-own type alone, since a process that unpickles it may not have the framework.
+Invariant: the error keeps its type, text and attributes, and gains base classes only. Pickled or copied, it has only
+its own type, because a process that unpickles it may not have the framework.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ E = TypeVar("E", bound=BaseException)
 
 
 def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] | None = None) -> E:
-    """`error` as an instance of its own type and of `theirs`, which are classes of exceptions, the most fitting first.
+    """`error` as an instance of its own type and of `theirs`, classes of exceptions, the most specific first.
 
-    `setup` gives the new error what `theirs` expect of an instance. Errors that are not this library's, and those that
-    are `theirs` already, come back as they are.
+    `setup` initialises the attributes that `theirs` expect. Errors that are not this library's, and those that are
+    instances of `theirs` already, are returned unchanged.
     """
     if not isinstance(error, CollectiveError) or not theirs or isinstance(error, theirs):
         return error
@@ -36,7 +36,7 @@ def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] |
 
 @functools.cache
 def _joint(bases: tuple[type[BaseException], ...]) -> type[BaseException]:
-    """A class named as the first, which is ours: messages and tracebacks look the same."""
+    """A class with the name of the first one, which is ours: messages and tracebacks look the same."""
     ours = bases[0]
 
     def __init__(self: Any, plain: CollectiveError) -> None:

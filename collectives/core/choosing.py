@@ -1,7 +1,9 @@
-"""The table that a group chooses by: where its rows are from, and how all ranks come to have the same.
+"""The table from which a group chooses algorithms: the sources of its rows, and how all ranks get the same table.
 
-Invariant: rank 0 alone reads files and its environment, and publishes what it found before any call is left to the
-table; so ranks cannot choose differently, whatever each of them was given. Rows on top, the first that fits decides:
+Invariant: only rank 0 reads files and its environment. It publishes the rows before any call uses the table, so ranks
+cannot choose differently, even if they were passed different tables.
+
+Sources, in the order of priority; the first matching row decides:
 
     argument            init(table=...): a Table, or a file
     COLLECTIVES_ALGORITHM    allreduce:ring,broadcast:binomial
@@ -9,8 +11,8 @@ table; so ranks cannot choose differently, whatever each of them was given. Rows
     calibrated          in the cache folder, for this machine and shape of group, and for smaller groups
     built in            collectives.schedule.defaults
 
-COLLECTIVES_CALIBRATE, or init(calibrate=...): "auto" (use calibrated tables; where there is none, measure for at most
-two seconds, see `worth_it`), "cached" (use them, never measure), "off" (do neither).
+COLLECTIVES_CALIBRATE, or init(calibrate=...): "auto" (use calibrated tables; if there is none, measure for at most two
+seconds, see `worth_it`), "cached" (use them, never measure), "off" (do neither).
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ if TYPE_CHECKING:
 TableLike: TypeAlias = "Table | str | os.PathLike[str]"
 
 MODES: Final = ("auto", "cached", "off")
-MOST_RANKS: Final = 64  # of a group that is calibrated without being asked
+MOST_RANKS: Final = 64  # of a group that is calibrated automatically
 _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a user asks for: rows to put on top, and the mode. `deterministic`: neither counts."""
+    """The user's settings: rows with priority, and the mode. `deterministic`: neither is used."""
 
     table: Table
     mode: str
@@ -66,10 +68,10 @@ def wish(
     env: Mapping[str, str] | None = None,
     deterministic: bool = False,
 ) -> Wish:
-    """From the arguments of `init` and the environment; of ranks other than 0 only the arguments' kind is checked.
+    """Reads the arguments of `init` and the environment; on ranks other than 0 it only checks the arguments' kind.
 
-    Raises TypeError, and ValueError, naming file and line, for what is no table, an unknown algorithm or mode, and for
-    arguments that say otherwise than `deterministic`. With it the environment does not count.
+    Raises TypeError, and ValueError, naming file and line, for an invalid table, an unknown algorithm or mode, and for
+    arguments that contradict `deterministic`. With `deterministic` the environment is not used.
     """
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic must be a bool, not {type(deterministic).__name__}")
@@ -133,7 +135,7 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """The calibrated tables for such a group and smaller ones; a damaged one is left out, with a warning."""
+    """The calibrated tables for such a group and smaller ones; a damaged one is skipped, with a warning."""
     try:
         found = tables.load(machine, situation)
     except ValueError as error:
@@ -144,16 +146,16 @@ def cached(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
-    """What such a group would choose by if rank 0 were started here, now, and nothing had to be measured first."""
+    """The table that such a group would use if rank 0 were started here, now, without measuring first."""
     known = [] if wanted.mode == "off" else cached(machine, situation)
     return join([wanted.table, *known, DEFAULTS])
 
 
 def worth_it(situation: Situation) -> bool:
-    """Whether a group should calibrate itself when nobody asked.
+    """Whether a group should calibrate itself automatically.
 
-    On one host only, where it takes what it was planned to take. Not where ranks outnumber cores: such times say more
-    about the scheduler than about algorithms. Not threads: those are tests, or share a GIL.
+    Only on one host, where the duration is known in advance. Not where ranks outnumber cores: such times depend more on
+    the scheduler than on algorithms. Not for threads: those are tests, or share a GIL.
     """
     alone_here = situation.per_host == situation.size
     return (
@@ -163,13 +165,13 @@ def worth_it(situation: Situation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What rank 0 has found: the rows on top of the built-in ones, and for how long to measure, into which file."""
+    """Rank 0's plan: the rows above the built-in ones, how long to measure, and into which file."""
 
     asked: Table
     known: Sequence[Table] = ()
     seconds: float = 0.0
-    keep: Callable[[Outcome], Table] | None = None  # keeps what was measured, and gives it as a table to use
-    noise: str = ""  # why nothing was kept
+    keep: Callable[[Outcome], Table] | None = None  # stores the measurement, and returns it as a table
+    noise: str = ""  # why nothing was stored
 
     @property
     def message(self) -> str:
@@ -180,10 +182,10 @@ class _Plan:
 
 
 def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline) -> Table:
-    """The table of this group, by what rank 0 wants; measured now where it takes that. Collective.
+    """The table of this group, from the settings of rank 0; measured now if necessary. Collective.
 
-    `machine` is asked on rank 0, if at all. Raises ConfigMismatch where rank 0's table names an algorithm that this
-    rank does not have; what calls raise.
+    `machine` is called on rank 0 only. Raises ConfigMismatch if rank 0's table names an algorithm that this rank does
+    not have, and the errors of calls.
     """
     if wanted.deterministic:
         return DETERMINISTIC
@@ -219,7 +221,7 @@ def _plan(
 
 
 def _busy(machine: Machine) -> bool:
-    """Whether others keep this machine busy just now: a table measured beside them would stay, and they would not."""
+    """Whether other programs keep this machine busy: a table measured now would be used after they have ended."""
     try:
         return os.getloadavg()[0] > machine.cores / 2
     except OSError:
@@ -227,7 +229,7 @@ def _busy(machine: Machine) -> bool:
 
 
 def _measure(comm: Communicator, seconds: float) -> Outcome:
-    """Over links of its own, which are closed afterwards: measuring opens more of them than a program may need."""
+    """Over links of its own, which are closed afterwards: measuring opens more links than programs need."""
     from collectives.calibration.run import QUICK, calibrate  # see `_plan`
 
     trial = comm._child(0, comm.rank, "calibration")
@@ -237,7 +239,7 @@ def _measure(comm: Communicator, seconds: float) -> Outcome:
 
 
 def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) -> Table:
-    """The rows that were measured, in the cache too, as `tables.load` gives them."""
+    """The measured rows, also written to the cache, in the form in which `tables.load` returns them."""
     from collectives.calibration.run import QUICK  # see `_plan`
 
     how = f"{QUICK.name}, in {found.seconds:.1f} s, at first use"
@@ -248,7 +250,7 @@ def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) ->
 
 
 def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tuple[Table, float]:
-    """Rank 0's rows on top of the built-in ones, and for how long it wants to measure: the same on every rank."""
+    """Rank 0's rows above the built-in ones, and how long to measure: the same on every rank."""
     if comm.size == 1:
         told = "" if plan is None else plan.message
     else:
@@ -273,7 +275,7 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
 
 
 def _from_rank_0(comm: Communicator, data: bytes, deadline: Deadline) -> bytes:
-    """Named algorithms, since there is no table yet; over links that the first barrier has opened."""
+    """Uses named algorithms, since there is no table yet, and links that the first barrier has opened."""
     length = np.array(len(data), np.int64)
     comm.broadcast(length, algorithm="binomial", timeout=deadline.left)
     if not 0 < int(length) <= _LONGEST:

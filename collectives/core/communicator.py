@@ -40,28 +40,30 @@ from collectives.schedule.table import Table
 
 Seconds: TypeAlias = "float | None"
 
-_GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks that have not come to the last call
+_GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks that have not made the last call
 
 
 class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repeating):
     """A group of ranks. Made by `collectives.init`, `split` and `dup`; close it, or use it in a `with` statement.
 
-    Every rank of the group makes the same calls in the same order. `x` may be a NumPy array (bfloat16 is
-    `ml_dtypes.bfloat16`), any object with the buffer protocol or DLPack in host memory, or a CuPy array. It is
-    copied first if it is not C-contiguous; arrays that are written (`out`, `recv`, `broadcast`) have to be.
-    Results are new NumPy arrays (CuPy's for CuPy's) where `out` is None.
+    Every rank of the group makes the same calls in the same order.
 
-    op: sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max
-    for all but complex ones, those with b and l for integers and bool. Or a function of two arrays, see
-    `collectives.Op`; it runs in the calling thread, so that the `_async` twin returns when the call is complete.
+    `x` may be a NumPy array (bfloat16 is `ml_dtypes.bfloat16`), any object with the buffer protocol or DLPack in host
+    memory, or a CuPy array. It is copied first if it is not C-contiguous; arrays that are written (`out`, `recv`,
+    `broadcast`) have to be C-contiguous. Results are new NumPy arrays (CuPy arrays if `x` is one) if `out` is None.
 
-    `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name that `explain`
-    lists, the same on every rank. Each call has an `_async` twin, which returns a `Work` and runs in the
-    background; those that have to agree on lengths first (scatter, and allgatherv, gatherv, scatterv, alltoallv) wait
-    for that. Each has a `_plan` twin, which returns a `Plan`: the call made ready for the same arrays every time.
+    op: sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max for all
+    but complex ones, those with b and l for integers and bool. `op` may also be a function of two arrays, see
+    `collectives.Op`; it runs in the calling thread, so the `_async` variant returns when the call is complete.
+    `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name that `explain` lists, the
+    same on every rank.
 
-    Errors of every call: TypeError, ValueError (see above), PeerLost, OpTimeout, DesyncError (ranks called
-    different things), Aborted (closed meanwhile), RuntimeError (two threads at once: give each its own by `dup`).
+    Each call has an `_async` variant, which returns a `Work` and runs in the background. Those that exchange lengths
+    first (scatter, and allgatherv, gatherv, scatterv, alltoallv) wait for that exchange. Each call also has a `_plan`
+    variant, which returns a `Plan`: the call prepared for the same arrays every time.
+
+    Errors of every call: TypeError, ValueError (see above), PeerLost, OpTimeout, DesyncError (ranks made different
+    calls), Aborted (closed meanwhile), RuntimeError (two threads at once: give each its own by `dup`).
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         closing: Callable[[], None],
         engines: Sequence[Engine] | None = None,
     ) -> None:
-        """For users: `collectives.init`. Takes over `linked`; `closing` is called once, when it is closed.
-        `engines`: besides the native one; None for those that are registered."""
+        """Users call `collectives.init`. Owns `linked`; `closing` is called once, when it is closed.
+
+        `engines`: besides the native one; None for the registered ones.
+        """
         self._rank: Final = rank
         self._linked: Final = linked
         self._origin: Final = origin
@@ -110,7 +114,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._linked.situation.size
 
     @property
@@ -130,7 +134,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def name(self) -> str:
-        """As given to `collectives.init`, with what was appended by `split` and `dup`."""
+        """The name passed to `collectives.init`, with what `split` and `dup` appended."""
         return self._runner.gate.name
 
     @property
@@ -140,7 +144,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def timeout(self) -> float:
-        """Seconds that a call waits for other ranks where it is not told otherwise."""
+        """Seconds that a call waits for other ranks, unless the call has its own timeout."""
         return self._runner.timeout
 
     def __repr__(self) -> str:
@@ -148,9 +152,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size} over {links}, epoch {self.epoch}>"
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32") -> str:
-        """What would run for `collective` of `nbytes` bytes of `dtype`, why, and this rank's steps, as text.
+        """The algorithm and engine for `collective` of `nbytes` bytes of `dtype`, the reasons, and this rank's steps,
+        as text.
 
-        `nbytes` is the size of the larger of the arrays that a rank passes and gets.
+        `nbytes` is the size of the larger of the two arrays, input and output.
         """
         linked = self._linked
         others = self._runner.engines.explain(collective, nbytes)
@@ -169,25 +174,25 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return _memory(self._linked.group, math.prod(extents), kind).reshape(extents)
 
     def dump(self) -> dict[str, Any]:
-        """What this rank's last 1 000 operations of this communicator were and took, as json.dumps takes it.
+        """The last 1 000 operations of this communicator on this rank, with their times, as values for json.dumps.
 
-        Never waits for other ranks, and works at any time and from any thread: while a call waits, after an error, and
-        when the communicator is closed. In a forked child there are no operations.
+        It never waits for other ranks, and works at any time and from any thread: while a call waits, after an error,
+        and when the communicator is closed. In a forked child there are no operations.
 
         Keys: `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch`, `closed`, `error` (the one that broke the
-        communicator, or None), `clock` (`name`; `now`, what it says; `unix`, the time of day in seconds since 1970 at
-        that moment; `resolution` in seconds) and `operations`, oldest first. Those of an operation:
+        communicator, or None), `clock` (`name`; `now`, its time; `unix`, the time of day in seconds since 1970 at that
+        moment; `resolution` in seconds) and `operations`, oldest first. Keys of an operation:
 
-        - `sequence`: its number among the collectives of the communicator, the same on all ranks, from 0; of `send`
-          and `recv` among those with this peer. None where it is not known yet.
+        - `sequence`: its number among the collectives of the communicator, the same on all ranks, from 0; for `send`
+          and `recv`, its number among those with this peer. None if it is not known yet.
         - `collective`, `dtype` (as the engine moves it), `count` (elements, 0 where it may differ between ranks), `op`,
-          `root`, `peer`, `algorithm`: None where it has none
-        - `engine`: what runs it: "schedule", "board" or "pool"
-        - `state`: "queued" (waits for links, or for its turn in the background), "started", "done" or "failed"
-        - `queued`, `begin`, `first`, `end`: seconds of the clock at which it was called, was under way, moved something
-          for the first time, and ended. None where that has not come. What moves at the first attempt counts as
-          moved at `begin`.
-        - `waited`: seconds of it in which nothing could move, since another rank had to do something first
+          `root`, `peer`, `algorithm`: None if not applicable
+        - `engine`: "schedule", "board" or "pool"
+        - `state`: "queued" (waits for links, or for earlier operations in the background), "started", "done" or
+          "failed"
+        - `queued`, `begin`, `first`, `end`: seconds of the clock at which it was called, was started, moved data for
+          the first time, and ended; None for later times. `first` is `begin` if the first attempt moved data.
+        - `waited`: seconds in which no data could move, because it waited for another rank
         - `sent`, `received`: bytes of payload, to and from all ranks; None unless it is done
         - `error`: why it failed, or None
         """
@@ -206,14 +211,14 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         }
 
     def memory(self) -> dict[str, int]:
-        """What this communicator has on this rank, in bytes, by kind. Works at any time, as `dump` does.
+        """The memory of this communicator on this rank, in bytes, by kind. Works at any time, as `dump` does.
 
-        - `arena_mapped`: address space for its shared memory, without the heap; `arena_touched`: how much of that is
-          in memory; `staging`: how much of that is reserved for messages that are staged. 0 without shared memory.
+        - `arena_mapped`: address space for its shared memory, without the heap; `arena_touched`: the part of it that
+          uses memory; `staging`: the part of that which is reserved for staged messages. 0 without shared memory.
         - `heap`: arrays from `empty` that are in use, in whole cache lines or pages
-        - `inboxes`: buffers in which links over TCP receive
-        - `schedules`: operations that are kept for calls like those that were made
-        - `records`: what `dump` reads
+        - `inboxes`: receive buffers of links over TCP
+        - `schedules`: cached operations
+        - `records`: the records that `dump` returns
         """
         return recorded.memory(self._linked.group, self._calls.prepare.kept())
 
@@ -227,7 +232,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def attached(self) -> Communicator:
-        """A `dup` that is closed with this one: for what works on its behalf, such as gradient hooks."""
+        """A `dup` that is closed with this one: for code that works on its behalf, such as gradient hooks."""
         child = self.dup()
         self._attached.append(weakref.finalize(self, child.close))
         return child
@@ -255,7 +260,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def _choose_by(self, table: Table) -> None:
-        """Leave choices to this table, the same on every rank, and in communicators made of this one."""
+        """Use this table, the same on every rank, here and in communicators made from this one."""
         self._calls.prepare.use(table)
 
     def _everyones(self, data: bytes) -> list[bytes]:
@@ -265,10 +270,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return [whole[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def close(self) -> None:
-        """End it: links, threads and memory go; calls under way, and peers that wait for this rank, raise.
+        """End it: links, threads and memory are released; calls in progress, and peers that wait for this rank, raise.
 
-        Does not wait for other ranks. May be called again, and from any thread; never raises. Warns (RuntimeWarning)
-        where ranks of this host called other collectives than this rank and no call has said so yet.
+        Does not wait for other ranks. May be called again, and from any thread; never raises. Warns (RuntimeWarning) if
+        ranks of this host called other collectives than this rank and no call has reported it yet.
         """
         self._runner.gate.close()
         self._shut()
@@ -281,12 +286,14 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """`close`. Where the block ended without an error, DesyncError if a rank of this host called another collective
-        in place of one that this rank completed without waiting, such as a broadcast by its root. Waits up to a second
-        for those that have not come to this rank's last call."""
+        """Closes it. After a block without an error, DesyncError if ranks of this host called other collectives.
+
+        This covers collectives that this rank completed without waiting, such as a broadcast by its root. Waits up to a
+        second for ranks that have not made this rank's last call.
+        """
         group = self._linked.group
         try:
-            # With an error under way there is nothing to add.
+            # After another error there is nothing to add.
             group.confirm(_GRACE) if kind is None else group.close()
         finally:
             self.close()
@@ -296,7 +303,7 @@ _REPEATED: Final = install(Communicator)
 
 
 def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
-    if os.getpid() != pid:  # a forked child has none of the threads, and the rest is the parent's
+    if os.getpid() != pid:  # a forked child has no threads, and all else is the parent's
         return
     unseen: CollectiveError | None = None
     try:

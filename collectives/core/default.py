@@ -1,4 +1,4 @@
-"""The communicator that gradient hooks use where none is given: the one that this process made by `init`.
+"""The communicator that gradient hooks use by default: the one that this process made by `init`.
 
 Invariant: nothing is guessed. With none, or with several that are open, there is no default.
 """
@@ -27,21 +27,21 @@ def register(comm: Communicator) -> None:
 
 
 def forget(comm: Communicator) -> None:
-    """`comm` belongs to somebody who does not share it: it is nobody's default."""
+    """`comm` belongs to code that does not share it: it is never the default."""
     with _lock:
         _made[:] = [reference for reference in _made if reference() is not comm]
 
 
 def opened() -> list[Communicator]:
-    """Those that `collectives.init` made here and nobody has closed, in the order of their making."""
+    """Those that `collectives.init` made here and that are still open, in the order of their creation."""
     with _lock:
         return [made for reference in _made if (made := reference()) is not None and not made.closed]
 
 
 def default(comm: Communicator | None = None) -> Communicator:
-    """`comm`, or where it is None the one communicator that `collectives.init` made here and nobody has closed.
+    """`comm`, or, if it is None, the only open communicator that `collectives.init` made in this process.
 
-    RuntimeError where there is none, or more than one. TypeError for anything but a communicator.
+    RuntimeError if there is none, or more than one. TypeError for any other object than a communicator.
     """
     if comm is not None:
         if not isinstance(comm, Communicator):
@@ -60,7 +60,7 @@ def default(comm: Communicator | None = None) -> Communicator:
 
 
 def _caller() -> str:
-    """Where the code is that has called this library."""
+    """The line of code that called this library."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "collectives":
         frame = frame.f_back

@@ -1,6 +1,6 @@
-"""What a communicator would run for a call, and why, as text.
+"""The algorithm and engine that a communicator would use for a call, with the reasons, as text.
 
-Invariant: asks the same functions that calls ask, so it cannot say anything else than what happens.
+Invariant: it calls the same functions as calls do, so it always describes what would happen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collectives.schedule.table import ANY_SIZE, Row
 def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> str:
     """The algorithm, the engine and the steps of such a call, with the reasons.
 
-    ValueError for a collective that is not there, listing those there are, or a negative size.
+    ValueError for an unknown collective, listing the known ones, or a negative size.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
@@ -62,8 +62,10 @@ def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dty
 
 
 def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, blocks: tuple[int, int]) -> Iterator[str]:
-    """The engine that runs it, and why those that are asked before it do not. `blocks`: of both buffers, which are of
-    one length where they differ between input and output, and in alltoall."""
+    """The engine that runs it, and why the engines before it refuse.
+
+    `blocks`: of both buffers, which have one length if input and output differ in it, and in alltoall.
+    """
     if blocks[0] != blocks[1] or shape.collective == "alltoall":
         each = shape.agreed // max(*blocks)
         shape = shape._replace(inp=each * blocks[0], out=each * blocks[1])
@@ -75,7 +77,7 @@ def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, bloc
 
 
 def row_lines(row: Row | None, width: int) -> list[str]:
-    """The row that decided and where it is from; nothing where an algorithm was asked for."""
+    """The row that decided and its source; nothing if an algorithm was named."""
     if row is None:
         return []
     return [f"  {'row':{width}}{row.rule}", f"  {'from':{width}}{row.source or 'unknown'}"]

@@ -1,7 +1,7 @@
-"""New communicators out of an existing one: its ranks meet over the links they have, without a store.
+"""New communicators from an existing one: its ranks exchange records over the links they have, without a store.
 
-Invariant: every rank of the parent learns of a failure on any of them. Links of a new communicator are opened when
-its calls need them.
+Invariant: every rank of the parent learns of a failure on any of them. Links of a new communicator are opened when its
+calls need them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collectives.calls.moves import Deadline
 from collectives.core.links import Endpoints, Linked, Member, Policy, context, link
 from collectives.native.errors import CollectiveError, ConfigMismatch
 
-_LONGEST: Final = 8192  # bytes that a rank may say about itself
+_LONGEST: Final = 8192  # bytes of a rank's record
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a communicator inherits: the run and epoch, its own place in the tree of communicators, the policy."""
+    """What a communicator inherits: the run and epoch, its name in the tree of communicators, the policy."""
 
     run: str
     epoch: int
@@ -28,14 +28,14 @@ class Origin:
     policy: Policy
 
     def child(self, path: str, sockets: int | None = None) -> Origin:
-        """`sockets` where its links have another number of them."""
+        """`sockets` if its links have another number of them."""
         policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
         return Origin(self.run, self.epoch, f"{self.path}.{path}", policy)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one rank says in a split. `color` None: it wants no new communicator. `error`: it cannot go on."""
+    """One rank's part in a split. `color` None: it wants no new communicator. `error`: it cannot continue."""
 
     color: int | None
     key: int
@@ -69,11 +69,11 @@ def separate(
     deadline: Deadline,
     parent: Linked,
 ) -> tuple[int, Linked] | None:
-    """This rank's number in, and part of, a new group of those with its color, ordered by key and rank.
+    """This rank's number in, and its side of, a new group of those with its color, ordered by key and rank.
 
-    `origin` is the new group's; `everyones` exchanges bytes over the parent; this rank's host and core are as there.
-    None where `color` is None. Raises CollectiveError, on every rank, where any cannot open its listeners or make its
-    group: on that one, what `link` raises.
+    `origin` is the new group's; `everyones` exchanges bytes over the parent; this rank's host and core are those of the
+    parent. None if `color` is None. Raises CollectiveError, on every rank, if any rank cannot open its listeners or
+    make its group: on that rank, the errors of `link`.
     """
     endpoints: Endpoints | None = None
     wish = Wish(color, key, None)
@@ -83,7 +83,7 @@ def separate(
         try:
             endpoints = parent.endpoints.split()
             wish = Wish(color, key, endpoints.member)
-            parent.job.expect(name)  # a rank that gets all records sooner may call before this one has them
+            parent.job.expect(name)  # a rank that gets all records sooner may connect before this one has them
         except (CollectiveError, OSError, ValueError) as error:
             problem, wish = error, Wish(color, key, None, _text(error))
     try:
@@ -135,7 +135,7 @@ def _text(error: Exception) -> str:
 
 
 def _raise_first(own: Exception | None, errors: Sequence[str]) -> None:
-    """This rank's own error, or one that names those of others; `errors` are empty where there is none, by rank."""
+    """Raises this rank's own error, or one that names those of others; `errors` by rank, empty if there is none."""
     if own is not None:
         raise own
     failed = "; ".join(f"rank {rank} cannot join: {error}" for rank, error in enumerate(errors) if error)

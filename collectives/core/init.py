@@ -1,7 +1,7 @@
-"""init(): from a launcher's environment, or arguments, to a communicator whose ranks have met.
+"""init(): from a launcher's environment, or arguments, to a communicator of all ranks.
 
-Invariant: arguments are checked before anything is opened, and whatever was opened is closed again where
-`init` raises. When it returns, a first barrier has passed over the new links.
+Invariant: arguments are checked before anything is opened, and everything that was opened is closed again if `init`
+raises. When it returns, a first barrier has passed over the new links.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from collectives.transports.transport import Scope
 
 TIMEOUT: Final = 300.0  # seconds for one operation
 LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two for each peer, and seven more
-_RELEASE: Final = 1.0  # seconds that removing what forming left in the store may take
+_RELEASE: Final = 1.0  # seconds for removing the keys of the formed group from the store
 
 
 def init(
@@ -57,45 +57,42 @@ def init(
     sockets: int | None = None,
     deterministic: bool = False,
 ) -> Communicator:
-    """Meet the other ranks of this job; blocks until all have come and are linked.
+    """Form a group with the other ranks of this job; blocks until all have joined and are linked.
 
-    What is None is taken from the environment: the variables COLLECTIVES_* and those of torchrun, Slurm, Open
-    MPI, MPICH, Intel MPI and Kubernetes. Without any of them this is a group of one, with some of them ValueError.
-    `rank=0, size=1` is a group of one, whatever the environment says.
+    Arguments that are None are read from the environment: the variables COLLECTIVES_* and those of torchrun, Slurm,
+    Open MPI, MPICH, Intel MPI and Kubernetes. Without any of them this is a group of one; with only some of them,
+    ValueError. `rank=0, size=1` is a group of one in any environment.
 
-    - `store`: where the ranks meet: "file:///dir", "redis://host", "rediss://host", "tcp://host:port" (served by
-      rank 0), "mpi://", "memory://name" (threads of one process), or a Store
-    - `rank`, `size`: this process's number, from 0, and how many there are
-    - `name`: sets jobs on one store apart; "default" where nobody says otherwise
-    - `transport`: "auto" (per pair of ranks: inproc, shm, tcp), or the one to use between all: "shm", "tcp",
-      "inproc", or that of another package
-    - `timeout`: seconds that an operation waits for other ranks, 300 where nobody says otherwise
-    - `join_timeout`: seconds for meeting and linking, all in all
-    - `secret`: at least 16 bytes that all ranks know and nobody else, from COLLECTIVES_SECRET_FILE where None.
-      Without one ranks can be reached from this machine only, unless `insecure`.
-
-    - `table`: rows that say which algorithm runs when, in front of all others: a Table, or the path of a file; rank
-      0's counts for all. Also COLLECTIVES_ALGORITHM ("allreduce:ring,..."), and COLLECTIVES_TABLE, a file
-    - `calibrate`: "auto" uses what was measured on this machine for such a group; where nothing was, and the group is
-      on one host with a core for each rank, it measures now, once, for less than 2 s. "cached" never measures, "off"
-      uses nothing measured. COLLECTIVES_CALIBRATE where None, else "auto"
+    - `store`: through which the ranks find each other: "file:///dir", "redis://host", "rediss://host",
+      "tcp://host:port" (served by rank 0), "mpi://", "memory://name" (threads of one process), or a Store
+    - `rank`, `size`: this process's number, from 0, and the number of ranks
+    - `name`: name of the job, different for different jobs on one store; "default" if not set
+    - `transport`: "auto" (per pair of ranks: inproc, shm, tcp), or the one to use between all: "shm", "tcp", "inproc",
+      or that of another package
+    - `timeout`: seconds that an operation waits for other ranks; 300 if not set
+    - `join_timeout`: seconds for forming the group and opening links, in total
+    - `secret`: at least 16 bytes that only the ranks of the job know; None reads COLLECTIVES_SECRET_FILE. Without a
+      secret, ranks can be reached from this machine only, unless `insecure`.
+    - `table`: rows of a table of algorithms, with priority over all others: a Table, or the path of a file; that of
+      rank 0 applies to all. Also COLLECTIVES_ALGORITHM ("allreduce:ring,..."), and COLLECTIVES_TABLE, a file
+    - `calibrate`: "auto" uses the table that was measured on this machine for such a group. If there is none, and the
+      group is on one host with a core for each rank, it measures now, once, for less than 2 s. "cached" never measures,
+      "off" uses nothing measured. None reads COLLECTIVES_CALIBRATE; the default is "auto"
     - `segment`: bytes, 1 to 64 MiB, the same on all ranks: the most that is staged in shared memory, copied or reduced
-      at a time, rounded up to whole cache lines. COLLECTIVES_SEGMENT ("64K") where None, else what suits. Nothing is
-      measured at first use where it is given: tables are about the usual one
-    - `sockets`: 1 to 16, the same on all ranks: how many TCP connections each link has, which share messages of more
-      than 96 KiB, where one alone does not get all that the network has. COLLECTIVES_SOCKETS where None, else what
-      `collectives calibrate` found, else 1
-
-    - `deterministic`: the same on all ranks: reductions take their operands in the order of ranks, whatever the
-      size, transport, placement and load, so that their bits depend on what ranks bring and on their number alone.
-      Tables, calibration and what the environment says about them do not count; ValueError for `table` or `calibrate`
+      at a time, rounded up to whole cache lines. None reads COLLECTIVES_SEGMENT ("64K"); by default the library
+      chooses. With a segment, nothing is measured at first use, because tables are valid for the default only
+    - `sockets`: 1 to 16, the same on all ranks: the number of TCP connections of each link. Messages of more than 96
+      KiB are divided among them, which helps if one connection cannot use the whole bandwidth of the network. None
+      reads COLLECTIVES_SOCKETS; the default is the number that `collectives calibrate` found, else 1
+    - `deterministic`: the same on all ranks: reductions combine their operands in the order of ranks, for every size,
+      transport, placement and load, so that their bits depend only on the inputs and the number of ranks. Tables,
+      calibration and their environment variables are not used; ValueError for `table` or `calibrate`
 
     COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
 
-    Raises ValueError and TypeError for wrong arguments; TransportUnavailable where ranks cannot be linked as asked;
-    StoreError where the store cannot be used; OpTimeout, naming the ranks that are missing; ConfigMismatch where
-    ranks disagree on size, numbers, version, transport, segment, sockets or deterministic; AuthError where they do
-    on the secret.
+    Raises ValueError and TypeError for wrong arguments; TransportUnavailable if ranks cannot be linked by the given
+    transport; StoreError if the store fails; OpTimeout, naming the missing ranks; ConfigMismatch if ranks disagree on
+    size, numbers, version, transport, segment, sockets or deterministic; AuthError if they disagree on the secret.
     """
     limit = check_timeout(join_timeout, "join_timeout")
     chosen_timeout = None if timeout is None else check_timeout(timeout)
@@ -107,7 +104,7 @@ def init(
     )
     scheme = launch.transport or "auto"
     if scheme != "auto":
-        registry.transport(scheme)  # refuses a name that is unknown, or not installed
+        registry.transport(scheme)  # raises for a name that is unknown, or not installed
     wanted = choosing.wish(launch.rank, table, calibrate, deterministic=deterministic)
     forced = number_asked("segment", segment, check_segment, os.environ)
     if forced and wanted.mode == "auto":
@@ -208,7 +205,7 @@ def check_sockets(count: int) -> int:
 
 
 def number_asked(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
-    """The argument, or COLLECTIVES_NAME; 0 where nobody asks for anything. Raises TypeError, ValueError."""
+    """The argument, or COLLECTIVES_NAME; 0 if neither is set. Raises TypeError, ValueError."""
     if isinstance(given, bool) or not isinstance(given, int | None):
         raise TypeError(f"{name} must be an int, not {type(given).__name__}")
     if given is not None:
@@ -224,8 +221,7 @@ def number_asked(name: str, given: int | None, check: Callable[[int], int], env:
 
 
 def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closing, deadline: Deadline) -> Communicator:
-    """The same ranks over links of so many sockets each, in place of `comm`, which is closed where that is another
-    number than it has."""
+    """The same ranks over links of that many sockets each; closes `comm` if its number differs."""
     if sockets == comm._linked.sockets:
         return comm
     wanted = origin.child("sockets", sockets)
@@ -243,7 +239,7 @@ def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closin
 
 
 def _fingerprint(policy: Policy, deterministic: bool) -> str:
-    """What ranks have to agree on."""
+    """The settings on which ranks have to agree."""
     segment = f"{policy.segment} bytes" if policy.segment else "usual"
     links = f"transport {policy.transport}, segment {segment}, sockets {policy.sockets or 'usual'}"
     order = ", deterministic" if deterministic else ""
@@ -253,7 +249,7 @@ def _fingerprint(policy: Policy, deterministic: bool) -> str:
 
 
 class _Closing:
-    """Gives back what `init` opened besides links, once the communicator ends."""
+    """Releases what `init` opened besides links, once the communicator ends."""
 
     def __init__(self) -> None:
         self.store: Store | None = None
@@ -261,14 +257,16 @@ class _Closing:
         self.membership: Membership | None = None
 
     def met(self, rank: int) -> None:
-        """All ranks are out of `form`, so what it left in the store can go: the store is asked no more when the
-        communicator closes, by when it may be gone together with whoever served it."""
+        """All ranks have returned from `form`, so its keys can be removed from the store now.
+
+        The store is not used when the communicator closes, because the process that serves it may have ended by then.
+        """
         membership, self.membership = self.membership, None
         if rank == 0 and membership is not None and self.store is not None:
             release(self.store, membership, _RELEASE)
 
     def moved(self) -> _Closing:
-        """Another one, that gives back what this one would have; this one gives back nothing any more."""
+        """Another one that releases everything in place of this one."""
         other = _Closing()
         other.store, other.owned, other.membership = self.store, self.owned, self.membership
         self.store = None

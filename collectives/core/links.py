@@ -1,6 +1,6 @@
-"""Who talks to whom how: the transport of every pair of ranks, decided from what all have published.
+"""The transport of every pair of ranks, decided from the records that all have published.
 
-Invariant: both ranks of a pair decide alike, since they look at the same two records. What a record says came
+Invariant: both ranks of a pair choose the same transport, since they decide from the same two records. A record came
 from a peer and is checked before it is used.
 """
 
@@ -32,8 +32,10 @@ _MOST_SCHEMES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a group and those split from it are linked: `transport` as in `init`; `secret` may be empty; `segment` is 0
-    for what the engine chooses, `sockets` for what the table says."""
+    """How a group and those split from it are linked: `transport` as in `init`; `secret` may be empty.
+
+    `segment` is 0 if the engine chooses, `sockets` if the table chooses.
+    """
 
     transport: str
     scope: Scope
@@ -48,7 +50,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank's record: where it runs and where it listens, by scheme."""
+    """One rank's record: its host, and where it listens, by scheme."""
 
     identity: HostIdentity
     addresses: Mapping[str, tuple[str, ...]]
@@ -58,7 +60,7 @@ class Member:
 
     @staticmethod
     def from_json(value: Any) -> Member:
-        """Raises ValueError for what `to_json` cannot have made."""
+        """Raises ValueError for records that `to_json` cannot have made."""
         match value:
             case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
                 found = {}
@@ -79,7 +81,7 @@ class _Shared:
         self._lock: Final = threading.Lock()
 
     def split(self) -> _Shared:
-        """For one communicator more. Raises TransportUnavailable."""
+        """For one more communicator. Raises TransportUnavailable."""
         own = self.listener.split()
         if own is not self.listener:
             return _Shared(own)
@@ -96,11 +98,13 @@ class _Shared:
 
 
 class Endpoints:
-    """Where this rank listens for one group, from before ranks meet until the group is closed."""
+    """Where this rank listens for one group, from before the group forms until it is closed."""
 
     def __init__(self, policy: Policy, alone: bool = False, parent: Endpoints | None = None) -> None:
-        """Raises TransportUnavailable where the transport asked for does not work here, ValueError for an
-        unknown interface. `alone`: no other rank will call. `parent`: see `split`."""
+        """Raises TransportUnavailable if the named transport does not work here, ValueError for an unknown interface.
+
+        `alone`: no other rank will connect. `parent`: see `split`.
+        """
         self.member: Member
         self.reasons: dict[str, str] = {}  # why a transport is not offered
         self._policy: Final = policy
@@ -119,17 +123,17 @@ class Endpoints:
                 proof, self._proof = ("", None) if alone else abstract.bound()
                 identity = HostIdentity.here(proof)
             addresses = {scheme: tuple(shared.listener.addresses) for scheme, shared in self._listeners.items()}
-            # First where it says that it is, later where the group has settled that it is.
+            # First the host that this rank claims, later the one on which the group has settled.
             self.member = Member(identity, addresses)
         except BaseException:
             self.close()
             raise
 
     def split(self) -> Endpoints:
-        """Those of a communicator made from this one: the same listeners, as far as they serve several.
+        """Those of a communicator made from this one: the same listeners, if they serve several communicators.
 
-        The host is what this group has settled on. Raises TransportUnavailable where the transport asked for has no
-        room for another group.
+        The host is that of this group. Raises TransportUnavailable if the named transport has no room for another
+        group.
         """
         return Endpoints(self._policy, parent=self)
 
@@ -147,7 +151,7 @@ class Endpoints:
             self._listeners[scheme].listener.attach(group)
 
     def settled(self, member: Member) -> None:
-        """All ranks know where this one is: its proof is not needed any more."""
+        """All ranks have settled the host of this one: its proof is not needed any more."""
         self.member = member
         self._close_proof()
 
@@ -173,11 +177,11 @@ def _listen(scheme: str, scope: Scope) -> _Shared:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A group ready to run: the engine's side, what it is like, and this rank's place on its machine."""
+    """A group ready to run: its native part, its properties, and this rank's place on its machine."""
 
     group: Group
     job: Job
-    job_ranks: tuple[int, ...]  # by rank: that of the job, which is of the communicator that `init` made
+    job_ranks: tuple[int, ...]  # by rank: its rank in the job, the communicator that `init` made
     endpoints: Endpoints
     situation: Situation
     layout: Layout
@@ -185,12 +189,12 @@ class Linked:
     hosts: tuple[str, ...]
     local_rank: int
     local_size: int
-    home: int  # the core to wait on where ranks leave none to others
+    home: int  # the core to wait on if ranks use all cores
     sockets: int  # of each link over TCP
 
     @property
     def place(self) -> HostIdentity:
-        """This rank's host, as the group has settled it."""
+        """This rank's host, on which the group has settled."""
         return self.endpoints.member.identity
 
     def close(self) -> None:
@@ -199,7 +203,7 @@ class Linked:
 
 
 def context(run: str, epoch: int, path: str) -> bytes:
-    """16 bytes that name one communicator of one run, so that no other can be taken for it."""
+    """16 bytes that identify one communicator of one run."""
     return hashlib.sha256(f"pycollectives {run} {epoch} {path}".encode()).digest()[:16]
 
 
@@ -215,11 +219,12 @@ def link(
     job: Job | None = None,
     job_ranks: Sequence[int] | None = None,
 ) -> Linked:
-    """Make the group and tell it how to reach every peer. Opens no links yet, closes nothing on errors but what
-    it made; the endpoints stay the caller's then. `home`: this rank's core in the group that it first belonged to.
-    `job`, `job_ranks`: of a communicator made from another one, its job and the ranks' numbers in that.
+    """Make the group and tell it how to reach every peer.
 
-    Raises TransportUnavailable for a pair that no allowed transport connects, with every reason.
+    Opens no links yet. On errors it closes only what it made; the endpoints stay the caller's then. `home`: this rank's
+    core in the group that it first belonged to. `job`, `job_ranks`: of a communicator made from another one, its job
+    and the ranks' numbers in that. Raises TransportUnavailable for a pair that no allowed transport connects, with
+    every reason.
     """
     kinds = tuple(
         "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons)
@@ -231,7 +236,7 @@ def link(
     layout = Layout.of((identity.boot, identity.netns) for identity in identities)
     crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
     here = oversubscribed(mine, identities)
-    # Those who share cores in the group that they first belonged to may be as many as cores in this one.
+    # In a communicator made from another one, ranks may fill the cores that they shared in the first group.
     returns = here or (home is None and fill_cores(mine, identities))
     if home is None:
         home = home_core(rank, identities)
@@ -286,10 +291,10 @@ def link(
 def settle(
     rank: int, members: Sequence[Member], endpoints: Endpoints, exchanged: Callable[[int], Sequence[Any]]
 ) -> Sequence[Member]:
-    """The members with hosts that are right, where their identities leave a doubt.
+    """The members with correct hosts, if their identities leave a doubt.
 
-    `exchanged` gives what each rank passes; it is called on all ranks, or on none. Raises ConfigMismatch, and what
-    `exchanged` does.
+    `exchanged` returns the values of all ranks; it is called on all ranks, or on none. Raises ConfigMismatch, and the
+    errors of `exchanged`.
     """
     identities = [member.identity for member in members]
     if not neighbours.doubtful(identities):
@@ -310,7 +315,7 @@ def settle(
 def _warn_of_detours(
     mine: HostIdentity, everyone: Sequence[HostIdentity], kinds: Sequence[str], reasons: Mapping[str, str]
 ) -> None:
-    """Say so where ranks of one host do not share memory because this one cannot."""
+    """Warns if ranks of one host do not share memory because this one cannot."""
     detours = [
         rank
         for rank, (identity, kind) in enumerate(zip(everyone, kinds, strict=True))
@@ -322,7 +327,7 @@ def _warn_of_detours(
 
 
 def decode(rank: int, record: Any) -> Member:
-    """The record of that rank. Raises ConfigMismatch where it makes no sense."""
+    """The record of that rank. Raises ConfigMismatch for an invalid one."""
     return _checked(rank, partial(Member.from_json, record))
 
 
@@ -331,9 +336,9 @@ def _place(rank: int, scheme: str, members: Sequence[Member]) -> Place:
 
 
 def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Policy, reasons: Mapping[str, str]) -> str:
-    """The first transport allowed that both offer and that connects them: the same seen from either side.
+    """The first allowed transport that both offer and that connects them: the same on both ranks.
 
-    Raises TransportUnavailable with what speaks against each; `reasons` says why this rank does not offer some.
+    Raises TransportUnavailable with the reason for each; `reasons` has why this rank does not offer some.
     """
     problems = []
     for scheme in policy.schemes:
@@ -354,7 +359,7 @@ def slowest(kinds: Sequence[str]) -> str:
 
 
 def _checked(rank: int, use: Callable[[], T]) -> T:
-    """Run `use`, which takes apart what rank `rank` published."""
+    """Run `use`, which decodes data that rank `rank` published."""
     try:
         return use()
     except (ValueError, TypeError, OverflowError, RecursionError) as error:

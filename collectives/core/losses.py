@@ -1,11 +1,11 @@
-"""What a rank leaves for `collectives run` when it loses a peer, so that the launcher can name the first cause.
+"""The record of a lost peer that a rank writes for `collectives run`, so that the launcher can name the first cause.
 
-A rank that fails because another one is gone often ends before it: an interpreter that unloads a framework takes longer
-than a peer that only raises. So the order in which processes end does not tell which failed first; that a rank had lost
-a peer does.
+A rank that fails because it lost another one often ends earlier than that one: an interpreter that unloads a framework
+takes longer than a peer that only raises. So the order in which processes end does not show which failed first, but
+these records do.
 
-Invariant: the first loss is kept, in one small file that the launcher has named. It is taken back where the program
-goes on with a new group, or ends for a reason of its own. Nothing here raises.
+Invariant: the first loss is kept, in one small file that the launcher has named. It is removed if the program continues
+with a new group, or ends for a reason of its own. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ _LONGEST: Final = 300  # characters of a message
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`at`: seconds on this host's monotonic clock. `text`: what the rank's error said."""
+    """`at`: seconds on this host's monotonic clock. `text`: the message of the rank's error."""
 
     at: float
     text: str
 
 
 def watch(env: Mapping[str, str]) -> None:
-    """From now on, write down the first PeerLost of this process where a launcher asks for it. May be repeated."""
+    """From now on, record the first PeerLost of this process if a launcher wants it. May be called repeatedly."""
     path = env.get(VARIABLE)
     if path:
         _record.begin(path)
 
 
 def note(text: str) -> None:
-    """This rank fails because of another one, which `text` is about, without a PeerLost."""
+    """Record that this rank fails because of another one, which `text` describes, without a PeerLost."""
     _record.write(text)
 
 
 def forget() -> None:
-    """A new group has met: what was lost before does not matter any more."""
+    """A new group has formed: earlier losses do not matter any more."""
     _record.take_back()
 
 
 def read(path: str) -> Loss | None:
-    """What the rank wrote that was given this path; None where it lost nobody."""
+    """The record of the rank with this path; None if it lost no peer."""
     try:
         with open(path, encoding="utf-8") as file:
             match json.loads(file.read(16 * _LONGEST)):
@@ -85,7 +85,7 @@ class _Record:
             file.write(json.dumps({"at": time.monotonic(), "text": str(text)[:_LONGEST]}))
 
     def _at_exit(self) -> None:
-        """Python keeps the exception that ended the program; where it has nothing to do with a peer, that counts."""
+        """The exception that ended the program counts if it has nothing to do with a peer."""
         if os.getpid() == self._process and not _of_ours(getattr(sys, "last_value", None)):
             self.take_back()
 

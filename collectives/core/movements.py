@@ -1,6 +1,6 @@
-"""Movements: the methods of a communicator that bring data from rank to rank as it is, and the barrier.
+"""Movements: the methods of a communicator that move data between ranks without reducing it, and the barrier.
 
-Invariant: where lengths have to travel first, every rank learns of a mismatch.
+Invariant: where lengths are exchanged first, every rank learns of a mismatch.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Movements:
         return self._runner.start(self, self._calls.allgather, x, out, timeout, algorithm)
 
     def allgatherv(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Every rank's `x`, joined on the first axis in rank order; only x.shape[0] may differ between ranks.
+        """Every rank's `x`, concatenated on the first axis in rank order; only x.shape[0] may differ between ranks.
 
-        DesyncError on every rank where dtypes or the other extents differ.
+        DesyncError on every rank if dtypes or the other extents differ.
         """
         return self._runner.run(self._calls.allgatherv, x, None, timeout, algorithm)
 
@@ -70,9 +70,9 @@ class Movements:
         return self._runner.start(self, self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """The root's x[rank], where its `x` has shape (size, ...). Others pass None; shape and dtype travel.
+        """The root's x[rank]; its `x` has shape (size, ...). Other ranks pass None; shape and dtype are sent to them.
 
-        Where the root's `x` will not do it raises ValueError or TypeError, and the other ranks Aborted.
+        If the root's `x` is invalid it raises ValueError or TypeError, and the other ranks Aborted.
         """
         return self._runner.run(self._calls.scatter, x, None, timeout, root, algorithm)
 
@@ -85,9 +85,10 @@ class Movements:
     def scatterv(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """This rank's rows of the root's `x`: the first counts[0] rows go to rank 0, the next counts[1] to rank 1, ...
+        """This rank's rows of the root's `x`: the first counts[0] rows are sent to rank 0, the next counts[1] to rank
+        1, ...
 
-        Others pass None. Errors as of `scatter`; ValueError where `counts` do not add up to x.shape[0].
+        Other ranks pass None. Errors as of `scatter`; ValueError if `counts` do not add up to x.shape[0].
         """
         return self._runner.run(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
@@ -99,9 +100,10 @@ class Movements:
 
     @repeated("x")
     def alltoall(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Block i of `x` goes to rank i, blocks being x.shape[0] / size rows; those received, in rank order.
+        """Block i of `x` is sent to rank i; blocks have x.shape[0] / size rows. Returns the received ones, in rank
+        order.
 
-        ValueError where `size` does not divide `x.shape[0]`.
+        ValueError if `size` does not divide `x.shape[0]`.
         """
         return self._runner.remembered(self._calls.alltoall, x, out, timeout, algorithm)
 
@@ -110,9 +112,9 @@ class Movements:
         return self._runner.start(self, self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoallv(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """counts[i] rows of `x` go to rank i; the rows received, in rank order.
+        """counts[i] rows of `x` are sent to rank i. Returns the received rows, in rank order.
 
-        ValueError where `counts` do not add up to x.shape[0]; DesyncError as of `allgatherv`.
+        ValueError if `counts` do not add up to x.shape[0]; DesyncError as of `allgatherv`.
         """
         return self._runner.run(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 

@@ -1,7 +1,7 @@
 """Plans of every collective and message: the methods of a communicator that make them.
 
-Invariant: making a plan sends nothing, except where lengths have to travel (scatter, and names ending in v): there
-it is a call that every rank makes.
+Invariant: making a plan sends nothing, except where lengths are exchanged (scatter, and names ending in v): there it is
+a call that every rank makes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collectives.calls.status import Status
 
 
 class Plans:
-    """A part of `Communicator`, which documents what holds for all its calls.
+    """A part of `Communicator`, whose docstring applies to all calls.
 
-    The arrays are C-contiguous NumPy arrays, which a plan reads and writes, as they then are, at every call. Where
-    `out` is not given, or cannot be, it makes one for all calls, `plan.out`. Every rank calls its plan at the same
-    place in its order of calls. A call costs next to nothing beside the operation.
+    The arrays are C-contiguous NumPy arrays; each call reads and writes their current contents. If `out` is not given,
+    or cannot be, the plan makes one for all calls, `plan.out`. Every rank calls its plan at the same place in its order
+    of calls. The overhead of a call is very small.
     """
 
     _runner: Runner
@@ -33,7 +33,7 @@ class Plans:
     def allreduce_plan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """`allreduce` of these arrays made ready: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
+        """Prepares `allreduce` of these arrays: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
         return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
 
     def reduce_plan(
@@ -46,25 +46,25 @@ class Plans:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Plan:
-        """`reduce` of these arrays made ready."""
+        """Prepares `reduce` of these arrays."""
         return self._plan(self._reductions.reduce, x, out, timeout, op, root, algorithm)
 
     def scan_plan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """`scan` of these arrays made ready."""
+        """Prepares `scan` of these arrays."""
         return self._plan(self._reductions.scan, x, out, timeout, op, algorithm)
 
     def exscan_plan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """`exscan` of these arrays made ready."""
+        """Prepares `exscan` of these arrays."""
         return self._plan(self._reductions.exscan, x, out, timeout, op, algorithm)
 
     def reduce_scatter_plan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """`reduce_scatter` of these arrays made ready."""
+        """Prepares `reduce_scatter` of these arrays."""
         return self._plan(self._reductions.reduce_scatter, x, out, timeout, op, algorithm)
 
     def reduce_scatterv_plan(
@@ -77,59 +77,62 @@ class Plans:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Plan:
-        """`reduce_scatterv` of these arrays made ready."""
+        """Prepares `reduce_scatterv` of these arrays."""
         return self._plan(self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
 
     def broadcast_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`broadcast` of this array made ready."""
+        """Prepares `broadcast` of this array."""
         return self._plan(self._calls.broadcast, x, None, timeout, root, algorithm)
 
     def allgather_plan(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`allgather` of these arrays made ready."""
+        """Prepares `allgather` of these arrays."""
         return self._plan(self._calls.allgather, x, out, timeout, algorithm)
 
     def allgatherv_plan(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`allgatherv` of these arrays made ready. Every rank makes it at once: lengths travel here, and no more."""
+        """Prepares `allgatherv` of these arrays. Every rank has to make the plan, because lengths are exchanged here
+        only."""
         return self._plan(self._calls.allgatherv, x, None, timeout, algorithm)
 
     def gather_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`gather` of these arrays made ready."""
+        """Prepares `gather` of these arrays."""
         return self._plan(self._calls.gather, x, None, timeout, root, algorithm)
 
     def gatherv_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`gatherv` of these arrays made ready. Every rank makes it at once: lengths travel here, and no more."""
+        """Prepares `gatherv` of these arrays. Every rank has to make the plan: only here lengths are exchanged."""
         return self._plan(self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter_plan(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`scatter` of these arrays made ready. Every rank makes it at once: the shape travels here, and no more."""
+        """Prepares `scatter` of these arrays. Every rank has to make the plan, because the shape is sent here only."""
         return self._plan(self._calls.scatter, x, None, timeout, root, algorithm)
 
     def scatterv_plan(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """`scatterv` of these arrays made ready. Every rank makes it at once: lengths travel here, and no more."""
+        """Prepares `scatterv` of these arrays. Every rank has to make the plan, because lengths are exchanged here
+        only."""
         return self._plan(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
     def alltoall_plan(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`alltoall` of these arrays made ready."""
+        """Prepares `alltoall` of these arrays."""
         return self._plan(self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoallv_plan(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`alltoallv` of these arrays made ready. Every rank makes it at once: lengths travel here, and no more."""
+        """Prepares `alltoallv` of these arrays. Every rank has to make the plan, because lengths are exchanged here
+        only."""
         return self._plan(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
     def barrier_plan(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """`barrier` made ready."""
+        """Prepares `barrier`."""
         return self._plan(self._calls.barrier, *one_byte(), timeout, algorithm)
 
     def send_plan(self, x: Any, dest: int, *, timeout: Seconds = None) -> Plan:
-        """`send` of this array made ready."""
+        """Prepares `send` of this array."""
         return self._plan(self._messages.send, x, None, timeout, dest)
 
     def recv_plan(
         self, out: Any, source: int | None = None, *, status: Status | None = None, timeout: Seconds = None
     ) -> Plan:
-        """`recv` into this array made ready; `status` learns of each message."""
+        """Prepares `recv` into this array; `status` describes each message."""
         check_planned(out, "out")
         return self._plan(self._messages.recv, out, None, timeout, source, status)
 
@@ -143,7 +146,7 @@ class Plans:
         status: Status | None = None,
         timeout: Seconds = None,
     ) -> Plan:
-        """`sendrecv` of these arrays made ready."""
+        """Prepares `sendrecv` of these arrays."""
         return self._plan(self._messages.sendrecv, x, out, timeout, dest, source, status)
 
     def _plan(self, build: Build, x: Any, out: Any, timeout: Seconds, *args: Any) -> Plan:

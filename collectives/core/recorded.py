@@ -1,6 +1,6 @@
-"""What a communicator's recorder and its memory tell, as values that json.dumps takes.
+"""The records of a communicator and its memory, as values for json.dumps.
 
-Invariant: asks the engine for what it has recorded and runs nothing, so it works on a communicator in any state.
+Invariant: reads the engine's records and runs nothing, so it works on a communicator in any state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final
 from collectives.calls.prepare import Preparer
 from collectives.native import _engine
 
-VERSION: Final = 1  # of what `dump` gives: the same number means that keys keep their meaning; new ones may come
-RESOLUTION: Final = 1e-6  # seconds: how well times of one dump agree with the clock
+VERSION: Final = 1  # of `dump`: the same number means that keys keep their meaning; new ones may be added
+RESOLUTION: Final = 1e-6  # seconds: accuracy of the times of one dump relative to the clock
 
 _STATES: Final = ("queued", "started", "done", "failed")
 _ROOTED: Final = frozenset({"reduce", "broadcast", "gather", "scatter"})
@@ -37,7 +37,7 @@ def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
 
 
 def clock() -> dict[str, Any]:
-    """What times are seconds of, what it says now, and the time of day (seconds since 1970) at that moment."""
+    """The clock of all times, its current time, and the time of day (seconds since 1970) at that moment."""
     return {"name": "CLOCK_MONOTONIC", "now": time.monotonic(), "unix": time.time(), "resolution": RESOLUTION}
 
 

@@ -1,4 +1,4 @@
-"""Reductions: the methods of a communicator that combine what ranks bring.
+"""Reductions: the methods of a communicator that combine the arrays of all ranks.
 
 Invariant: a reduction has the same bits on every rank that gets it.
 """
@@ -17,7 +17,7 @@ from collectives.calls.work import Work
 
 
 class Reductions:
-    """A part of `Communicator`, which documents what holds for all its calls."""
+    """A part of `Communicator`, whose docstring applies to all calls."""
 
     _runner: Runner
     _reductions: ReductionCalls
@@ -50,10 +50,11 @@ class Reductions:
     ) -> list[Any]:
         """`allreduce` of each of these arrays, of any shapes and dtypes, the same lists on every rank.
 
-        Small arrays of one dtype travel together, up to `bucket_bytes` of them at a time. `out`: a list of arrays
-        to write to, `arrays` itself to work in place; no array may share memory with another one's result.
-        Returns the results as a list. ValueError and TypeError say which array is wrong, before anything is
-        sent; DesyncError where lists, or `bucket_bytes`, differ between ranks.
+        Small arrays of one dtype are joined into buckets of up to `bucket_bytes`. `out`: a list of arrays to write to,
+        `arrays` itself to work in place; no array may share memory with another one's result.
+
+        Returns the results as a list. ValueError and TypeError name the invalid array, before anything is sent;
+        DesyncError if lists, or `bucket_bytes`, differ between ranks.
         """
         return self._runner.run_many(arrays, out, timeout, op, bucket_bytes, algorithm)
 
@@ -128,8 +129,8 @@ class Reductions:
     ) -> Any:
         """This rank's rows of the reduction: counts[0] of them for rank 0, the next counts[1] for rank 1, ...
 
-        `counts` are the same on every rank (DesyncError where they differ), so that nothing has to travel first.
-        ValueError where they do not add up to x.shape[0]. `out` has shape (counts[rank], *x.shape[1:]).
+        `counts` are the same on every rank (DesyncError if they differ), so no lengths are exchanged. ValueError if
+        they do not add up to x.shape[0]. `out` has shape (counts[rank], *x.shape[1:]).
         """
         return self._runner.run(self._reductions.reduce_scatterv, x, out, timeout, counts, op, algorithm)
 
@@ -150,7 +151,7 @@ class Reductions:
     def scan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """The reduction of what ranks 0 to this one bring, itself included, in the order of ranks.
+        """The reduction of the arrays of ranks 0 to this one, itself included, in the order of ranks.
 
         `out` may be `x` itself. ValueError for avg: a sum can be divided by `rank + 1`.
         """
@@ -166,10 +167,10 @@ class Reductions:
     def exscan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """The reduction of what the ranks before this one bring: as `scan`, but without its own.
+        """The reduction of the arrays of the ranks before this one: as `scan`, but without its own.
 
-        Rank 0, which MPI leaves undefined, gets the identity of `op`: 0 for sum, the largest value for min, and so on.
-        Where `op` is a function without an identity it gets None, and `out` stays as it was.
+        Rank 0, whose result MPI leaves undefined, gets the identity of `op`: 0 for sum, the largest value for min, and
+        so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it was.
         """
         return self._runner.remembered(self._reductions.exscan, x, out, timeout, op, algorithm)
 

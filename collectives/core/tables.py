@@ -1,11 +1,11 @@
 """Calibrated tables, kept in the user's cache folder: one file per machine and shape of a group.
 
-Invariant: a file is there in full or not at all, and is used only for the machine and the library that it was
-measured with. Nothing here fails because the folder cannot be written: then there is no cache.
+Invariant: a file is written in one atomic step, and is used only for the machine and the library with which it was
+measured. Nothing here fails if the folder cannot be written: then there is no cache.
 
-~/.cache/pycollectives/tables/MACHINE/KIND-RANKSxPER_HOST[-crowded].table, or where XDG_CACHE_HOME says. MACHINE is
-a hash of what the file's facts spell out: processor, kernel, cores, version. KIND.costs beside them are the costs that
-the simulator goes by for ranks of one host that are linked so.
+~/.cache/pycollectives/tables/MACHINE/KIND-RANKSxPER_HOST[-crowded].table, or below XDG_CACHE_HOME. MACHINE is a hash of
+the facts in the file: processor, kernel, cores, version. The files KIND.costs beside them have the simulator's costs
+for ranks of one host with links of that kind.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from collectives.schedule.table import LONGEST, Situation, Table, parse, text
 from collectives.simulation.cost import Costs
 from collectives.transports.host import HostIdentity, group_cores, processor
 
-_STALE: Final = 60.0  # seconds after which a reservation is that of a process which did not live to use it
+_STALE: Final = 60.0  # seconds after which a reservation counts as left by a process that ended before it used it
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What measurements depend on besides the shape of the group. `cores`: those that its ranks here may use."""
+    """What measurements depend on besides the shape of the group. `cores`: those that ranks may use on this host."""
 
     processor: str
     kernel: str
@@ -46,7 +46,7 @@ class Machine:
 
     @staticmethod
     def of(everyone: Sequence[HostIdentity], version: str) -> Machine:
-        """Where rank 0 of such a group, which has to be this process, runs."""
+        """The machine of rank 0 of such a group, which has to be this process."""
         return Machine.here(group_cores(everyone[0], everyone), version)
 
     @property
@@ -60,7 +60,7 @@ class Machine:
 
 
 def folder(machine: Machine) -> Path | None:
-    """Where that machine's tables are, or would be; None where there is no home to keep them in."""
+    """The folder of that machine's tables, which may not exist yet; None if there is no home directory."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         top = Path(base) if base else Path.home() / ".cache"
@@ -81,9 +81,9 @@ def path_for(machine: Machine, situation: Situation) -> Path | None:
 
 
 def load(machine: Machine, situation: Situation) -> list[Table]:
-    """The tables for such a group, if there is one, and for smaller ones, that it may be split into; largest first.
+    """The tables for such a group, if there is one, and for smaller ones, into which it may be split; largest first.
 
-    Raises ValueError, naming the file, for one that is damaged.
+    Raises ValueError, naming the file, for a damaged one.
     """
     home = folder(machine)
     names: list[Path] = []
@@ -95,7 +95,7 @@ def load(machine: Machine, situation: Situation) -> list[Table]:
         try:
             written = path.read_text(errors="replace")
         except OSError:
-            continue  # replaced, or made unreadable: as if it were not there
+            continue  # replaced, or made unreadable: treated as missing
         table = parse(written[: LONGEST + 1], str(path))
         wanted = [row for row in table.rows if row.ranks[1] <= situation.size]
         if wanted and machine.facts.items() <= table.facts.items():
@@ -104,7 +104,7 @@ def load(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def named(table: Table, path: Path) -> Table:
-    """Its rows say when they were measured, and which file they are in."""
+    """Its rows, with the date of measurement and the name of their file."""
     return table.from_source(f"calibrated on {table.facts.get('made', 'a day unknown')}: {path}")
 
 
@@ -114,7 +114,7 @@ def covers(tables: Sequence[Table], situation: Situation) -> bool:
 
 
 def save(path: Path, table: Table) -> None:
-    """Put it there, whole, in place of what there was. Raises OSError."""
+    """Writes it in one atomic step, in place of an earlier one. Raises OSError."""
     _write(path, text(table))
 
 
@@ -124,13 +124,13 @@ def costs_path(machine: Machine, kind: str) -> Path | None:
 
 
 def save_costs(path: Path, costs: Costs, machine: Machine, how: str) -> None:
-    """Put them there, whole, with comments that say when and where they were found. Raises OSError."""
+    """Writes them in one atomic step, with comments that name date and place. Raises OSError."""
     told = {"made": _today(), "how": how, **machine.facts}
     _write(path, "".join(f"# {name}: {value}\n" for name, value in told.items()) + costs.to_text())
 
 
 def load_costs(machine: Machine, kind: str) -> Costs | None:
-    """Those that were found here, None where there are none. ValueError, naming the file, for one that is damaged."""
+    """The costs that were fitted here, None if there are none. ValueError, naming the file, for a damaged one."""
     path = costs_path(machine, kind)
     if path is None or not path.exists():
         return None
@@ -156,9 +156,9 @@ def _write(path: Path, written: str) -> None:
 
 @contextlib.contextmanager
 def reserved(path: Path) -> Iterator[bool]:
-    """Whether this process, and no other one at the same time, may measure what is to be saved there.
+    """Whether this process, and no other one at the same time, may measure the table of that file.
 
-    False also where nothing can be written: what cannot be kept would be measured again in every run.
+    False also if nothing can be written: every run would measure again.
     """
     mark = path.with_name(f".{path.name}.lock")
     mine = False

@@ -1,12 +1,12 @@
-"""Engines that run whole collectives by themselves, beside the native one: for other packages.
+"""Engines of other packages, which run whole collectives by themselves.
 
 An engine is registered before `collectives.init`, by `register` or by an entry point of its package:
 
     [project.entry-points."pycollectives.engines"]
     gather = "my_package:GatherEngine"
 
-Invariant: which engine runs a call depends only on what is the same on every rank, and every rank of a group has the
-same engines in the same order. What an engine does not take, the native engine runs.
+Invariant: the choice of the engine depends only on data that is the same on every rank, and every rank of a group has
+the same engines in the same order. Calls that no such engine accepts are run by the native engine.
 """
 
 from collectives.arrays.memory import Memory as Memory

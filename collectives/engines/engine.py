@@ -1,7 +1,7 @@
-"""What an engine is: the interface between a communicator and a package that runs collectives by itself.
+"""The interface between a communicator and a package that runs collectives by itself.
 
-Invariant: an engine sees arrays where they lie. The communicator owns order, sequence numbers, the comparison of calls,
-deadlines and the first cause; an engine only does the work of one call.
+Invariant: an engine gets arrays without a copy. The communicator is responsible for order, sequence numbers, the
+comparison of calls, deadlines and the first cause; an engine only does the work of one call.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collectives.arrays.memory import Memory
 
 
 class Collective(NamedTuple):
-    """A call: its name, "allreduce" for example, and what all ranks give alike.
+    """A call: its name, "allreduce" for example, and the arguments that are the same on all ranks.
 
-    `dtype` and `shape` are those of `x`; `op` is "" and `root` -1 where the collective has none.
+    `dtype` and `shape` are those of `x`; `op` is "" and `root` -1 if the collective has none.
     """
 
     name: str
@@ -26,10 +26,10 @@ class Collective(NamedTuple):
 
 
 class Ranks(Protocol):
-    """The ranks of the call, and messages between them that an engine may use inside of it.
+    """The ranks of the call, and messages between them that an engine may use inside it.
 
-    Each method is called by every rank of the group in the same order, and ends with the call's deadline. They raise
-    what the communicator's calls raise.
+    Each method is called by every rank of the group in the same order, and ends at the call's deadline. They raise the
+    errors of the communicator's calls.
     """
 
     @property
@@ -38,7 +38,7 @@ class Ranks(Protocol):
     def size(self) -> int: ...
     @property
     def seconds_left(self) -> float:
-        """Until the call's deadline. An engine that waits for anything else has to end by then."""
+        """Until the call's deadline. If an engine waits in any other way, it has to end by then."""
 
     def gather(self, x: Any, root: int = 0) -> Any:
         """As `Communicator.gather`."""
@@ -72,14 +72,14 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Lower case letters, digits, "_" and "-": what `algorithm=` and `explain` call it."""
+        """Lower case letters, digits, "_" and "-": its name in `algorithm=` and in the text of `explain`."""
 
     def accepts(self, collective: str, nbytes: int, memory: Memory, size: int) -> str | None:
-        """Why it runs such calls, in a few words, or None for those that it does not run.
+        """The reason why it runs such calls, in a few words, or None for calls that it does not run.
 
-        `nbytes` are those of `x`, `size` the number of ranks. The answer is the same on every rank: it depends on
-        nothing else, and of `memory` only on its kind.
+        `nbytes` are those of `x`, `size` the number of ranks. The result has to be the same on every rank: it depends
+        on the arguments only, and of `memory` only on its kind.
         """
 
     def collective(self, call: Collective, memory: Memory) -> Task | LateTask:
-        """What runs this call. Raises TypeError and ValueError for a dtype or op that it cannot do, on every rank."""
+        """The task for this call. Raises TypeError and ValueError for an unsupported dtype or op, on every rank."""

@@ -1,7 +1,7 @@
-"""The engines there are besides the native one, in the order in which they are asked.
+"""The registered engines, in the order in which they are tried.
 
-Invariant: those that were registered by a call come first, then those of installed packages, by name. One that cannot
-be loaded is an error of `init`, never left out silently.
+Invariant: engines that were registered by a call come first, then those of installed packages, by name. If one cannot
+be loaded, `init` raises an error; it is never skipped silently.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collectives.engines.engine import Engine
 from collectives.native.errors import TransportUnavailable
 
 ENTRY_POINTS: Final = "pycollectives.engines"
-NATIVE: Final = "native"  # what explain calls the engine of this library
+NATIVE: Final = "native"  # the name of this library's engine in the text of explain
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")
 _METHODS: Final = ("accepts", "collective")
@@ -24,9 +24,9 @@ _registered: Final[list[Engine]] = []
 
 
 def register(engine: Engine) -> None:
-    """Offer `engine` to all communicators that `collectives.init` makes from now on; every rank does so alike.
+    """Offer `engine` to all communicators that `collectives.init` makes from now on; every rank has to do the same.
 
-    TypeError for what lacks a method of `Engine`, ValueError for a name that is taken or cannot be one.
+    TypeError if it lacks a method of `Engine`, ValueError for a name that is in use or invalid.
     """
     check(engine)
     with _lock:
@@ -36,7 +36,7 @@ def register(engine: Engine) -> None:
 
 
 def unregister(name: str) -> None:
-    """Offer it no longer; communicators that there are keep it. ValueError where none was registered by that name."""
+    """Stop offering it; existing communicators keep it. ValueError if no engine of that name was registered."""
     with _lock:
         for engine in _registered:
             if engine.name == name:
@@ -46,7 +46,7 @@ def unregister(name: str) -> None:
 
 
 def registered() -> tuple[Engine, ...]:
-    """All of them. TransportUnavailable for one of an installed package that cannot be loaded."""
+    """All of them. TransportUnavailable if one of an installed package cannot be loaded."""
     with _lock:
         ours = tuple(_registered)
     names = {engine.name for engine in ours}
@@ -76,7 +76,7 @@ def _installed() -> tuple[Engine, ...]:
         try:
             engine = point.load()()
             check(engine)
-        except Exception as error:  # whatever a package's import may raise: it is the reason
+        except Exception as error:  # a package's import may raise any error
             raise TransportUnavailable(f"engine {point.name!r} ({point.value}) cannot be loaded: {error!r}") from error
         found.append(engine)
     return tuple(found)
