@@ -240,8 +240,8 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     """Recursive doubling among the leaders, each with the sum of its host.
 
     With H the largest power of two up to h: rounds log2 H + 2, and 2 more if H < h; a host sends n log2 H, and n more
-    if it has a partner; any size; a rank sends n unless it is a leader. ceil(log2 h) (alpha + n beta), and alpha + n beta
-    more if H < h.
+    if it has a partner; a rank sends n unless it is a leader; any size. ceil(log2 h) (alpha + n beta), and alpha +
+    n beta more if H < h.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)

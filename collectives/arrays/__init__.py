@@ -1,4 +1,4 @@
-"""Arrays: what users pass, looked at as plain memory.
+"""Arrays: objects that users pass, viewed as plain memory.
 
 Invariant: nothing here communicates.
 """

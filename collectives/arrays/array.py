@@ -1,7 +1,7 @@
-"""What may be passed to a collective, and how it becomes host memory that the engine can use.
+"""Which objects may be passed to a collective, and how they become host memory for the engine.
 
-Invariant: whatever is refused is refused here, with TypeError or ValueError, before anything is sent. What is
-accepted comes out as a C-contiguous, aligned, native-endian array in host memory.
+Invariant: invalid objects are refused here, with TypeError or ValueError, before anything is sent. Accepted ones become
+C-contiguous, aligned, native-endian arrays in host memory.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from collectives.arrays.dtypes import name_of as name_of
 from collectives.arrays.exporters.reached import Array as Array
 from collectives.arrays.mappings import address
 
-_LONGEST_WAIT = 1e9  # seconds: what the engine is given for an infinite timeout
+_LONGEST_WAIT = 1e9  # seconds: passed to the engine for an infinite timeout
 
 
 class Target(NamedTuple):
-    """Where a result goes: `host` is what the engine writes, `deliver` gives the caller's array.
+    """The destination of a result: the engine writes `host`, `deliver` returns the caller's array.
 
-    `origin` is None where that is `result`; else the result is staged: copied into `origin` (the caller's
-    `out`), or into a new array of its library where `fresh`. `changed`, where there is one, is for `begin`.
+    `origin` is None if that is `result`; else the result is staged: copied into `origin` (the caller's `out`), or into
+    a new array of its library if `fresh`. `changed`, if not None, is called by `begin`.
     """
 
     host: Array
@@ -42,7 +42,7 @@ class Target(NamedTuple):
     changed: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Tell the library of the array that is written: when nothing can be refused any more, before it is."""
+        """Notify the library of the array that is written: after all checks, and before the write."""
         if self.changed is not None:
             self.changed()
 
@@ -56,10 +56,8 @@ class Target(NamedTuple):
 
 
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
-    """`x` as memory to read: its own where it can be used as it is, else a copy.
-
-    `moved`: nothing is computed with its elements, so that those of `dtypes.moved_names` will do, too.
-    """
+    """`x` as memory to read: its own if possible, else a copy. `moved`: nothing is computed with its elements, so
+    dtypes of `dtypes.moved_names` are accepted too."""
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
     flags = array.flags
@@ -69,9 +67,9 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
 
 
 def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
-    """`out` as memory to write: its own, or a staging array of its shape where it lies on a device.
+    """`out` as memory to write: its own, or a staging array of its shape if it is on a device.
 
-    Raises ValueError where it is read-only or not contiguous. `moved` as of `reading`.
+    Raises ValueError if it is read-only or not contiguous. `moved` as of `reading`.
     """
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
@@ -98,7 +96,7 @@ def updating(x: Any, name: str = "x", *, moved: bool = False) -> Target:
 
 
 def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
-    """A new array for a result: on a device where `x` is on one."""
+    """A new array for a result: on a device if `x` is on one."""
     host = np.empty(shape, dtype)
     if device.is_device_array(x):
         return Target(host, origin=x, fresh=True)
@@ -106,7 +104,7 @@ def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
 
 
 def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: bool = False) -> Target:
-    """The given `out`, which must have `shape` and `dtype`, or a new array where it is None."""
+    """The given `out`, which must have `shape` and `dtype`, or a new array if it is None."""
     if out is None:
         return fresh(shape, dtype, x)
     target = writing(out, moved=moved)
@@ -131,7 +129,7 @@ def in_place(x: Array, out: Array) -> bool:
 
 
 def share(x: Array, out: Array) -> bool:
-    """Whether a byte of the one is one of the other."""
+    """Whether the two have a byte in common."""
     if np.may_share_memory(x, out):  # exact, as both are contiguous
         return True
     if x.base is None or out.base is None:  # memory of its own, at one address
@@ -183,7 +181,7 @@ def check_timeout(value: Any, name: str = "timeout") -> float:
 
 
 def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
-    """How many rows go to each rank. Raises TypeError, ValueError where they are not `rows` in all."""
+    """How many rows are for each rank. Raises TypeError, ValueError if they do not add up to `rows`."""
     array = np.asarray(counts)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"counts must be integers, not {array.dtype}")

@@ -1,7 +1,7 @@
-"""Arrays in a GPU's memory, moved through host memory with their own library's calls.
+"""Arrays in a GPU's memory, copied through host memory by calls of their own library.
 
-Invariant: nothing here imports a GPU library; it is there already, since its array is. Copies are complete
-when a function returns.
+Invariant: nothing here imports a GPU library; it is loaded already, since its array exists. Copies are complete when a
+function returns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collectives.arrays.exporters import torch
 
 
 def is_device_array(x: object) -> bool:
-    """Whether `x` says that it lies in CUDA memory (CuPy, Numba, torch on a GPU)."""
+    """Whether `x` is in CUDA memory (CuPy, Numba, torch on a GPU)."""
     if type(x) is np.ndarray:
         return False
     try:
@@ -26,7 +26,7 @@ def is_device_array(x: object) -> bool:
 
 
 def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of a device array that will be written. Raises TypeError, ValueError where it cannot be."""
+    """Shape and dtype of a device array that will be written. Raises TypeError, ValueError if it is invalid."""
     if _library(x, name) == "torch":
         torch.check_gradient(x, name)
         if not x.is_contiguous():

@@ -1,7 +1,7 @@
-"""Element types: those that can be reduced, those that can only be moved, and the one that holds nothing.
+"""Element types: those that can be reduced, those that can only be moved, and float0, which has no data.
 
-Invariant: an array of any of them is given to the engine as it lies in memory. What ranks compare tells every one of
-these types from the others; in messages between two ranks only their size counts for those that are moved.
+Invariant: an array of any of them is passed to the engine without conversion. Fingerprints distinguish all these types;
+messages between two ranks compare only the size of types that are moved.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def moved_names() -> dict[Dtype, str]:
 
 
 def reduced_name(dtype: Dtype) -> str | None:
-    """The contract's name of `dtype`, None where it cannot be reduced."""
+    """The contract's name of `dtype`, None if it cannot be reduced."""
     found = _BUILTIN.get(dtype)
     if found is None and dtype.isbuiltin == _USER_DEFINED:
         return dtype_names().get(dtype)
@@ -82,7 +82,7 @@ def moved_name(dtype: Dtype) -> str | None:
 
 
 def dtype_of(dtype: Any) -> Dtype:
-    """The dtype named or meant by `dtype`, which can be reduced. Raises TypeError, listing those there are."""
+    """The dtype that `dtype` names or is, which can be reduced. Raises TypeError, listing the known ones."""
     try:
         found = _named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
     except TypeError as error:
@@ -100,7 +100,7 @@ def name_of(dtype: Dtype) -> str:
 
 
 def _named(name: str) -> Dtype:
-    """Raises TypeError for a name that nobody knows."""
+    """Raises TypeError for an unknown name."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     dtype_names()  # importing ml_dtypes makes its names known to NumPy, too
@@ -108,10 +108,8 @@ def _named(name: str) -> Dtype:
 
 
 def check_array(dtype: Dtype, name: str, moved: bool) -> None:
-    """TypeError where a collective cannot take arrays of `dtype`; `moved`: it computes nothing with elements.
-
-    `name` is what messages call the array.
-    """
+    """TypeError if a collective does not support arrays of `dtype`; `moved`: it computes nothing with elements. `name`
+    is the name of the array in messages."""
     if dtype in _BUILTIN or dtype == FLOAT0:
         return
     if reduced_name(dtype) is None and not (moved and moved_name(dtype) is not None):
@@ -119,7 +117,7 @@ def check_array(dtype: Dtype, name: str, moved: bool) -> None:
 
 
 def check_dtype(dtype: Dtype, name: str) -> str:
-    """The contract's name of `dtype`. Raises TypeError where it has none, or cannot be reduced."""
+    """The contract's name of `dtype`. Raises TypeError if it has none, or cannot be reduced."""
     known = reduced_name(dtype)
     if known is not None:
         return known

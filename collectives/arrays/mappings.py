@@ -1,8 +1,7 @@
-"""Where an array lies, such that two addresses are one where they are the same memory.
+"""The address of an array, such that two mappings of the same memory have the same address.
 
-A file, or shared memory, can be mapped at several addresses of a process.
-
-Invariant: for memory that cannot be mapped twice nothing is asked of the system.
+A file, or shared memory, can be mapped at several addresses of a process. Invariant: for memory that cannot be mapped
+twice, no system call is made.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collectives.arrays.exporters.reached import Array
 
 
 def address(x: Array) -> int:
-    """That of the first byte of `x`; in a mapped file, one that stands for its place in the file."""
+    """That of the first byte of `x`; for a mapped file, a number for its position in the file."""
     start = int(x.__array_interface__["data"][0])
     if x.base is None or not x.nbytes or not _is_mapped(x):
         return start
@@ -34,7 +33,7 @@ def _is_mapped(x: Array) -> bool:
 
 
 def _place(start: int) -> int:
-    """Beyond all addresses: a number for each file, and a byte's place in it. `start` where it is in no file."""
+    """Beyond all addresses: a number for each file, and a byte's position in it. `start` if it is in no file."""
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             span, _, offset, device, inode, *_ = line.split(None, 5)

@@ -1,6 +1,6 @@
-"""Where an array lies: in host memory, or in that of a device.
+"""The memory of an array: host memory, or that of a device.
 
-Invariant: asking copies nothing and imports no library: an array's library is there already.
+Invariant: nothing is copied, and no library is imported: an array's library is loaded already.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collectives.arrays.device import is_device_array
 
 
 class Memory(NamedTuple):
-    """`kind` is "host" or "cuda"; `device` the number of the device, -1 for host memory and where nobody says."""
+    """`kind` is "host" or "cuda"; `device` the number of the device, -1 for host memory and if it is unknown."""
 
     kind: str
     device: int = -1
@@ -24,7 +24,7 @@ HOST: Final = Memory("host")
 
 
 def memory_of(x: Any) -> Memory:
-    """The memory of `x`: of the device that it says it lies on, else of the host."""
+    """The memory of `x`: of the device that it names, else of the host."""
     if not is_device_array(x):
         return HOST
     device: Any = getattr(x, "device", None)

@@ -1,9 +1,8 @@
-"""Memory for new results: aligned as frameworks want it, and used again once nobody holds the last ones.
+"""Memory for new results: aligned as frameworks need it, and used again once no array refers to it.
 
-The kernel clears each page of a large new array, which takes longer than reducing into it.
-
-Invariant: memory is given to an array only when no array, nor any view of one, refers to it any more. Never more
-is kept than was in use at one time.
+The kernel clears each page of a large new array, which takes longer than reducing into it. Invariant: memory is given
+to an array only when no array, nor any view of one, refers to it any more. Never more is kept than was in use at one
+time.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import numpy as np
 
 from collectives.arrays.array import Array, Dtype
 
-ALIGNMENT: Final = 64  # bytes: frameworks copy what begins elsewhere, or abort the process
+ALIGNMENT: Final = 64  # bytes: frameworks copy other arrays, or abort the process
 _BYTE: Final = np.dtype(np.uint8)
-SMALLEST: Final = 128 << 10  # bytes; smaller memory the allocator keeps by itself
+SMALLEST: Final = 128 << 10  # bytes; the allocator keeps smaller memory by itself
 
 
 class Recycler:
-    """Makes arrays. One thread at a time calls it; arrays may be dropped in any."""
+    """Makes arrays. Only one thread at a time calls it; arrays may be released in any."""
 
     def __init__(self) -> None:
         self._back: Final[deque[Array]] = deque()  # what was dropped since the last call
@@ -37,7 +36,7 @@ class Recycler:
         if n < SMALLEST:
             return np.empty(shape, dtype)
         memory = self._take(n)
-        # Views of an array refer to what it is made of, not to the array: that is what has to be watched.
+        # Views of an array refer to its base, not to the array, so the base has to be watched.
         lent = (ctypes.c_char * n).from_buffer(memory.data)
         weakref.finalize(lent, self._back.append, memory).atexit = False
         array: Array = np.frombuffer(memoryview(lent), np.uint8).view(dtype).reshape(shape)

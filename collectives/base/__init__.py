@@ -1,4 +1,4 @@
-"""What several rooms need that has nothing to do with collectives: sizes as people write them, pictures.
+"""Helpers that several parts need and that have nothing to do with collectives: sizes with suffixes, plotting.
 
 Invariant: imports nothing of the library but `native`.
 """

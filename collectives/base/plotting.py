@@ -1,6 +1,6 @@
 """Whether pictures can be drawn here.
 
-Invariant: matplotlib is optional, and is asked for before anything is computed that would only be drawn.
+Invariant: matplotlib is optional, and is checked for before anything is computed that would only be drawn.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def available() -> bool:
     """Whether there is matplotlib."""
     try:
         return find_spec("matplotlib") is not None
-    except ValueError:  # something else pretends to be it, or hides it
+    except ValueError:  # another object pretends to be it, or hides it
         return False
 
 
 def require() -> None:
-    """ImportError where there is none, saying what to install."""
+    """ImportError, with advice what to install, if it is missing."""
     if not available():
         raise ImportError(MISSING)

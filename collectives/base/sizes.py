@@ -14,7 +14,7 @@ LARGEST: Final = 1 << 50
 
 
 def parse(text: str) -> int:
-    """The number of bytes meant by "8", "4K", "1.5M", "64MiB". Raises ValueError."""
+    """The number of bytes of "8", "4K", "1.5M", "64MiB". Raises ValueError."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size: write 8, 4K, 64M or 1G (bytes, powers of 1024)")

@@ -1,6 +1,6 @@
 """The version of this distribution.
 
-Invariant: what reads the metadata of packages is imported only when somebody asks for the version.
+Invariant: the modules that read the metadata of packages are imported only when the version is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls: arguments checked and turned into operations of the engine, once, and kept.
+"""Calls: checks arguments and turns them into operations of the engine, which are cached.
 
 Invariant: a call that cannot work raises ValueError or TypeError before anything is sent.
 """

@@ -1,6 +1,6 @@
-"""A call that is ready to be run: what the engine does, on which memory, and what becomes of the result.
+"""A call that is ready to run: the engine's operation, its memory, and the handling of the result.
 
-Invariant: whatever is wrong with the arguments has been refused before there is such a call.
+Invariant: all errors in the arguments have been raised before such a call exists.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _NONE: Receipt = (-1, 0)
 
 
 class Ready(Protocol):
-    """`seconds` is how long it may take. It may be run again, on the same memory."""
+    """`seconds` is its time limit. It may be run again, on the same memory."""
 
     @property
     def result(self) -> Any:
-        """What running it gives, where that is an array that is there already."""
+        """Its result, if that is an array that exists already."""
 
     def run(self, group: _engine.Group, seconds: float) -> Any: ...
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]: ...
@@ -31,10 +31,11 @@ class Ready(Protocol):
 
 
 class Call(NamedTuple):
-    """One operation with its memory. `target` is None where this rank gets nothing.
+    """One operation with its memory.
 
-    `copies`: `inp` is `out`, which the operation overwrites too soon, so it reads a copy. `finish`: what is left to be
-    done to the result. `status`: of a message, where its receipt goes.
+    `target` is None if this rank gets no result. `copies`: `inp` is `out`, which the operation would overwrite too
+    soon, so it reads a copy. `finish`: the last step, which is done with the result. `status`: of a message, where its
+    receipt is stored.
     """
 
     operation: _engine.Operation
@@ -48,7 +49,7 @@ class Call(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Whether the same operation does for other arrays like these, with nothing to do before or after it."""
+        """Whether the same operation works for other arrays like these, with nothing to do before or after it."""
         return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
 
     @property
@@ -57,7 +58,7 @@ class Call(NamedTuple):
 
     @property
     def taken(self) -> Array | None:
-        """What the operation reads."""
+        """The array that the operation reads."""
         return self.inp.copy() if self.copies and self.inp is not None else self.inp
 
     def begin(self) -> None:
@@ -113,6 +114,6 @@ class Exchange(NamedTuple):
         return Work(Tickets((leaving, coming)), lambda: received.deliver(coming.receipt), waiter, owner)
 
     def leaving(self) -> Array | None:
-        """What is sent: a copy where the message that is received would overwrite it."""
+        """The array to send: a copy if the received message would overwrite it."""
         inp = self.sent.inp
         return inp.copy() if inp is not None and self.overlap else inp

@@ -1,8 +1,8 @@
 """Calls that an engine of another package runs, and the choice between such engines and the native one.
 
-Invariant: every such call is an operation of the communicator like any other. It takes its place in the order of calls,
-has a sequence number and a fingerprint that ranks compare before the engine does anything, and ends with its deadline.
-A failure of the engine on one rank is an error with the same cause on all, and breaks the communicator.
+Invariant: every such call is an operation of the communicator like any other. It has its place in the order of calls, a
+sequence number and a fingerprint that ranks compare before the engine starts, and a deadline. A failure of the engine
+on one rank is an error with the same cause on all, and breaks the communicator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collectives.engines.engine import LateTask
 from collectives.native import _engine
 from collectives.native.errors import Aborted, CollectiveError, OpTimeout
 
-# By name of the call: where in its arguments, after x, out and timeout, op and root stand; -1: it has none.
+# By name of the call: positions of op and root among its arguments, after x, out and timeout; -1 if it has none.
 _ARGUMENTS: Final = {
     "allreduce": (0, -1),
     "reduce": (0, 1),
@@ -39,8 +39,8 @@ _ARGUMENTS: Final = {
     "scan": (0, -1),
     "exscan": (0, -1),
 }
-_OUTCOME: Final = 512  # bytes in which a rank says how its engine fared
-_GRACE: Final = 5.0  # seconds for that, where the call's own time is over
+_OUTCOME: Final = 512  # bytes in which a rank describes the result of its engine
+_GRACE: Final = 5.0  # seconds for that, if the call's own time has passed
 
 
 class Choice(NamedTuple):
@@ -49,7 +49,7 @@ class Choice(NamedTuple):
 
 
 class Engines:
-    """The engines of one communicator besides the native one; there are none as a rule."""
+    """The engines of one communicator besides the native one; usually none."""
 
     def __init__(self, engines: Sequence[Engine], calls: Calls, gate: Gate) -> None:
         self._engines: Final = tuple(engines)
@@ -65,7 +65,7 @@ class Engines:
 
     def choose(self, collective: str, nbytes: int, memory: Memory, algorithm: str = "auto") -> Choice | None:
         """The engine that runs such a call and why; None for the native one."""
-        if self._calls.prepare.table.in_order:  # deterministic: nobody else's order of operands
+        if self._calls.prepare.table.in_order:  # deterministic: only the native engine has a fixed order of operands
             return None
         for engine in self._engines:
             if algorithm not in ("auto", engine.name):
@@ -80,7 +80,7 @@ class Engines:
         return None
 
     def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready | None:
-        """The call, where another engine than the native one runs it. TypeError, ValueError for what cannot be."""
+        """The call, if another engine than the native one runs it. TypeError, ValueError for invalid arguments."""
         places = _ARGUMENTS.get(name)
         if places is None:
             return None
@@ -89,7 +89,7 @@ class Engines:
             return None
         memory = memory_of(x)
         if out is not None and memory_of(out).kind != memory.kind:
-            return None  # the native engine stages what lies apart
+            return None  # the native engine stages arrays that are not contiguous
         shape, dtype = _description(x, memory)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         choice = self.choose(name, nbytes, memory, args[-1])
@@ -101,7 +101,7 @@ class Engines:
         return ExternalCall(choice.engine.name, call, task, x, out, self._calls, self._gate, self._calls.limit(timeout))
 
     def explain(self, collective: str, nbytes: int) -> str:
-        """Which of them runs such a call in memory of each kind, a line each; empty where none does."""
+        """The engine that runs such a call in memory of each kind, a line each; empty if none does."""
         lines = []
         for memory in (HOST, Memory("cuda")):
             choice = self.choose(collective, nbytes, memory)
@@ -166,7 +166,7 @@ class ExternalCall:
         return Work(None, lambda: result, waiter, owner)
 
     def _agreement(self) -> _engine.Operation:
-        """A barrier in the name of the call, by which ranks learn whether they called the same."""
+        """A barrier in the name of the call, by which ranks check whether they made the same call."""
         text = f"engine {self.engine} {self.call.shape}"
         return self._calls.prepare.agreement(
             self.call.name, self.call.dtype, self.call.op, max(self.call.root, 0), zlib.crc32(text.encode())
@@ -195,7 +195,7 @@ class ExternalCall:
         return result
 
     def _settle(self, group: _engine.Group, error: Exception | None, deadline: Deadline) -> None:
-        """Return where the engine did its work on all ranks; else raise the first rank's error, on every rank."""
+        """Return if the engine succeeded on all ranks; else raise the first rank's error, on every rank."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         mine = np.zeros(_OUTCOME, np.uint8)
         said = f"{'t' if isinstance(error, OpTimeout) else 'e'}{text}".encode()[:_OUTCOME] if error is not None else b""
@@ -220,7 +220,7 @@ class ExternalCall:
 
 
 class _Ranks:
-    """See `collectives.engines.Ranks`: the group's own calls, without the checks that keep others out."""
+    """See `collectives.engines.Ranks`: the group's own calls, without the checks that exclude other threads."""
 
     def __init__(self, group: _engine.Group, calls: Calls, deadline: Deadline) -> None:
         self._group: Final = group

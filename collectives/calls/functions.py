@@ -1,6 +1,6 @@
-"""Reductions by a function of the caller's: what is checked, which algorithm runs, and what becomes of the result.
+"""Reductions by a function of the caller: checks, choice of the algorithm, and the handling of the result.
 
-Invariant: the function is called on the thread that called the collective, and by nobody else.
+Invariant: the function is called on the thread that called the collective, and on no other.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from collectives.native.errors import CollectiveError
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.form import Schedule
 
-# By preference: for what is short or can't be divided, then for what is long. All that may be run step by step: a rank
-# has few messages under way.
+# By preference: for arrays that are short or can't be divided, then for long ones. All of these can be run step by
+# step, because a rank has few messages in progress.
 _SHORT: Final = {
     "allreduce": ("recursive_doubling",),
     "reduce": ("binomial", "binomial_in_order"),
@@ -75,7 +75,7 @@ class FunctionCall(NamedTuple):
         except CollectiveError:
             raise
         except BaseException:
-            group.close()  # the others must not wait for what does not come
+            group.close()  # the others must not wait for messages that are never sent
             raise
         if self.target is None:
             return None
@@ -107,7 +107,7 @@ class FunctionCalls:
         root = check_rank(root, self._calls.size, "root")
         receives = collective != "reduce" or root == self._calls.rank
         inp, target, same = operands(x, out, receives)
-        check_dtype(inp.dtype, "x")  # float0 has no elements that a function could take
+        check_dtype(inp.dtype, "x")  # float0 has no elements to pass to a function
         if collective == "exscan" and self._calls.rank == 0 and op.identity is None:
             target = None
         if not receives:
@@ -161,7 +161,7 @@ class FunctionCalls:
         return FunctionCall(op, schedule, Messages(self._prepare, shape, code), shaped, limits, inp, target, seconds)
 
     def _choose(self, shape: Shape, op: Op, algorithm: str) -> Algorithm:
-        """The one asked for, or the first that is right for this function. TypeError, ValueError."""
+        """The named one, or the first that works for this function. TypeError, ValueError."""
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         long = shape.nbytes >= _LONG_FROM

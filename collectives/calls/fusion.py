@@ -1,7 +1,7 @@
-"""Allreduce of many arrays in one call, where small ones of one dtype travel together.
+"""Allreduce of many arrays in one call: small arrays of one dtype share a bucket.
 
-Invariant: what travels together follows from shapes, dtypes and the size of a bucket alone, and is part of what
-ranks compare, so ranks that pass other lists raise DesyncError. Nothing is sent before all is checked.
+Invariant: the division into buckets follows from shapes, dtypes and the size of a bucket alone, and is part of the
+fingerprint that ranks compare, so ranks that pass other lists raise DesyncError. Nothing is sent before all is checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collectives.calls.call import Call
 from collectives.calls.reductions import ReductionCalls
 
 BUCKET: Final = 25 << 20  # bytes
-# From this size on the copies to a bucket and back cost more than an operation of its own.
+# From this size on the copies to a bucket and back cost more than a separate operation.
 _ALONE: Final = 512 << 10
 _MOST_KEPT: Final = 64  # plans; lists of ever new shapes must not grow without limit
 
@@ -30,7 +30,7 @@ Key: TypeAlias = "tuple[Form, str, int, str]"  # with op, bucket_bytes and algor
 
 
 class Part(NamedTuple):
-    """What travels together: places in the list, and where each array begins in the bucket, in elements."""
+    """The arrays of one operation: places in the list, and where each array begins in the bucket, in elements."""
 
     members: tuple[int, ...]
     starts: tuple[int, ...]
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Memory for a part's arrays: `ins` are filled, `outs` hold what came of them. Mostly they are the same."""
+    """Memory for a part's arrays: inputs are copied to `ins`, results from `outs`. Mostly they are the same."""
 
     inp: Array
     out: Array
@@ -48,7 +48,7 @@ class Bucket(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How lists of that form travel. `free[i]`: the buckets of part i that no operation uses."""
+    """The division of lists of that form. `free[i]`: the buckets of part i that no operation uses."""
 
     parts: list[Part]
     purpose: str
@@ -56,7 +56,8 @@ class Plan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One operation; those of `ins` go into the bucket before it, and out to `outs` after it, unless one goes alone."""
+    """One operation; the arrays `ins` are copied to the bucket before it, and `outs` from it, unless a part is one
+    array."""
 
     call: Call
     bucket: Bucket | None = None
@@ -78,7 +79,7 @@ class Step(NamedTuple):
 
 
 class Many(NamedTuple):
-    """A call made ready."""
+    """A prepared call."""
 
     steps: list[Step]
     targets: list[Target]
@@ -93,17 +94,17 @@ class Many(NamedTuple):
 
 
 class Fusion:
-    """Makes such calls ready for one communicator; the caller sees to it that one thread at a time does."""
+    """Prepares such calls for one communicator; the caller makes sure that only one thread at a time uses it."""
 
     def __init__(self, calls: ReductionCalls, memory: Callable[[int, Dtype], Array]) -> None:
-        """`memory` gives an array of so many elements, where it can be one that peers read directly."""
+        """`memory` returns an array of so many elements, if possible in memory that peers read directly."""
         self._calls: Final = calls
         self._memory: Final = memory
         self._plans: Final[dict[Key, Plan]] = {}
         self._recycler: Final = Recycler()
 
     def prepare(self, arrays: Any, out: Any, timeout: float | None, op: str, bucket_bytes: int, algorithm: str) -> Many:
-        """TypeError and ValueError say which array of the list is wrong."""
+        """TypeError and ValueError name the invalid array of the list."""
         hosts, targets = _checked(arrays, out, self._recycler)
         form = tuple((host.shape, host.dtype) for host in hosts)
         plan = self._plan(form, op, bucket_bytes, algorithm)
@@ -127,16 +128,16 @@ class Fusion:
         key = (form, op, bucket_bytes, algorithm)
         try:
             return self._plans[key]
-        except (KeyError, TypeError):  # not hashable: refused below, with better words
+        except (KeyError, TypeError):  # not hashable: refused below, with a better message
             pass
         most = check_number(bucket_bytes, "bucket_bytes")
         if most < 1:
             raise ValueError(f"bucket_bytes is {most}: it must be a number of bytes from 1 up")
-        # A lone rank has nothing to send: nothing is gained by copies.
+        # A single rank sends nothing: copies would gain nothing.
         found = parts(form, most if self._calls.size > 1 else 1)
         purpose = f"many {zlib.crc32(repr((form, most)).encode())}"
         plan = Plan(found, purpose, [[] for _ in found])
-        for part in found:  # refuses what cannot be, before memory is taken for it
+        for part in found:  # raises for invalid arguments before memory is allocated
             self._calls.check_allreduce(part.dtype, part.elements, op, algorithm)
         if len(self._plans) >= _MOST_KEPT:
             self._plans.clear()
@@ -151,7 +152,7 @@ class Fusion:
 
 
 def parts(form: Form, bucket_bytes: int) -> list[Part]:
-    """What travels together, in the order in which it is sent: arrays of one dtype, up to a bucket full of them."""
+    """The parts in the order in which they are sent: arrays of one dtype, up to the size of a bucket."""
     done: list[list[int]] = []
     filling: dict[Dtype, list[int]] = {}
     held: dict[Dtype, int] = {}
@@ -186,7 +187,7 @@ def _views(memory: Array, part: Part, form: Form) -> tuple[Array, ...]:
 
 
 def _checked(arrays: Any, out: Any, recycler: Recycler) -> tuple[list[Array], list[Target]]:
-    """The inputs' memory and where results go. An array may be its own result, and no other one's."""
+    """The inputs' memory and the destinations of results. An array may be its own result, but not another one's."""
     given = _listed(arrays, "arrays")
     wanted = [None] * len(given) if out is None else _listed(out, "out")
     if len(wanted) != len(given):
@@ -223,7 +224,7 @@ def _check_apart(inputs: list[Array], results: list[Array]) -> None:
             if x is not y:
                 spans.append((*_span(x), i, False))
     spans.sort()
-    reach, last = [0, 0], [-1, -1]  # of inputs and of results so far: the end of the furthest, and whose it is
+    reach, last = [0, 0], [-1, -1]  # of inputs and of results so far: the largest end address, and its array
     for start, end, i, written in spans:
         if start < reach[True] and last[True] != i:
             a, b = sorted((last[True], i))

@@ -1,6 +1,6 @@
-"""Who may use a communicator now: one thread at a time, until it is closed, in the process that made it.
+"""Access to a communicator: one thread at a time, until it is closed, in the process that made it.
 
-Invariant: entering costs one native call while all is well; what is wrong is looked into only when that fails.
+Invariant: entering costs one native call while there is no error; the cause is looked up only when it fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Gate:
         self.name = name
         self._cause: CollectiveError | None = None
         self._pid = os.getpid()
-        self.block: int | None = None  # the thread that is inside a `group()` block, during which it holds the latch
+        self.block: int | None = None  # the thread that is inside a `group()` block, which keeps the latch meanwhile
         _gates.add(self)
 
     def __enter__(self) -> None:
@@ -36,7 +36,7 @@ class Gate:
         self.latch.release()
 
     def refuse(self) -> NoReturn:
-        """Raise what keeps a call from being made."""
+        """Raise the reason why no call can be made now."""
         self.check()
         self.check_outside()
         raise RuntimeError(
@@ -50,7 +50,7 @@ class Gate:
             raise copy(self._cause)
 
     def check_outside(self) -> None:
-        """Raise inside a `group()` block, where nothing can be waited for."""
+        """Raise inside a `group()` block, where calls cannot wait."""
         if self.block == threading.get_ident():
             raise RuntimeError(
                 f"communicator {self.name!r}: inside a group() block only calls whose arrays have known lengths can be "
@@ -59,7 +59,7 @@ class Gate:
             )
 
     def break_with(self, cause: CollectiveError) -> None:
-        """Let nobody in any more: later calls raise this cause again."""
+        """Refuse all later calls, with this cause."""
         self._shut(cause)
 
     def close(self) -> None:

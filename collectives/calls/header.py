@@ -1,4 +1,4 @@
-"""The description of an array that travels before the array where receivers cannot know it.
+"""The description of an array that is sent before the array if receivers do not know it.
 
 Invariant: a fixed number of int64 values for a given number of ranks; each is checked before it is used.
 """
@@ -42,7 +42,7 @@ class Header:
 
 
 def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """`x`, whose first axis is divided as `rows` say; None says that there is nothing to be had."""
+    """`x`, whose first axis is divided as in `rows`; None if this rank refuses."""
     header = np.zeros(_FIXED + _MOST_AXES + rows.size, np.int64)
     if x is not None:
         header[:_FIXED] = 1, _dtypes().index(x.dtype), x.ndim - 1
@@ -52,7 +52,7 @@ def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
-    """What `pack` packed. Raises ValueError for what it cannot have packed."""
+    """Decodes `pack`. Raises ValueError for values that it cannot have made."""
     status, dtype, axes, *rest = header.tolist()
     if status == 0:
         return None
@@ -70,6 +70,7 @@ def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
 
 
 def kind(x: Array) -> int:
-    """A number that is the same for arrays whose rows have the same shape and dtype, else as good as always not."""
+    """A number that is equal for arrays whose rows have the same shape and dtype, and almost certainly differs
+    otherwise."""
     text = f"{name_of(x.dtype)} {x.shape[1:]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)

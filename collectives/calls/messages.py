@@ -1,7 +1,7 @@
-"""From the arguments of send, recv and sendrecv to what the engine runs.
+"""From the arguments of send, recv and sendrecv to the engine's operations.
 
-Invariant: arguments are checked completely before anything is sent. A message says itself from whom it is and how
-long: a receiver states the dtype, the most that it takes, and who may send.
+Invariant: arguments are checked completely before anything is sent. A message contains its sender and its length; a
+receiver states the dtype, the largest length, and the ranks that may send.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MessageCalls:
             source = check_rank(source, self._calls.size, "source")
         if status is not None and not isinstance(status, Status):
             raise TypeError(f"status must be a collectives.Status, not {type(status).__name__}")
-        target = updating(out, "out", moved=True)  # a shorter message leaves the rest as it was
+        target = updating(out, "out", moved=True)  # a shorter message leaves the rest unchanged
         operation = self._calls.prepare.receiving(source, target.host.dtype, target.host.size)
         return Call(operation, None, target.host, target, deadline.left, status=status)
 

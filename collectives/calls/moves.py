@@ -1,7 +1,7 @@
-"""From the arguments of a call to what the engine runs: one function per collective.
+"""From the arguments of a call to the engine's operations: one function per collective.
 
-Invariant: arguments are checked completely before anything is sent. Where lengths or shapes have to travel
-first, every rank learns of a mismatch, and of a refusal by the root, so that none waits for the others.
+Invariant: arguments are checked completely before anything is sent. If lengths or shapes are exchanged first, every
+rank learns of a mismatch, and of a refusal by the root, so that none waits for the others.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Deadline:
 
 
 class Calls:
-    """Prepares the calls of one communicator; the caller sees to it that one thread at a time does.
+    """Prepares the calls of one communicator; the caller makes sure that only one thread at a time uses it.
 
-    Functions of one array take (x, out, timeout, and what the operation depends on besides x's shape and dtype);
-    `out` is the result's array where the caller may give one.
+    Functions of one array have the parameters (x, out, timeout, and all else besides x's shape and dtype on which the
+    operation depends); `out` is the result's array if the caller may pass one.
     """
 
     def __init__(self, group: _engine.Group, preparer: Preparer, timeout: float) -> None:
@@ -83,7 +83,8 @@ class Calls:
         if root == self.rank and type(x) is np.ndarray:  # read only, so that its layout does not matter
             target = Target(_writable(reading(x, moved=True)), result=x)
         else:
-            # What never can be written, such as bytes or a JAX array, every rank has to refuse, the root too.
+            # Every rank, including the root, has to refuse objects that can never be written, such as bytes or a JAX
+            # array.
             target = updating(x, moved=True)
             target = Target(target.host, result=x, changed=target.changed) if root == self.rank else target
         shape = Shape("broadcast", target.host.dtype, 0, target.host.size, target.host.size, root=root)
@@ -116,7 +117,7 @@ class Calls:
         return self.two(shape, inp, target, algorithm, deadline)
 
     def barrier(self, x: Array, out: Array, timeout: float | None, algorithm: str) -> Call:
-        """`x` and `out` have one byte, which carries the order: messages without data depend on nothing."""
+        """`x` and `out` have one byte, which creates the order: messages without data depend on nothing."""
         deadline = self.limit(timeout)
         prepared = self.prepare.collective(Shape("barrier", x.dtype, 1, 1, 0, "bor"), algorithm)
         return Call(prepared.operation, x, out, None, deadline.left)
@@ -220,7 +221,7 @@ class Calls:
         return header
 
     def _matching(self, everyones: npt.NDArray[np.int64], inp: Array, name: str) -> list[int]:
-        """Every rank's rows. Raises DesyncError, on every rank, where dtypes or the shapes of rows differ."""
+        """Every rank's rows. Raises DesyncError, on every rank, if dtypes or the shapes of rows differ."""
         kinds = everyones[:, 1]
         differing = np.flatnonzero(kinds != kind(inp)).tolist()
         if differing:
@@ -232,7 +233,7 @@ class Calls:
 
 
 def one_byte() -> tuple[Array, Array]:
-    """What a barrier carries."""
+    """The data of a barrier."""
     return np.zeros(1, np.uint8), np.zeros(1, np.uint8)
 
 

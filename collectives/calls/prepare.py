@@ -1,7 +1,7 @@
-"""Operations made ready for the engine: the algorithm chosen, compiled and bound to sizes.
+"""Prepared operations for the engine: the algorithm chosen, compiled and bound to sizes.
 
-Invariant: a prepared operation is the same on every rank that makes the same call, and is kept, so that a
-repeated call finds it by one lookup.
+Invariant: a prepared operation is the same on every rank that makes the same call, and is cached, so that a repeated
+call finds it by one lookup.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from collectives.schedule.table import Row, Situation, Table
 
 Parts: TypeAlias = "int | tuple[int, ...]"  # elements in equal shares, or the elements of each rank's part
 
-SECTION: Final = 2 << 20  # bytes of an allreduce that are worked on before the next ones
+SECTION: Final = 2 << 20  # bytes of an allreduce that run through all steps before the next ones
 _BYTE: Final = np.dtype(np.uint8)
 _FLOAT: Final = np.dtype(np.float32)
 _MOST_KEPT = 1024  # prepared operations; calls of ever new shapes must not grow without limit
 
 
 class Shape(NamedTuple):
-    """A call as far as the engine is concerned: what, on how many elements, divided how.
+    """A call as the engine needs it: collective, number of elements, how they are divided.
 
-    `agreed`: the elements that all ranks must agree on, 0 where they need not. `purpose` sets apart calls that
-    the library makes on its own account. `in_place`: IN and OUT are the same memory.
+    `agreed`: the number of elements on which all ranks must agree, 0 if they need not. `purpose` distinguishes calls
+    that the library makes for itself. `in_place`: IN and OUT are the same memory.
     """
 
     collective: str
@@ -55,21 +55,22 @@ class Shape(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What the choice goes by: bytes of the larger buffer; 0 for alltoallv, where no rank knows all sizes."""
+        """The size by which algorithms are chosen: bytes of the larger buffer; 0 for alltoallv, where no rank knows all
+        sizes."""
         if isinstance(self.inp, tuple) and isinstance(self.out, tuple):
             return 0
         return max(_total(self.inp), _total(self.out)) * self.dtype.itemsize
 
 
 class Prepared(NamedTuple):
-    """An operation, and whether it is right where the two buffers are one."""
+    """An operation, and whether it works if the two buffers are one."""
 
     operation: _engine.Operation
     in_place: bool
 
 
 class Preparer:
-    """Makes and keeps the operations of one communicator."""
+    """Prepares and caches the operations of one communicator."""
 
     def __init__(self, rank: int, situation: Situation, layout: Layout) -> None:
         self.rank: Final = rank
@@ -80,14 +81,14 @@ class Preparer:
         self._kept: dict[tuple[Shape, str], Prepared] = {}
         self._messages: dict[tuple[int, int | None, Dtype, int], _engine.Operation] = {}
         self._admitted: set[tuple[Shape, str]] = set()
-        self.algorithm_names: dict[int, str] = {}  # by what stands for them on the wire
+        self.algorithm_names: dict[int, str] = {}  # by their codes in fingerprints
 
     def collective(self, shape: Shape, algorithm: str) -> Prepared:
-        """The operation for this call. Raises TypeError and ValueError for an algorithm or op that cannot be."""
+        """The operation for this call. Raises TypeError and ValueError for an invalid algorithm or op."""
         key = (shape, algorithm)
         try:
             return self._kept[key]
-        except (KeyError, TypeError):  # not hashable: refused below, with better words
+        except (KeyError, TypeError):  # not hashable: refused below, with a better message
             pass
         shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
@@ -113,19 +114,19 @@ class Preparer:
         return prepared
 
     def check(self, shape: Shape, algorithm: str) -> bool:
-        """Refuse what `collective` would, without making it; whether it is right where the two buffers are one."""
+        """Raise as `collective` would, without preparing; returns whether it works if the two buffers are one."""
         shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
         _codes(shape.dtype, shape.op)
         return chosen.in_place
 
     def admit(self, shape: Shape, algorithm: str) -> None:
-        """Refuse what `collective` would for calls of that kind, whose sizes are not known yet."""
+        """Raise as `collective` would for calls of that kind, whose sizes are not known yet."""
         key = (shape, algorithm)
         try:
             if key in self._admitted:
                 return
-        except TypeError:  # not hashable: refused below, with better words
+        except TypeError:  # not hashable: refused below, with a better message
             pass
         self.choose(shape, algorithm)
         if len(self._admitted) >= _MOST_KEPT:
@@ -137,7 +138,7 @@ class Preparer:
         return self._message(SEND, dest, dtype, count)
 
     def receiving(self, source: int | None, dtype: Dtype, count: int) -> _engine.Operation:
-        """The operation that receives up to `count` elements from `source`, None for whoever sends first."""
+        """The operation that receives up to `count` elements from `source`, None for the first rank that sends."""
         return self._message(RECV, source, dtype, count)
 
     def _message(self, kind: int, peer: int | None, dtype: Dtype, count: int) -> _engine.Operation:
@@ -168,9 +169,10 @@ class Preparer:
     def part(
         self, shape: Shape, code: int, kind: int, peers: tuple[int, ...], count: int, first: bool
     ) -> _engine.Operation:
-        """One message, of `count` elements, of a collective whose reductions a function of the caller's makes.
+        """One message, of `count` elements, of a collective whose reductions are made by a function of the caller.
 
-        `code`: what ranks must agree on besides `shape`. `first`: of this rank's messages.
+        `code`: the properties of the function on which ranks must agree besides `shape`. `first`: of this rank's
+        messages.
         """
         step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
@@ -187,7 +189,7 @@ class Preparer:
         )
 
     def agreement(self, collective: str, dtype: str, op: str, root: int, code: int) -> _engine.Operation:
-        """A barrier under the name of that collective, for one that runs elsewhere: ranks compare what they called.
+        """A barrier under the name of that collective, for one that runs elsewhere: ranks compare their calls.
 
         `code`: what they must agree on besides.
         """
@@ -199,31 +201,31 @@ class Preparer:
         return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
 
     def at_a_time(self, shape: Shape) -> int:
-        """The elements that are worked on before the next ones; 0 for all.
+        """The number of elements that run through all steps before the next ones; 0 for all.
 
-        Over sockets of one machine caches matter more than latency: what has been reduced should not have left them
-        when it is sent on. The result of an element must not depend on where others lie.
+        Over sockets of one machine caches matter more than latency: reduced data should still be in them when it is
+        sent. The result of an element must not depend on the position of others.
         """
         if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
             return 0
         return SECTION // shape.dtype.itemsize
 
     def kept(self) -> list[_engine.Operation]:
-        """The operations that are kept for calls like those that were made."""
+        """The number of cached operations."""
         return [prepared.operation for prepared in self._kept.copy().values()] + list(self._messages.copy().values())
 
     def use(self, table: Table) -> None:
-        """Choose by this table from now on: before the first call that leaves the choice to us, the same everywhere."""
+        """Choose by this table from now on: before the first call with algorithm "auto", the same everywhere."""
         self.table = table
         self._kept.clear()
         self._admitted.clear()
 
     def schedule(self, algorithm: Algorithm, root: int = 0) -> Schedule:
-        """This rank's part, remembered."""
+        """This rank's part, cached."""
         return schedule_of(algorithm, self.rank, self.size, root, self.layout)
 
     def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
-        """The algorithm asked for, or the one that suits; why; and the row that decided. TypeError, ValueError."""
+        """The named or chosen algorithm; the reason; and the row that decided. TypeError, ValueError."""
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         usable = {a.name: a for a in registry.algorithms(shape.collective, self.size, uneven=shape.uneven)}
@@ -241,18 +243,18 @@ class Preparer:
 
 
 def _carried(shape: Shape) -> Shape:
-    """The same in a dtype that the engine knows; what ranks compare still tells its own dtype from others."""
+    """The same in a dtype that the engine knows; fingerprints still contain the original dtype."""
     narrow = moved_name(shape.dtype)
     if narrow is not None:
         return shape._replace(dtype=_BYTE, purpose=f"{shape.purpose} {narrow}")
-    if shape.dtype == FLOAT0:  # nothing travels
+    if shape.dtype == FLOAT0:  # no data is sent
         inp, out = (0 if isinstance(parts, int) else (0,) * len(parts) for parts in (shape.inp, shape.out))
         return shape._replace(dtype=_FLOAT, inp=inp, out=out, agreed=0, purpose=f"{shape.purpose} float0")
     return shape
 
 
 def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
-    """The engine's numbers. Raises TypeError where the op has no meaning for the dtype, ValueError for no op."""
+    """The engine's numbers. Raises TypeError if the op has no meaning for the dtype, ValueError for an unknown op."""
     name = reduced_name(dtype)
     assert name is not None, dtype
     try:

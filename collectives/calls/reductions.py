@@ -1,7 +1,7 @@
-"""From the arguments of reductions to what runs: one function per collective.
+"""From the arguments of reductions to operations: one function per collective.
 
-Invariant: arguments are checked completely before anything is sent. An `op` that is a name is the engine's business;
-one that is a function is called from Python, see `function_calls`.
+Invariant: arguments are checked completely before anything is sent. The engine runs an `op` that is a name; Python
+calls an `op` that is a function, see `functions.py`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ReductionCalls:
         return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
-        """Refuse, as `allreduce` would, what cannot be for such an array; whether it needs no copy in place."""
+        """Raise, as `allreduce` would, for such an array; returns whether it needs no copy in place."""
         return self._prepare.check(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm)
 
     def reduce(self, x: Any, out: Any, timeout: float | None, op: Reduction, root: int, algorithm: str) -> Ready:
@@ -137,7 +137,7 @@ class ReductionCalls:
         return self._truth(self._calls.two(shape, inp, target, algorithm, deadline), op, self.size)
 
     def _truth(self, call: Call, op: str, terms: int) -> Call:
-        """Logical ops give 0 and 1, also where the result has one term only, so that nothing was combined."""
+        """Logical ops give 0 and 1, also if the result has one term only, so that nothing was combined."""
         return call if terms > 1 or op not in _LOGICAL else call._replace(finish=_to_truth)
 
 

@@ -1,7 +1,7 @@
-"""Methods that the engine repeats by itself: the same call again goes from Python to it with nothing in between.
+"""Methods that native code repeats by itself: the same call again goes to the engine without other Python code.
 
-Invariant: a repeated method is a method like any other: called, documented and refused as it was written, and bound
-to an instance that lives as long as the call.
+Invariant: a repeated method is called, documented and refused like the original one, and is bound to an instance that
+lives as long as the call.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def repeated(array: str | None) -> Callable[[F], F]:
 
 
 def install(kind: type) -> tuple[tuple[str, Form], ...]:
-    """Make the marked methods of a class derived from `Repeating` ones that are repeated; each one's name and form.
+    """Replace the marked methods of a class derived from `Repeating` by repeated ones; each one's name and form.
 
-    Instances say by what: `_repeaters` is a tuple of Repeaters in that order. What these do not know, or all while
-    there is none, goes to the method as it was written.
+    Instances have the repeaters: `_repeaters` is a tuple of Repeaters in that order. Calls that these do not know, and
+    all calls while there are none, are passed to the original method.
     """
     marked = {name: f for base in reversed(kind.__mro__) for name, f in vars(base).items() if hasattr(f, _MARK)}
     for index, (name, function) in enumerate(marked.items()):

@@ -1,7 +1,7 @@
-"""Runs the calls of one communicator, one at a time, and keeps the way of a repeated call short.
+"""Runs the calls of one communicator, one at a time, with a short path for repeated calls.
 
-Invariant: a call that passed all checks once is repeated without making them again only for what they depend
-on and cannot have changed: shape, dtype, op, algorithm and memory layout are looked at every time.
+Invariant: the arguments of a repeated call are not checked again, except those that can have changed: shape, dtype, op,
+algorithm and memory layout are compared every time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Build: TypeAlias = "Callable[..., Ready]"  # (x, out, timeout, *args)
 
 
 class Runner:
-    """Owns nothing: the group is closed by who made it."""
+    """Owns nothing: the code that made the group closes it."""
 
     def __init__(
         self,
@@ -53,8 +53,10 @@ class Runner:
         memory: Callable[[int, Dtype], Array],
         engines: Sequence[Engine] = (),
     ) -> None:
-        """`memory` gives an array of so many elements, where it can be one that peers read directly. `engines`: those
-        besides the native one."""
+        """`memory` returns an array of so many elements, if possible in memory that peers read directly.
+
+        `engines`: those besides the native one.
+        """
         self.timeout: Final = timeout
         self.gate: Final = Gate(name)
         self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
@@ -66,11 +68,11 @@ class Runner:
         self._repeaters: Final[dict[str, Repeater]] = {}
         self._block = Together()
         self._unfinished: Final[list[Together]] = []
-        self._started: Final[deque[Ticket]] = deque()  # in the background, and not yet known to have ended
-        self._failure: BaseException | None = None  # the first of these that has failed
+        self._started: Final[deque[Ticket]] = deque()  # in the background, and not known to have ended
+        self._failure: BaseException | None = None  # the first of these that failed
 
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Check and prepare the call by `build`, run it on this thread, give its result."""
+        """Check and prepare the call by `build`, run it on this thread, return its result."""
         if self._in_block():
             return self._block.add(build(*args, **kwargs))
         with self.gate:
@@ -78,7 +80,7 @@ class Runner:
             return call.run(self._group, call.seconds)
 
     def _chosen(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Ready:
-        """The call for the engine that suits where its arrays lie; only the native one needs them in host memory."""
+        """The call for the engine that supports the memory of its arrays; only the native one needs host memory."""
         external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
         return build(x, out, timeout, *args) if external is None else external
 
@@ -92,7 +94,7 @@ class Runner:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect the calls that this thread makes in the block, and run them when it ends."""
+        """Collect the calls that this thread makes in the block, and run them at its end."""
         with self.gate:
             block = self._block = Together()
             self.gate.block = threading.get_ident()
@@ -107,11 +109,11 @@ class Runner:
             try:
                 block.run(self._group)
             except KeyboardInterrupt:
-                self._unfinished.append(block)  # the operations go on, and use its arrays
+                self._unfinished.append(block)  # the operations continue, and use its arrays
                 raise
 
     def synchronize(self, timeout: float | None) -> None:
-        """Wait for all that was started in the background; raises the first error of these."""
+        """Wait for all operations in the background; raises their first error."""
         self.gate.check()
         self.gate.check_outside()
         deadline = None if timeout is None else Deadline(check_timeout(timeout))
@@ -136,7 +138,7 @@ class Runner:
         )
 
     def _noted(self, work: Work[T]) -> Work[T]:
-        """Remember it for `synchronize`, and forget those that have ended."""
+        """Keep it for `synchronize`, and drop those that have ended."""
         while self._started and self._started[0].done():
             try:
                 self._started[0].wait(0.0)
@@ -151,7 +153,7 @@ class Runner:
         return self.gate.block is not None and self.gate.block == threading.get_ident()
 
     def plan(self, owner: object, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
-        """The call that `build` prepares, to be run again and again; `owner` lives as long as the plan."""
+        """The call that `build` prepares, to be run repeatedly; `owner` lives as long as the plan."""
         with self.gate:
             call = self._chosen(build, x, out, timeout, *args)
         if isinstance(call, ExternalCall) and call.result is None:
@@ -176,7 +178,7 @@ class Runner:
         )  # fmt: skip
 
     def run_many(self, *args: Any) -> list[Any]:
-        """Check and prepare by `Fusion.prepare(*args)`, run one after the other on this thread, give the results."""
+        """Check and prepare by `Fusion.prepare(*args)`, run one after the other on this thread, return the results."""
         if self._in_block():
             return self._block.add_many(self._fusion.prepare(*args))
         with self.gate:
@@ -210,7 +212,7 @@ class Runner:
             return self._noted(Work(Tickets(tickets), deliver, self._waiter, owner))
 
     def repeater(self, name: str, form: Form, arrays: tuple[Array, Array] | None) -> Repeater:
-        """Runs calls that `remembered` has seen, with no checks but those of what may have changed."""
+        """Runs calls that `remembered` has seen; it checks only what may have changed."""
         made = _engine.repeater(self._group, self.gate.latch, self.timeout, form.positional, form.keywords, arrays)
         self._repeaters[name] = made
         return made
@@ -224,7 +226,7 @@ class Runner:
         if not isinstance(call, Call):
             return call
         target = call.target
-        # Another array like x might be written itself where this one was staged.
+        # Another array like x might be used in place where this one was staged.
         staged = target is not None and call.out is not x and (target.origin is x or target.result is x)
         if type(x) is np.ndarray and call.repeatable and not staged:
             copied = call.copies and call.out is x

@@ -1,7 +1,7 @@
-"""A schedule run step by step from Python, for reductions that are Python's business.
+"""A schedule that Python runs step by step, for reductions by a Python function.
 
-Invariant: steps are done in the order in which they are listed; only sends go on in the background. What is being
-sent is not overwritten before it has left.
+Invariant: steps run in the listed order; only sends continue in the background. Data that is being sent is not
+overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Combine = Callable[[Array, Array, Array], None]  # (a, b, out)
 
 
 class Messages:
-    """The operations that carry one collective's messages, all under its number and with its fingerprint."""
+    """The operations for one collective's messages, all under its number and with its fingerprint."""
 
     def __init__(self, prepare: Preparer, shape: Shape, code: int) -> None:
         self._prepare: Final = prepare
@@ -80,7 +80,7 @@ class Stepwise:
         return array[ends[chunk.first] : ends[chunk.first + chunk.count]]
 
     def _free(self, chunk: Chunk) -> Array:
-        """The place of that chunk, once nothing of it is being sent any more."""
+        """The memory of that chunk, once no send reads it any more."""
         view = self._view(chunk)
         self._wait_for(view)
         return view
@@ -114,7 +114,7 @@ class Stepwise:
         return place
 
     def _reduce(self, dst: Array, operands: list[Array]) -> None:
-        # An operand may lie where the result goes: nothing is written there before the last one is read.
+        # An operand may be at the destination: nothing is written there before the last operand was read.
         total = operands[0]
         between = np.empty_like(dst) if len(operands) > 2 else dst
         for operand in operands[1:-1]:

@@ -1,7 +1,7 @@
-"""Calls that are issued together: what a `group()` block collects, and what its end runs.
+"""Calls that are issued together: those that a `group()` block collects and runs at its end.
 
-Invariant: nothing is sent before the end of the block, and nothing at all where the block ends with an error. All calls
-are under way before any of them has to be complete, so ranks that all send before they receive do not deadlock.
+Invariant: nothing is sent before the end of the block, and nothing at all if the block ends with an error. All calls
+are started before any of them has to be complete, so ranks that all send before they receive do not deadlock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # wit
 
 
 class Entry(NamedTuple):
-    """A call of the block: its operations, with the arrays of each, and what makes its result of the last receipt."""
+    """A call of the block: its operations, with the arrays of each, and the function from the last receipt to its
+    result."""
 
     operations: tuple[Bound, ...]
     deliver: Callable[[Receipt], Any]
@@ -43,7 +44,7 @@ class BlockTicket:
         return self._ended.is_set()
 
     def check(self) -> None:
-        """Raise where waiting would keep the block from ending."""
+        """Raise if waiting would prevent the end of the block."""
         if not self.done() and threading.get_ident() == self._thread:
             raise RuntimeError("this call starts when the block of group() ends: wait for it after the block")
 
@@ -69,7 +70,7 @@ class Together:
         self._last: Target | None = None
 
     def add(self, call: Ready) -> Any:
-        """Take up a call; gives the array that will hold its result. ValueError for one that cannot be in a block."""
+        """Add a call; returns the array for its result. ValueError for a call that is not possible in a block."""
         self._take(call)
         return None if self._last is None else _result(self._last)
 
@@ -163,5 +164,5 @@ def _check_given(target: Target) -> None:
 
 
 def _result(target: Target) -> Any:
-    """The array that will hold the result."""
+    """The array for the result."""
     return target.result if target.origin is None else target.origin

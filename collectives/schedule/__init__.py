@@ -1,7 +1,7 @@
-"""Schedules: what the ranks of a group do in a collective, as values that can be checked, shown and compiled.
+"""Schedules: the steps of the ranks of a group in a collective, as values that can be checked, shown and compiled.
 
-Invariant: nothing here moves a byte, and nothing needs the native engine to be imported. What checks and shows
-schedules is imported when it is first used: running them needs none of it.
+Invariant: nothing here moves a byte, and nothing needs the native engine to be imported. The modules that check and
+show schedules are imported when they are first used.
 """
 
 from importlib import import_module as _import_module

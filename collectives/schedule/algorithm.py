@@ -1,7 +1,7 @@
-"""An algorithm as a value: a pure function that gives a rank its schedule, and what may be asked of it.
+"""An algorithm as a value: a pure function that returns a rank's schedule, with its declared properties.
 
-Invariant: called twice with the same arguments an algorithm gives equal schedules. Whatever is claimed here
-(sizes, in place, uneven blocks) is what `verify` proves.
+Invariant: called twice with the same arguments an algorithm returns equal schedules. `verify` proves its declarations
+(sizes, in place, uneven blocks).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collectives.schedule.conditions import COLLECTIVES, Collective, collective
 from collectives.schedule.form import Schedule
 from collectives.schedule.layout import Layout, apart
 
-# (rank, size), then root for collectives that have one, then layout for algorithms that look at hosts
+# (rank, size), then root for collectives that have one, then layout for algorithms that use hosts
 Function: TypeAlias = "Callable[..., Schedule]"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -28,12 +28,12 @@ def any_size(size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to run one collective; calling it gives a rank's schedule.
+    """One algorithm for one collective; calling it returns a rank's schedule.
 
-    `sizes(size)`: whether it works for groups of that size. `in_place`: it is right also where IN and OUT are
-    the same memory. `uneven`: it is right also where every block has a size of its own (the v-variants). `hosts`:
-    its schedules depend on which ranks share a host. `in_order`: operands are combined in the order of ranks, so
-    that it is right also for reductions that are not commutative.
+    `sizes(size)`: whether it works for groups of that size. `in_place`: it also works if IN and OUT are the same
+    memory. `uneven`: it also works if blocks differ in size (the v-variants). `hosts`: its schedules depend on which
+    ranks share a host. `in_order`: operands are combined in the order of ranks, so it also works for reductions that
+    are not commutative.
     """
 
     collective: str
@@ -63,9 +63,9 @@ class Algorithm:
         return collective(self.collective)
 
     def __call__(self, rank: int, size: int, root: int = 0, layout: Layout | None = None) -> Schedule:
-        """The schedule of one rank. ValueError for a rank, size, root or layout that cannot be.
+        """The schedule of one rank. ValueError for an invalid rank, size, root or layout.
 
-        `layout` may be given to any algorithm; without it, every rank counts as alone on its host.
+        `layout` may be passed to any algorithm; without it, every rank counts as alone on its host.
         """
         if size < 1 or not self.sizes(size):
             raise ValueError(f"{self} does not work for {size} ranks")
@@ -87,5 +87,5 @@ class Algorithm:
 
 @lru_cache(maxsize=1024)
 def schedule_of(algorithm: Algorithm, rank: int, size: int, root: int = 0, layout: Layout | None = None) -> Schedule:
-    """The same as calling the algorithm, remembered."""
+    """The same as calling the algorithm, cached."""
     return algorithm(rank, size, root, layout)

@@ -1,8 +1,7 @@
-"""Whether one rank's schedule makes sense by itself, and the error that says where it does not.
+"""Checks of one rank's schedule by itself, and the error that describes a fault.
 
-Invariant: a schedule that passes names only ranks, buffers and blocks that exist, never writes to what the
-caller gave to be read, and combines only chunks of one size. Whether it computes the right thing together with
-the other ranks' schedules is for `verify` to say.
+Invariant: a schedule that passes names only ranks, buffers and blocks that exist, never writes to IN, and combines only
+chunks of one size. `verify` proves whether it computes the right result together with the other ranks' schedules.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collectives.schedule.text import chunk_text, excerpt
 
 
 class VerificationError(ValueError):
-    """A schedule is wrong. `rank` and `step` are None where no single one is at fault."""
+    """A schedule is wrong. `rank` and `step` are None if no single one is at fault."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class VerificationError(ValueError):
         self.listing = listing
 
     def when(self, condition: str) -> VerificationError:
-        """The same error, said to happen only then."""
+        """The same error, with the condition under which it happens."""
         return type(self)(f"{condition}: {self.problem}", *self._head, self.listing)
 
     @property
@@ -85,7 +84,7 @@ class Extents:
 def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> Extents:
     """Raise VerificationError unless the schedule is well formed.
 
-    `in_place`: IN and OUT are the same memory. `uneven`: every block has a size of its own.
+    `in_place`: IN and OUT are the same memory. `uneven`: blocks differ in size.
     """
     _check_head(schedule)
     extents = Extents(schedule, uneven)
@@ -140,7 +139,7 @@ def _check_head(schedule: Schedule) -> None:
 
 
 def peers_of(step: Step) -> tuple[int, ...]:
-    """The ranks that a step exchanges messages with."""
+    """The ranks with which a step exchanges messages."""
     if isinstance(step, Recv):
         return (step.peer,)
     if isinstance(step, Copy):

@@ -1,7 +1,7 @@
-"""From a schedule to what the native engine takes.
+"""From a schedule to the native engine's form.
 
-Invariant: `compiled` is a pure function and needs no extension; only `program` does, and imports it when it is
-first called. A schedule that does not make sense by itself never reaches the engine.
+Invariant: `compiled` is a pure function and needs no extension; only `program` does, and imports it when it is first
+called. A schedule that is not well formed never reaches the engine.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def program(
     layout: Layout | None = None,
     in_order: bool = False,
 ) -> Program:
-    """The rank's schedule in the engine's form, remembered. ValueError as from calling the algorithm.
+    """The rank's schedule in the engine's form, cached. ValueError as from calling the algorithm.
 
-    `in_order`: reductions take their operands as the schedule lists them, so ranks that share memory neither add up in
-    one place nor core by core.
+    `in_order`: reductions combine their operands in the order of the schedule, so ranks that share memory use neither
+    the pool nor sums for each core.
     """
     from collectives.native import _engine
 

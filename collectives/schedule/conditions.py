@@ -31,20 +31,20 @@ from collectives.schedule.form import IN, OUT
 
 
 class Leaf(NamedTuple):
-    """Block `block` of the data that `rank` brings."""
+    """Block `block` of the input of `rank`."""
 
     rank: int
     block: int
 
 
 class Total(NamedTuple):
-    """The reduction over all ranks of block `block` of what each brings."""
+    """The reduction over all ranks of block `block` of their inputs."""
 
     block: int
 
 
 class Prefix(NamedTuple):
-    """The reduction over ranks 0 to `ranks` - 1, in this order, of block `block` of what each brings."""
+    """The reduction over ranks 0 to `ranks` - 1, in this order, of block `block` of their inputs."""
 
     block: int
     ranks: int
@@ -57,10 +57,9 @@ Grid: TypeAlias = "tuple[int, int]"
 class Collective:
     """One collective's contract.
 
-    `fits(grid, size)`: the grid has a shape that the collective allows.
-    `expected(rank, root, block, grid)`: what that block of OUT has to hold in the end.
-    `numbered(buffer, rank, block, grid)`: for blocks whose sizes are given one by one, the number of the block's
-    size in a numbering that is the same on all ranks.
+    `fits(grid, size)`: the grid has a shape that the collective allows. `expected(rank, root, block, grid)`: the value
+    of that block of OUT at the end. `numbered(buffer, rank, block, grid)`: for blocks whose sizes are given one by one,
+    the number of the block's size in a numbering that is the same on all ranks.
     """
 
     name: str
@@ -81,7 +80,7 @@ class Collective:
 
     @property
     def prefixes(self) -> bool:
-        """Whether each rank ends with what the ranks up to it bring, so that no two have the same."""
+        """Whether each rank ends with the reduction of the ranks up to it, so that all results differ."""
         return self.name in ("scan", "exscan")
 
     def initial(self, buffer: int, rank: int, root: int) -> bool:
@@ -91,13 +90,13 @@ class Collective:
         return buffer == IN and self.has(IN, rank, root)
 
     def asks_of(self, rank: int, size: int) -> bool:
-        """Whether anybody's result needs what that rank brings."""
+        """Whether any result depends on the input of that rank."""
         return self.name != "exscan" or rank + 1 < size
 
     def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:
-        """A name for the size of a block: two blocks with one name have the same size on every call.
+        """A name for the size of a block: two blocks with one name have the same size in every call.
 
-        In equal shares the blocks of one rank's part differ by an element where the count does not divide, the
+        In equal shares the blocks of one rank's part differ by an element if the count does not divide evenly; the
         parts of different ranks do not. With `uneven` every block has a size of its own.
         """
         number = self.numbered(buffer, rank, block, grid)
@@ -213,7 +212,7 @@ COLLECTIVES: Final = {contract.name: contract for contract in _CONTRACTS}
 
 
 def collective(name: str) -> Collective:
-    """The contract of that collective; ValueError names those there are."""
+    """The contract of that collective; ValueError lists the known names."""
     try:
         return COLLECTIVES[name]
     except KeyError:

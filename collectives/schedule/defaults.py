@@ -1,11 +1,11 @@
-"""The table that the library comes with, for groups that nobody has calibrated.
+"""The built-in table, for groups that were not calibrated.
 
-Invariant: its last rows for each collective fit any group, so that there is a choice for every call.
+Invariant: its last rows for each collective match any group, so that there is a choice for every call.
 
-Groups of the kinds that we could measure, up to 16 ranks of one host over shared memory and 8 over TCP, and up to 64
-where they outnumber cores, have rows by measurement, below. For all others the simulator decided, once: `modelled` has
-its rows, written by tools/model_defaults.py, so the same on every rank and at no cost. Among those, rows for ranks that
-share hosts and for many ranks of one host come first: no measured row is meant for such groups.
+Groups of the kinds that we could measure, up to 16 ranks of one host over shared memory and 8 over TCP, and up to 64 if
+they outnumber cores, have measured rows, below. For all others the rows come from the simulator: `modelled` has them,
+written by tools/model_defaults.py, so they are the same on every rank and cost nothing. Rows for ranks that share hosts
+and for many ranks of one host come first, because no measured row applies to such groups.
 """
 
 from __future__ import annotations

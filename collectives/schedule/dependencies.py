@@ -1,16 +1,15 @@
-"""What a step of a schedule has to wait for within its own rank: the data it reads and the data it overwrites.
+"""The dependencies of a step within its own rank: on the data it reads and the data it overwrites.
 
-Invariant: a rank whose steps start in any order and advance byte by byte in any interleaving ends with the
-same memory as if it ran them in listed order, as long as each step keeps behind what is listed here.
+Invariant: a rank whose steps start in any order and advance byte by byte in any interleaving ends with the same memory
+as if it ran them in listed order, as long as each step respects the dependencies listed here.
 
-A step goes through all its regions at one offset, from the start to the end. So a hazard between two regions
-of one buffer is a condition on offsets: at byte x of the buffer only after the other has been at x. That is
-exact however the regions overlap, because it is a statement about x itself. A step that has been at x as a send
-has sent byte x so that its memory may change.
+A step goes through all its regions at one offset, from the start to the end. So a hazard between two regions of one
+buffer is a condition on offsets: at byte x of the buffer only after the other step has been at x. This is exact for any
+overlap of the regions. A send has been at x when byte x may change again.
 
-A dependency is left out only where a chain of others says the same of the same blocks: a block's next writer
-waits for those who read it since it was last written, and each of them waited for that write. Order that comes
-from queues alone is never relied on.
+A dependency is omitted only if a chain of others implies it for the same blocks: a block's next writer waits for the
+steps that read it since it was last written, and each of them waited for that write. Order that comes from queues alone
+is never relied on.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collectives.schedule.form import IN, OUT, Chunk, Copy, Recv, Reduce, Schedu
 
 
 class Dependency(NamedTuple):
-    """At byte x of `buffer` only when `step` has been up to x there.
+    """Byte x of `buffer` may be used only when `step` has been at x.
 
     The other step's region starts at block `there`, the waiting step's region at block `here`.
     """
@@ -39,7 +38,7 @@ def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Depe
     """What each step waits for. `in_place`: IN and OUT, of equal grids, are the same memory."""
     if in_place and schedule.grid[0] != schedule.grid[1]:
         raise ValueError(f"IN and OUT of a {schedule.collective} differ in size and cannot be the same memory")
-    # Per block of memory: who wrote it last, if anyone, and who has read it since.
+    # For each block of memory: the step that wrote it last, if any, and the steps that have read it since.
     writer: dict[tuple[int, int], _Access] = {}
     readers: dict[tuple[int, int], list[_Access]] = {}
     result: list[tuple[Dependency, ...]] = []

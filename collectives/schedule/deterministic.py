@@ -1,7 +1,7 @@
-"""What runs where results must have the same bits in every run: `init(deterministic=True)`.
+"""The table for results with the same bits in every run: `init(deterministic=True)`.
 
-Invariant: every reduction takes its operands left to right in the order of ranks, whatever the size of the array, the
-transport, the placement of ranks and the load. So its bits depend on what ranks bring and on their number alone.
+Invariant: every reduction combines its operands from left to right in the order of ranks, for every size, transport,
+placement and load. So its bits depend only on the inputs and their number.
 """
 
 from __future__ import annotations

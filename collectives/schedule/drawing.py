@@ -1,4 +1,4 @@
-"""Schedules as pictures: a lane for each rank, time downwards, an arrow for each message.
+"""Schedules as pictures: a column for each rank, time downwards, an arrow for each message.
 
 Invariant: matplotlib is needed only here, and only when something is drawn.
 """
@@ -21,7 +21,7 @@ from collectives.schedule.text import chunk_text, step_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FEW: Final = 8  # ranks whose labels are written out; of more they are short, and lanes are narrow
+_FEW: Final = 8  # ranks whose labels are written out; with more, labels are short and columns narrow
 
 # Inches.
 _WIDE, _NARROW = 1.6, 0.95  # between ranks, of few and of many
@@ -29,9 +29,9 @@ _LINE = 0.19  # between steps of one rank in one round
 _FLIGHT = 0.62  # between the last departure of a round and the first arrival
 _MARGIN = 0.16  # above and below what happens in a round
 
-# Okabe and Ito's colours without yellow: told apart by everybody, and readable as text on white.
+# Okabe and Ito's colours without yellow: distinguishable with colour blindness, and readable as text on white.
 _PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
-_HOSTS: Final = ("#dfe9f5", "#f6ead8")  # behind the lanes of one host, and of the next
+_HOSTS: Final = ("#dfe9f5", "#f6ead8")  # behind the columns of one host, and of the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How the ranks of one picture look. `lane`: inches between them; `font`: points."""
+    """The style of the ranks of one picture. `lane`: inches between them; `font`: points."""
 
     lane: float
     font: float
@@ -72,12 +72,12 @@ def draw(
     in_place: bool = False,
     layout: Layout | None = None,
 ) -> None:
-    """Draw a group's schedules into a file, whose suffix says in which format (.svg, .png, .pdf).
+    """Draw a group's schedules into a file, whose suffix determines the format (.svg, .png, .pdf).
 
-    Every row is a round: its messages can all be under way at the same time. What a rank sends stands to the
-    left of its lane, what it gets and computes to the right. Colours tell blocks apart, as their numbers do. Where
-    `layout` says that there are several hosts with several ranks, each has a band with its name, and messages between
-    hosts are thick. ImportError without matplotlib; VerificationError if the schedules do not fit together.
+    Every row is a round: its messages can all be in progress at the same time. The chunks that a rank sends are to the
+    left of its column, those that it receives and computes to the right. Colours distinguish blocks, as their numbers
+    do. If `layout` has several hosts with several ranks, each has a band with its name, and messages between hosts are
+    thick. ImportError without matplotlib; VerificationError if the schedules do not fit together.
     """
     require()
     from matplotlib.figure import Figure
@@ -110,7 +110,7 @@ def draw(
 
 
 def _rows(group: Group, rounds: Sequence[int]) -> list[_Row]:
-    """The rounds from round 0, which has no messages, on. What only computes comes after what arrives."""
+    """The rounds from round 0, which has no messages, on. Local steps come after arrivals."""
     last = max(rounds, default=0)
     steps: list[list[list[int]]] = [[[] for _ in group.schedules] for _ in range(last + 1)]
     for number, rank in enumerate(group.rank_of):

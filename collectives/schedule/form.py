@@ -68,11 +68,11 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """dst = operands[0] op operands[1] op ..., left to right, rounded to dtype once.
+    """dst = operands[0] op operands[1] op ..., left to right, rounded to dtype once. At least two operands.
 
-    At least two operands. An operand that is a rank stands for the next message received from it; one that
-    is a chunk for local data. All have dst's size; a chunk may be dst itself, or be disjoint from it. `final`
-    says that the result holds every rank's contribution: that is where `avg` divides.
+    An operand that is a rank is the next message received from it; one that is a chunk is local data. All have dst's
+    size; a chunk may be dst itself, or be disjoint from it. `final` marks a result with every rank's contribution:
+    there `avg` divides.
     """
 
     dst: Chunk
@@ -104,11 +104,11 @@ Block: TypeAlias = "tuple[int, int]"  # (IN or OUT, block number): names the siz
 class Schedule:
     """One rank's part of a collective.
 
-    `grid` is the number of blocks of IN and of OUT, the same on every rank, also where a rank has no such
-    buffer (only the root of a gather has OUT, only the root of a scatter has IN). `pooled`: an allreduce of all
-    ranks with each other, which those that share memory may do by adding all up in one place instead. `flat`: in one
-    round every rank that sends anything says the first chunk, to all that listen, and this rank takes the second, part
-    of it, of each it receives from; ranks that share memory may do that on one page that all of them read.
+    `grid` is the number of blocks of IN and of OUT, the same on every rank, also if a rank has no such buffer (only the
+    root of a gather has OUT, only the root of a scatter has IN). `pooled`: an allreduce of all ranks with each other,
+    for which ranks that share memory may use the pool instead. `flat`: the schedule is one round; every rank that sends
+    publishes the first chunk, and this rank reads the second, a part of it, from each rank that it receives from. Ranks
+    that share memory may use a board instead.
     """
 
     collective: str
@@ -124,10 +124,10 @@ class Schedule:
 
 
 class Builder:
-    """Collects the steps of one rank; the algorithm's notebook.
+    """Collects the steps of one rank.
 
-    Chunks are made by `inp(first, count)`, `out(first, count)` and by `scratch(...)`'s result; steps are
-    added in the order in which they could run one after another.
+    Chunks are made by `inp(first, count)`, `out(first, count)` and by the result of `scratch(...)`; steps are added in
+    the order in which they could run one after another.
     """
 
     def __init__(self, collective: str, algorithm: str, rank: int, size: int, grid: tuple[int, int], root: int = 0):
@@ -155,7 +155,7 @@ class Builder:
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 
     def pool(self) -> None:
-        """Ranks that share memory may do all of it by adding up in one place."""
+        """Ranks that share memory may use the pool instead."""
         self._pooled = True
 
     def flat(self, published: Chunk, read: Chunk) -> None:

@@ -1,7 +1,7 @@
-"""All ranks' schedules together: which message meets which.
+"""All ranks' schedules together, with every message matched to its receiver.
 
-Invariant: both ends of a message find each other without running anything, because messages from one sender to
-one receiver keep their order. Nothing here depends on the memory that ranks use.
+Invariant: both ends of a message are matched without running anything, because messages from one sender to one receiver
+keep their order. Nothing here depends on the memory that ranks use.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _LOCAL = -2
 
 
 class Group:
-    """The schedules of ranks 0 to size - 1, with every message matched; VerificationError where one is not.
+    """The schedules of ranks 0 to size - 1, with every message matched; VerificationError if one is not.
 
     Steps are numbered through: `start[rank] + i` is step i of that rank; `steps`, `rank_of` and the others have one
-    entry a step. `behind[n]` are the steps just before step n in its queues. `takers[n]` are the steps that take what
-    send n sends; `givers[n]` the sends that step n takes, in the order of its peers.
+    entry a step. `behind[n]` are the steps just before step n in its queues. `takers[n]` are the steps that receive the
+    message of send n; `givers[n]` the sends whose messages step n receives, in the order of its peers.
     """
 
     def __init__(self, schedules: Sequence[Schedule]) -> None:
@@ -30,7 +30,7 @@ class Group:
         self.rank_of: list[int] = []
         self.steps: list[Step] = []
         self.behind: list[list[int]] = []
-        self._sources: list[tuple[int, ...]] = []  # the ranks whose messages a step takes
+        self._sources: list[tuple[int, ...]] = []  # the ranks whose messages a step receives
         for schedule in self.schedules:
             self._add(schedule)
         self.takers: list[list[int]] = [[] for _ in self.steps]

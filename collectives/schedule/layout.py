@@ -37,7 +37,7 @@ class Layout:
         object.__setattr__(self, "_hash", hash(self.hosts))
 
     def __hash__(self) -> int:
-        """Reckoned once: caches ask for it at every call, and a layout may have thousands of ranks."""
+        """Computed once: caches need it at every call, and a layout may have thousands of ranks."""
         return self._hash
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Layout:
 
     @staticmethod
     def of(hosts: Iterable[Hashable]) -> Layout:
-        """From the host of each rank, given by anything that tells hosts apart."""
+        """From the host of each rank, as any values that differ between hosts."""
         numbers: dict[Hashable, int] = {}
         return Layout(tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
 

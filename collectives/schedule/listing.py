@@ -1,6 +1,6 @@
-"""Schedules as text: one rank's steps, or what a whole group does round by round.
+"""Schedules as text: one rank's steps, or those of a whole group round by round.
 
-Invariant: what is shown is the schedule itself, in the notation of `text`; nothing is made up for the reader.
+Invariant: the schedule itself is shown, in the notation of `text`, without simplification.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEGEND = ">3: to rank 3; <3: the next message from rank 3; total: a reduction t
 
 
 def explain(schedule: Schedule, in_place: bool = False) -> str:
-    """One rank's steps, each with those whose data it waits for."""
+    """One rank's steps, each with the steps on which it depends."""
     waits = dependencies(schedule, in_place)
     lines = [_title(schedule) + f", rank {schedule.rank}", _buffers(schedule), ""]
     texts = [step_text(step) for step in schedule.steps]
@@ -35,11 +35,11 @@ def explain(schedule: Schedule, in_place: bool = False) -> str:
 def explain_group(
     schedules: Sequence[Schedule], width: int = 120, in_place: bool = False, layout: Layout | None = None
 ) -> str:
-    """What all ranks do, a row a round and a column a rank; as many ranks side by side as fit into `width`.
+    """The steps of all ranks, a row a round and a column a rank; as many ranks side by side as fit into `width`.
 
-    A round is one message after another: everything in it can happen at the same time, and needs something
-    that happened in the round before. Where `layout` has several hosts with several ranks, each column names its host,
-    and ranks of two hosts never stand side by side. VerificationError if the schedules do not fit together.
+    A round follows another: everything in it can happen at the same time, and depends on something in the round before.
+    If `layout` has several hosts with several ranks, each column names its host, and ranks of two hosts are never side
+    by side. VerificationError if the schedules do not fit together.
     """
     group = Group(schedules)
     rounds = Play(group, in_place).rounds()

@@ -1,11 +1,12 @@
-"""In what order the steps of a group may happen.
+"""Possible orders of the steps of a group.
 
-Invariant: this is the executor at its strictest. Links hold nothing: a message moves when its sender and its
-receiver have both come to it. A step is come to when what it depends on is complete and it is the first
-unfinished step of all its queues: one for each peer and direction, one for sends to several peers, one for
-local steps. A send is complete when all its peers have taken it; a reduction takes all its messages at once.
-Whatever runs to the end here also does in slices over real links: there every step may start earlier, and
-nothing that is possible here is impossible there.
+Invariant: this is the strictest executor. Links buffer nothing: a message moves when its sender and its receiver have
+both reached it. A step is reached when its dependencies are complete and it is the first unfinished step of all its
+queues: one for each peer and direction, one for sends to several peers, one for local steps. A send is complete when
+all its peers have received it; a reduction receives all its messages at once.
+
+A group that completes here also completes in slices over real links: there every step may start earlier, and everything
+that is possible here is possible there too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collectives.schedule.text import excerpt, step_text
 
 
 class Play:
-    """A group and the order that its data asks for. `waits[n]` are the steps whose data step n waits for."""
+    """A group and its data dependencies. `waits[n]` are the steps on whose data step n depends."""
 
     def __init__(self, group: Group, in_place: bool = False) -> None:
         self.group = group
@@ -37,15 +38,15 @@ class Play:
                 self._after[before].append(n)
 
     def events(self, random: Random | None = None) -> Iterator[int]:
-        """The steps other than sends, one after the other as they may happen; sends happen with what takes them.
+        """The steps other than sends, in a possible order; sends happen together with the steps that receive them.
 
-        Whoever iterates does what a step does before asking for the next. The order is one of those that are
-        possible: with `random` another one each time. VerificationError if it ends in a deadlock.
+        The caller performs a step before it requests the next. With `random` the order differs each time.
+        VerificationError if it ends in a deadlock.
         """
         group, after = self.group, self._after
         takers, givers = group.takers, group.givers
-        # How much each step has to wait for, the beginning included; and how many peers have yet to take a send,
-        # or -1 for a step that is complete.
+        # How many conditions each step waits for, the beginning included; and how many peers have not received a send
+        # yet, or -1 for a complete step.
         missing = [1 + len(w) + len(b) + len(g) for w, b, g in zip(self.waits, group.behind, givers, strict=True)]
         untaken = [len(t) for t in takers]
         possible: list[int] = []
@@ -81,9 +82,9 @@ class Play:
             self._report_deadlock(complete)
 
     def rounds(self) -> list[int]:
-        """For each step the round in which it happens, from 1: the longest chain of messages that leads to it.
+        """For each step its round, from 1: the longest chain of messages that leads to it.
 
-        A message is one round after what its sender and its receiver waited for; local steps and queues cost
+        A message is one round after the dependencies of its sender and its receiver; local steps and queues cost
         nothing.
         """
         group = self.group
@@ -102,7 +103,7 @@ class Play:
         return result
 
     def _report_deadlock(self, complete: list[bool]) -> NoReturn:
-        """Follow what waits for what until it bites its tail, and say so."""
+        """Follow the dependencies to the cycle, and raise an error that shows it."""
         group = self.group
 
         def before(n: int) -> list[int]:

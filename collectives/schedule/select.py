@@ -1,7 +1,7 @@
-"""Which algorithm runs when the caller leaves the choice to us, and why.
+"""The choice of the algorithm for "auto", with the reason.
 
-Invariant: the choice depends only on what is the same on every rank (collective, group, bytes, the table that the
-group was given), never on one rank's buffers: ranks that choose differently cannot talk to each other.
+Invariant: the choice depends only on data that is the same on every rank (collective, group, bytes, the group's table),
+never on one rank's buffers: ranks that choose differently cannot exchange messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Choice:
 def select(
     collective: str, nbytes: int, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS
 ) -> Choice:
-    """The first row that fits and whose algorithm is `usable` here. LookupError where there is none."""
+    """The first matching row whose algorithm is `usable` here. LookupError if there is none."""
     for row in table.rows:
         if row.collective == collective and nbytes <= row.bytes and row.fits(situation) and usable(row.algorithm):
             return Choice(row.algorithm, row.reason or "no reason given", row)
@@ -33,7 +33,7 @@ def select(
 
 
 def ladder(collective: str, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS) -> list[Row]:
-    """What `select` chooses for such a group, by size: the rows that can be the first to fit."""
+    """The choices of `select` for such a group, by size: the rows that can be the first to match."""
     rows: list[Row] = []
     for row in table.rows:
         fits = row.collective == collective and row.fits(situation) and usable(row.algorithm)

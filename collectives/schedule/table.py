@@ -45,10 +45,11 @@ _WHAT: Final = "COLLECTIVE KINDS RANKS BYTES ALGORITHM [hosts=HOSTS] [per-host=R
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a group is like. `kind` is the slowest transport between any two of its ranks ("self" alone).
+    """The properties of a group by which rows are chosen.
 
-    `hosts`: how many there are; `per_host`: ranks on the one that has most; 0 where that is not known. `crowded`: on
-    some machine ranks outnumber cores.
+    `kind` is the slowest transport between any two of its ranks ("self" for a single rank). `hosts`: the number of
+    hosts; `per_host`: ranks on the one that has most; 0 if unknown. `crowded`: some machine is oversubscribed, with
+    more ranks than cores.
     """
 
     size: int
@@ -62,7 +63,7 @@ class Situation:
 class Row:
     """Use `algorithm` for groups of `ranks` (first to last) over one of `kinds` (none: any), up to `bytes`.
 
-    `per_host`, `crowded` and `hosts` None: however that is. `source`: where the row is from, for people.
+    `per_host`, `crowded` and `hosts` None: any. `source`: where the row is from, for people.
     """
 
     collective: str
@@ -96,7 +97,7 @@ class Row:
             raise ValueError(f"a reason is one line without '#': {self.reason!r}")
 
     def fits(self, situation: Situation) -> bool:
-        """Whether it is meant for such a group; the bytes aside."""
+        """Whether it matches such a group; bytes are not considered."""
         return (
             (not self.kinds or situation.kind in self.kinds)
             and self.ranks[0] <= situation.size <= self.ranks[1]
@@ -116,10 +117,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, of which the first that fits decides, and facts about them.
+    """Rows, of which the first that matches decides, and facts about them.
 
-    `in_order`: reductions take their operands as the schedule lists them, wherever they run. So ranks that share memory
-    neither add up in one place nor core by core, where the order depends on who shares a core.
+    `in_order`: reductions combine their operands in the order of the schedule. So ranks that share memory use neither
+    the pool nor sums for each core, whose order depends on the placement of ranks.
     """
 
     rows: tuple[Row, ...]
@@ -128,7 +129,7 @@ class Table:
 
     @property
     def sockets(self) -> int | None:
-        """Of each link over TCP, None if it does not say. ValueError for what is no such number."""
+        """Of each link over TCP, None if not set. ValueError for an invalid number."""
         told = self.facts.get("sockets")
         if told is None:
             return None
@@ -137,7 +138,7 @@ class Table:
         return int(told)
 
     def for_group(self, situation: Situation) -> Table:
-        """The rows that are meant for such a group."""
+        """The rows that match such a group."""
         return replace(self, rows=tuple(row for row in self.rows if row.fits(situation)))
 
     def from_source(self, source: str) -> Table:
@@ -146,7 +147,7 @@ class Table:
 
 
 def join(tables: Iterable[Table]) -> Table:
-    """All rows, the first table's first; of facts only `sockets`, of the first that says."""
+    """All rows, the first table's first; of facts only `sockets`, from the first table that has it."""
     joined = list(tables)
     told = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
     facts = {} if told is None else {"sockets": told}
@@ -154,9 +155,9 @@ def join(tables: Iterable[Table]) -> Table:
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
-    """The table that is written there. `source` is its rows', by default `name` and the line.
+    """The table of that text. `source` is its rows', by default `name` and the line.
 
-    ValueError, beginning with `name` and the line, for what is no table.
+    ValueError, beginning with `name` and the line, for an invalid table.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{name}: {len(text)} characters, more than the {LONGEST} that a table may have")

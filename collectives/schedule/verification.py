@@ -39,9 +39,10 @@ _EVERY_LAYOUT_UP_TO = 12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a verified group needs; figures are the largest of any rank.
+    """The cost of a verified group; figures are the largest of any rank.
 
-    `rounds`: messages one after another. `messages` and `blocks`: sent by a rank, to each peer. `scratch`: blocks.
+    `rounds`: messages that depend on each other. `messages` and `blocks`: sent by a rank, to each peer. `scratch`:
+    blocks.
     """
 
     rounds: int
@@ -64,7 +65,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was proved; as a string, a table of it."""
+    """The proved properties; as a string, a table of them."""
 
     collective: str
     algorithm: str
@@ -98,11 +99,11 @@ def verify(
     orders: int = 1,
     seed: int = 0,
 ) -> Report:
-    """Prove the algorithm right for these sizes, or raise VerificationError where it is wrong.
+    """Prove that the algorithm is right for these sizes, or raise VerificationError that describes the fault.
 
-    Sizes that the algorithm does not claim are left out. `roots`: all of them up to 8 ranks and some of them above,
-    unless given (those not within the size are left out). `layouts(size)`: those to prove an algorithm for that
-    looks at hosts; `sample_layouts` unless given. `orders`: random orders to run in besides the first.
+    Sizes that the algorithm does not support are skipped. `roots`: all of them up to 8 ranks and some of them above,
+    unless given (those not within the size are skipped). `layouts(size)`: the layouts for an algorithm that uses hosts;
+    `sample_layouts` unless given. `orders`: random orders to run besides the first.
     """
     rooted = algorithm.contract.rooted
     given = None if roots is None else tuple(roots)
@@ -126,7 +127,7 @@ def verify(
 
 
 def sample_layouts(size: int) -> tuple[Layout, ...]:
-    """Layouts of every sort: each rank alone, all together, equal and unequal hosts, one after the other and mixed."""
+    """Layouts of every kind: each rank alone, all together, equal and unequal hosts, consecutive and mixed ranks."""
     unequal = Layout.of(islice((host for host in count() for _ in range(1 + host % 3)), size))
     mixed = Layout.of((rank * rank) % 5 for rank in range(size))
     if size > _EVERY_LAYOUT_UP_TO:
@@ -264,7 +265,7 @@ class _Values:
         return number
 
     def reduced(self, operands: tuple[int, ...]) -> int | str:
-        """The value of operands reduced from left to right, or what is wrong with it."""
+        """The value of operands reduced from left to right, or a description of the fault."""
         known = self._numbers.get(operands)
         if known is not None:
             return known
@@ -290,7 +291,7 @@ class _Values:
         return [r for r in range(size) if not self._ranks[value] >> r & 1]
 
     def is_total(self, value: int, block: int, ranks: int) -> bool:
-        """Whether it holds what ranks 0 to `ranks` - 1 bring."""
+        """Whether it is the reduction of the inputs of ranks 0 to `ranks` - 1."""
         return self._blocks[value] == block and self._ranks[value] == (1 << ranks) - 1
 
     def text(self, value: int) -> str:
@@ -405,7 +406,7 @@ def _check_end(group: Group, values: _Values, memories: Sequence[_Memory]) -> No
 
 
 def _fail_at_end(schedule: Schedule, chunk: Chunk, problem: str) -> NoReturn:
-    """Raise the error, pointing to the step that wrote the block last."""
+    """Raise the error, with the step that wrote the block last."""
     for i in reversed(range(len(schedule.steps))):
         for written in accesses(schedule.steps[i])[1]:
             if written.buffer == chunk.buffer and chunk.first in written.blocks:
@@ -414,7 +415,7 @@ def _fail_at_end(schedule: Schedule, chunk: Chunk, problem: str) -> NoReturn:
 
 
 def cost(play: Play) -> Cost:
-    """What a group needs that runs to its end."""
+    """The cost of a group that completes."""
     schedules = play.group.schedules
     sends = [[s for s in schedule.steps if isinstance(s, Send)] for schedule in schedules]
     return Cost(

@@ -1,4 +1,4 @@
-"""Simulation: how long a schedule takes on machines that need not be there.
+"""Simulation: the time of a schedule on machines that need not exist.
 
 Invariant: nothing here runs a collective.
 """

@@ -1,4 +1,4 @@
-"""The least that a collective has to move, and how near a prediction comes to moving it at full speed.
+"""The least number of bytes that a collective has to move, and how efficient a prediction is compared with it.
 
 Invariant: a bound counts bytes alone, so no algorithm can be faster than it; it knows no algorithm.
 """
@@ -10,7 +10,7 @@ from collectives.simulation.topology import Topology
 
 
 def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) -> float:
-    """Bytes that the busiest host, or the busiest rank where there is one host, has to send or to receive.
+    """Bytes that the busiest host, or the busiest rank if there is one host, has to send or to receive.
 
     `nbytes`: of the larger of a rank's two arrays.
     """
@@ -27,9 +27,9 @@ def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) ->
 def efficiency(
     collective: str, ranks: int, nbytes: int, seconds: float, topology: Topology, costs: Costs
 ) -> float | None:
-    """The share of the bandwidth of a host's network cards, or of a core where there is one host, that was needed.
+    """The share of the bandwidth of a host's network cards, or of a core if there is one host, that was needed.
 
-    None where nothing has to be moved.
+    None if nothing has to be moved.
     """
     least = least_bytes(collective, ranks, nbytes, topology)
     pace = costs.bandwidth * topology.cards if ranks > topology.ranks_per_host else costs.inside_bandwidth

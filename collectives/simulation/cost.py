@@ -72,7 +72,7 @@ def rate(text: str, may_be_none: bool = False) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds and bytes a second; the module says what each is. ValueError for what cannot be."""
+    """Seconds and bytes a second; the module's docstring explains each. ValueError for invalid values."""
 
     latency: float = 2e-6
     bandwidth: float = 12.5e9
@@ -102,11 +102,11 @@ class Costs:
                 raise ValueError(f"{name} cannot be {value!r}")
 
     def to_text(self) -> str:
-        """One line a cost; `from_text` reads it back."""
+        """One line for each cost; `from_text` parses it."""
         return "".join(f"{name} = {getattr(self, name)!r}{'s' * (name in _TIMED)}\n" for name in NAMES)
 
     def holding(self, nbytes: float) -> Costs:
-        """The same for a core whose ranks' arrays have so many bytes: what its cache holds of them is faster."""
+        """The same for a core whose ranks' arrays have so many bytes: the part that fits into its cache is faster."""
         if self.cached == 1:
             return self
         pace = 1 - (1 - 1 / self.cached) * min(1.0, self.cache / max(nbytes, 1.0))
@@ -114,7 +114,7 @@ class Costs:
         return replace(self, **{name: getattr(self, name) / pace for name in names})
 
     def with_(self, name: str, value: str) -> Costs:
-        """The same with one cost as people write it. ValueError lists the names there are."""
+        """The same with one cost changed, given as text. ValueError lists the known names."""
         if name not in NAMES:
             raise ValueError(f"there is no cost {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
         try:

@@ -1,6 +1,6 @@
-"""Playing a group with all its ranks' steps in arrays, round by round.
+"""Simulating a group with all its ranks' steps in arrays, round by round.
 
-Invariant: a round holds the steps all of whose data comes from earlier rounds, so every step is played once.
+Invariant: a round has the steps all of whose data comes from earlier rounds, so every step is simulated once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Played(NamedTuple):
 
 
 class MismatchError(ValueError):
-    """Messages have no taker, or steps no message, or they wait for each other in a circle."""
+    """Messages have no receiver, or steps no message, or they wait for each other in a cycle."""
 
 
 class Everyone:
@@ -68,7 +68,7 @@ class Everyone:
 
     @property
     def sent(self) -> float:
-        """Blocks that the rank sends that sends most."""
+        """The blocks sent by the rank that sends most."""
         if not self._sender.size:
             return 0.0
         return float(np.bincount(self.rank[self._sender], self.blocks[self._sender]).max())

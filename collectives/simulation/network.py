@@ -1,11 +1,11 @@
-"""What carries messages and who has to wait for it: cores, memory, network cards, links between switches.
+"""The resources that messages use and wait for: cores, memory, network cards, links between switches.
 
-Invariant: whatever several share serves them slice by slice, whoever is ready first, and no more than it can carry.
-Nothing here knows a schedule.
+Invariant: shared resources serve requests slice by slice, in the order in which they are ready, and never exceed their
+bandwidth. Nothing here knows a schedule.
 
-A message, and a step, is two times: when its first slice is ready and when its last byte is. What works on it next
-starts with the first slice, as the engine does, and cannot end before a slice's time after the last byte is there.
-Links hold what they are given: a sender never waits for its receiver.
+A message, and a step, has two times: when its first slice is ready and when its last byte is ready. A step that depends
+on it starts with the first slice, as in the engine, and ends at least a slice's time after the last byte. Links buffer
+everything: a sender never waits for its receiver.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from collectives.simulation.topology import Topology
 
 Array = npt.NDArray[Any]
 
-_LINE: Final = 56  # bytes of a message for which one line of memory has room, beside what is said about it
+_LINE: Final = 56  # bytes of a message that fit into one line, beside its description
 _SIDE_BY_SIDE: Final = 32  # so many in a queue are served for all queues at once, the rest queue by queue
 
 
 class Resource:
-    """Many of a kind, each shared slice by slice.
+    """Many resources of a kind, each shared slice by slice.
 
-    `free[0]`: from when on a first slice is served, those before it having had their first; `free[1]`: from when on
-    anything is served once all before it is done. `busy`: for how long it worked.
+    `free[0]`: the time from which a first slice is served, when the earlier first slices are done; `free[1]`: the time
+    from which anything is served, when everything earlier is done. `busy`: for how long it worked.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -42,7 +42,7 @@ class Resource:
     def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
         """When first slices, which take `heads`, and everything, which takes `takes`, start: shape (2, requests).
 
-        All are `ready` then; of equals the one whose `tie` is lower is first, or the first that is given.
+        All are `ready` then; among equals the one with the lowest `tie` is first, or the first in the array.
         """
         if self._are_different(which):
             start = np.maximum(ready, self.free.take(which, axis=1))
@@ -97,7 +97,7 @@ class _Stage:
 
 @dataclass(slots=True, eq=False)
 class Sends:
-    """Sends of one round, and where their messages pass. A message belongs to send `task`."""
+    """Sends of one round, and the path of their messages. A message belongs to send `task`."""
 
     core: Array
     busy: Array  # seconds of the core
@@ -157,10 +157,10 @@ class Network:
         return found
 
     def sends(self, rank: Array, nbytes: Array, task: Array, target: Array, turn: Array, order: Array) -> Sends:
-        """Sends of `nbytes` each by `rank`; the message number `turn` of send `task` goes to `target`.
+        """Sends of `nbytes` each by `rank`; the message number `turn` of send `task` is for `target`.
 
-        Targets are counted through all ranks, also those that the network repeats. Of messages that could go first,
-        the one from or to the lower rank does, and of those of one rank the one that is first in `order`.
+        Targets are counted through all ranks, also those that the network repeats. Among messages that could be first,
+        the one from or to the lower rank is, and among those of one rank the one that is first in `order`.
         """
         costs, per = self.costs, self.topology.ranks_per_host
         source = rank[task]

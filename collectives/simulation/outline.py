@@ -1,10 +1,10 @@
-"""What a rank does with the names of blocks left out, and which ranks do the same.
+"""Schedules without the names of blocks, and the sets of ranks whose schedules are the same.
 
-Invariant: an outline has what time depends on: kinds of steps, peers, numbers of blocks, what waits for what.
+Invariant: an outline has everything that time depends on: kinds of steps, peers, numbers of blocks, dependencies.
 
-A group of a million ranks has few families: ranks that do the same with peers that follow from their number in the
-same way. `families` asks the algorithm for some of the members only; whoever uses the result matches all messages,
-which a rank that does something else would not survive.
+A group of a million ranks has few families: ranks with the same steps, whose peers follow from their number in the same
+way. `families` computes the schedules of some members only. A rank that differs would be detected, because the caller
+matches all messages.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class Shape(NamedTuple):
 
 
 class Outline:
-    """One rank's steps as numbers. With `whole`, what goes round the end of a buffer in two messages counts as one.
+    """One rank's steps as numbers.
 
-    Ranks, `rank` and those in `peers`, count from the root.
+    With `whole`, two messages around the end of a buffer count as one. Ranks, `rank` and those in `peers`, count from
+    the root.
     """
 
     def __init__(self, schedule: Schedule, whole: bool = True) -> None:
@@ -72,7 +73,7 @@ class Outline:
             shape, peers = self._look(step)
             if root:
                 peers = tuple((peer - root) % size for peer in peers)
-            if shape.kind == REDUCE:  # takes all at once, in whichever order they are named
+            if shape.kind == REDUCE:  # receives all at once, in any order
                 peers = tuple(sorted(peers, key=self._distance))
             again = peers and self.peers and peers == self.peers[-1] and whole
             if again and before is not None and _goes_round(schedule, before, step):
@@ -136,7 +137,7 @@ class Outline:
         return chunks
 
     def like(self, other: Outline) -> bool:
-        """Whether both do the same, peers aside."""
+        """Whether both have the same steps, peers aside."""
         if not np.array_equal(self.forms, other.forms):
             return False
         return np.array_equal(self.places, other.places) or all(
@@ -146,7 +147,7 @@ class Outline:
 
 
 def _goes_round(schedule: Schedule, before: Step, step: Step) -> bool:
-    """Whether the step goes on at the beginning of the buffer at whose end the one before stopped."""
+    """Whether the step continues at the beginning of the buffer at whose end the previous step stopped."""
     if type(before) is not type(step) or isinstance(step, Copy):
         return False
     for ends, begins in zip(_all_chunks(before), _all_chunks(step), strict=False):

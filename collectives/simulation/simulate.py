@@ -1,10 +1,10 @@
-"""How long a collective takes: its schedules, played over a topology with costs for all that they use.
+"""The time of a collective: its schedules, simulated over a topology with costs for all resources.
 
-Invariant: what is played are the steps and dependencies that the engine runs. The order is that of rounds: a step
-comes after all it waits for, and what comes in one round is served in the order in which it is ready.
+Invariant: the simulated steps and dependencies are those that the engine runs. The order is that of rounds: a step
+comes after all steps that it waits for, and the steps of one round are served in the order in which they are ready.
 
-There are two ways through a group, over the same network. `everyone` has all ranks' steps in arrays. `lanes` is for
-groups in which all ranks do the same. Whether they do is found out by looking, not by name (see `outline`).
+There are two simulations over the same network. `everyone` has all ranks' steps in arrays. `lanes` is for groups in
+which all ranks have the same schedule, which is found from the schedules, not by name (see `outline`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collectives.simulation.outline import SHIFT, XOR, Outline, families, single
 from collectives.simulation.shared_memory import Shortcuts
 from collectives.simulation.topology import Topology
 
-# Ranks, of which all schedules are looked at before those of a large group count as alike.
+# Number of ranks whose schedules are all compared before those of a large group count as alike.
 _FEW: Final = (12, 8, 9, 7)
 _MOST_STEPS: Final = 3_000_000  # and peers, of schedules that are made
 _PATIENCE: Final = 60  # seconds to make them
@@ -38,15 +38,15 @@ _MOST_TIMES: Final = 600_000_000  # steps times ranks that are played in lanes
 
 
 class TooLargeError(ValueError):
-    """The group is too large for this algorithm to be simulated; the message says why."""
+    """The group is too large for this algorithm to be simulated; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is expected of one call.
+    """The prediction for one call.
 
-    `rounds`: messages that come one after another. `sent`: bytes that the rank sends that sends most.
-    `bottleneck`: what was busy longest, and `share` for which part of the time; "latency" where nothing was for half.
+    `rounds`: messages that depend on each other. `sent`: bytes of the rank that sends most. `bottleneck`: the resource
+    that was busy longest, and `share` for which part of the time; "latency" if none was busy for half of it.
     """
 
     collective: str
@@ -78,10 +78,10 @@ def simulate(
     *,
     symmetric: bool = True,
 ) -> Prediction:
-    """Predict one call of `nbytes`, the larger of the two arrays that a rank passes and gets.
+    """Predict one call of `nbytes`, the size of the larger of the two arrays, input and output.
 
-    Blocks are `nbytes` in equal parts, whole bytes or not. `symmetric=False` makes and plays the schedules of all
-    ranks one by one. ValueError for a rank count that the algorithm does not do; TooLargeError; VerificationError for
+    Blocks are `nbytes` in equal parts, whole bytes or not. `symmetric=False` simulates the schedules of all ranks one
+    by one. ValueError for a number of ranks that the algorithm does not support; TooLargeError; VerificationError for
     schedules that do not fit together.
     """
     if nbytes < 0:
@@ -178,7 +178,7 @@ def _one_by_one(outlines: list[Outline], root: int) -> Everyone:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Millions of steps come into being and none is part of a cycle: looking for some takes half of the time."""
+    """Millions of objects are created and none is part of a cycle: garbage collection would take half of the time."""
     was = gc.isenabled()
     gc.disable()
     try:

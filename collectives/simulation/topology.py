@@ -31,7 +31,8 @@ class Switches:
 class Topology:
     """Ranks on hosts, each with network cards that its ranks share; above them levels of switches.
 
-    `cores` of a host, 0 for one each rank. Above the last level all are joined by a switch that never is in the way.
+    `cores` of a host, 0 for one for each rank. Above the last level all are joined by a switch with unlimited
+    bandwidth.
     """
 
     ranks_per_host: int = 1

@@ -1,10 +1,11 @@
-"""What a training step costs: gradients that become ready one after another, and are averaged over all ranks.
+"""The time of a training step: gradients become ready one after another, and are averaged over all ranks.
 
-Invariant: pure arithmetic; what an allreduce takes is asked of a function.
+Invariant: pure arithmetic; a function returns the time of an allreduce.
 
-A step computes for a given time. Its backward pass is the last part of that, in which gradients become ready at
-equal distances unless their times are given. Neighbours are put together into buckets; a bucket goes out once its
-last gradient is ready and the bucket before it has arrived. Without overlap all go out after the computation.
+A step computes for a given time. Its backward pass is the last part of that, in which gradients become ready at equal
+intervals unless their times are given. Consecutive gradients are joined into buckets; the exchange of a bucket begins
+once its last gradient is ready and the previous exchange has ended. Without overlap all exchanges follow the
+computation.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Gradient:
 class Step:
     """Seconds of one step among so many ranks.
 
-    `compute`: what each rank computes; `communication`: all allreduces together; `overlapped`: the step where they
-    run beside the backward pass; `alone`: the step where they run after it.
+    `compute`: of each rank; `communication`: all allreduces together; `overlapped`: the step if they run during the
+    backward pass; `alone`: the step if they run after it.
     """
 
     ranks: int
@@ -61,7 +62,7 @@ def parse(text: str) -> list[Gradient]:
 
 
 def buckets(gradients: Sequence[Gradient], compute: float, largest: int, backward: float = BACKWARD) -> list[Gradient]:
-    """Gradients put together while they have at most `largest` bytes, each with its time. 0: none are."""
+    """Consecutive gradients joined while they have at most `largest` bytes, each with its time. 0: none are joined."""
     begin, found = compute * (1 - backward), list[Gradient]()
     for number, gradient in enumerate(gradients, 1):
         ready = begin + (compute - begin) * number / len(gradients) if gradient.ready is None else gradient.ready
@@ -84,10 +85,10 @@ def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Calla
 
 
 def speedup(found: Step, compute: float) -> tuple[float, float]:
-    """How much more a second the ranks get done than one of them, with overlap and without.
+    """The speed-up of the ranks over one of them, with overlap and without.
 
-    `compute`: what one rank alone takes for the work of one step; in a step of `found` each rank takes
-    `found.compute` for its part.
+    `compute`: the time of one rank for the work of one step; in a step of `found` each rank takes `found.compute` for
+    its part.
     """
     work = found.ranks * found.compute / compute  # in steps of one rank
     return work * compute / found.overlapped, work * compute / found.alone

@@ -1,12 +1,12 @@
-"""How the memory of an object that is no plain NumPy array is reached: one module per kind of object.
+"""Access to the memory of objects that are no plain NumPy arrays: one module per kind of object.
 
-Each module has two functions. `read(x, name, moved)` gives an array with the elements that `x` stands for: over its
-own memory where that holds them as they are, else a copy. `reach(x, name, moved)` gives an array over the memory
-of `x` itself, to be overwritten. `name` is what messages call `x`; `moved` says that nothing is computed with the
-elements, so that more dtypes will do. Both raise TypeError for what cannot be used, `reach` also ValueError.
+Each module has two functions. `read(x, name, moved)` returns an array with the elements of `x`: over its own memory if
+possible, else a copy. `reach(x, name, moved)` returns an array over the memory of `x` itself, to be overwritten. `name`
+is the name of `x` in messages; `moved`: nothing is computed with the elements, so more dtypes are accepted. Both raise
+TypeError for unsupported objects, `reach` also ValueError.
 
-Invariant: no module imports the library that it is about: it is there already, since its object is. What comes out
-holds the very numbers that the library itself would show, and what `reach` gives is the object's own memory.
+Invariant: no module imports the library that it supports: it is loaded already, since its object exists. The elements
+are those that the library itself would show, and `reach` returns the object's own memory.
 """
 
 from __future__ import annotations

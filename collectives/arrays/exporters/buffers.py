@@ -1,7 +1,7 @@
-"""Objects with DLPack or the buffer protocol, and what to tell those who pass something that has neither.
+"""Objects with DLPack or the buffer protocol, and advice for objects that have neither.
 
-Invariant: an array that NumPy made of an export is returned only where it lies over the exporter's memory. For a
-null pointer NumPy allocates memory of its own, uninitialised.
+Invariant: an array that NumPy made of an export is returned only if it uses the exporter's memory. For a null pointer
+NumPy allocates memory of its own, uninitialised.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 def _from_dlpack(x: Any, name: str) -> Array:
     try:
         array = plain(np.from_dlpack(x))
-    except Exception as error:  # exporters raise what they like
+    except Exception as error:  # exporters may raise any error
         raise TypeError(f"{name}, of type {kind_of(x)}, cannot be read through DLPack{_where(x)}: {error}") from error
     if array.size and array.flags.owndata:
         raise TypeError(f"{name}, of type {kind_of(x)}, has no memory of its own: DLPack gives a null pointer for it")

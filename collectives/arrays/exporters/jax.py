@@ -1,6 +1,6 @@
 """JAX's arrays.
 
-Invariant: they never change, so they are never written. Only what lies on one device, in host memory, is read.
+Invariant: they never change, so they are never written. Only arrays on one device, in host memory, are read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """TypeError, naming the cure, where `x` has no elements in one place."""
+    """TypeError, with advice, if `x` has no elements in one place."""
     jax = sys.modules.get("jax")
     if jax is None:
         return

@@ -1,7 +1,7 @@
 """NumPy's scalars and subclasses of its array, those of other libraries included.
 
-Invariant: what says more than its numbers, by a unit or a mask, is refused: sums of metres and kilometres, or over
-masked values, would come out wrong without a word.
+Invariant: arrays with more meaning than their numbers, such as a unit or a mask, are refused: sums of metres and
+kilometres, or over masked values, would be wrong without a warning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check_meaning(x: Any, name: str) -> None:
-    """TypeError where `x` has a unit (astropy, unyt, pint) or a mask (numpy.ma, astropy)."""
+    """TypeError if `x` has a unit (astropy, unyt, pint) or a mask (numpy.ma, astropy)."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array: give {name}.filled(value), or its data")
     if isinstance(x, np.generic):

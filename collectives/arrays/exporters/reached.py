@@ -1,6 +1,6 @@
-"""What exporters give.
+"""The result of exporters.
 
-Invariant: an array here is a plain `numpy.ndarray`, whatever it is a view of.
+Invariant: an array here is a plain `numpy.ndarray`, also if it is a view of another object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 
 class Reached(NamedTuple):
-    """An object's own memory. `changed`, where there is one, tells the object's library that it is overwritten."""
+    """An object's own memory. `changed`, if not None, notifies the object's library that it is overwritten."""
 
     array: Array
     changed: Callable[[], None] | None = None
@@ -29,7 +29,7 @@ def kind_of(x: object) -> str:
 
 
 def read_only(name: str, what: str) -> ValueError:
-    """For objects that promise never to change."""
+    """For objects that never change."""
     return ValueError(f"{name} is read-only, as every {what} is: give a copy, numpy.array({name}), and use that")
 
 

@@ -1,7 +1,7 @@
 """TensorFlow's tensors and variables, and Keras's variables.
 
-Invariant: TensorFlow is never asked for an export that ends the process (DLPack of a string tensor does), and
-tensors, which never change, are not written.
+Invariant: no export that ends the process is requested from TensorFlow (DLPack of a string tensor does), and tensors,
+which never change, are not written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """TypeError, naming the cure, for everything but tensors that have their numbers now."""
+    """TypeError, with advice, for everything except tensors that have values now."""
     kind = type(x).__name__
     if kind in _INSTEAD:
         raise TypeError(f"{name} is a {kind}, which is no array: {_INSTEAD[kind].format(name=name)}")

@@ -1,7 +1,7 @@
 """PyTorch's tensors.
 
-Invariant: elements are what `tensor.tolist()` shows: conjugated and negated where that is only noted. A tensor without
-memory of its own is refused, whatever torch exports for it. Whoever writes one tells torch's autograd.
+Invariant: elements are those that `tensor.tolist()` shows, with lazy conjugation and negation applied. A tensor without
+memory of its own is refused, whatever torch exports for it. torch's autograd is notified of writes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """TypeError, naming the cure, where a tensor has no elements in memory of its own, one by one."""
+    """TypeError, with advice, if a tensor has no elements in memory of its own, one by one."""
     torch = sys.modules["torch"]
     kind = type(x).__name__
     if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
@@ -72,7 +72,7 @@ def check(x: Any, name: str) -> None:
 
 
 def check_gradient(x: Any, name: str) -> None:
-    """TypeError where autograd would have to know of the call, which it cannot."""
+    """TypeError if autograd would have to know of the call, which it cannot."""
     if x.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise TypeError(
             f"{name} requires a gradient, which a communicator does not compute: give {name}.detach(), or use "
@@ -81,7 +81,7 @@ def check_gradient(x: Any, name: str) -> None:
 
 
 def settled(x: Any) -> Any:
-    """`x`, or a copy in which nothing is left to be done when it is read."""
+    """`x`, or a copy without lazy operations."""
     if sys.modules["torch"]._is_zerotensor(x):
         return x.clone()
     return x.resolve_conj().resolve_neg()
@@ -110,7 +110,7 @@ def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
 
 
 class _Memory:
-    """A tensor's memory in NumPy's words."""
+    """A tensor's memory with NumPy's array interface."""
 
     __slots__ = ("__array_interface__", "tensor")
 
