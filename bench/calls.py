@@ -134,14 +134,14 @@ def algorithm_of(comm: Communicator, case: Case) -> str:
         return f"{len(case.parts)}_calls"
     if case.algorithm != "auto":
         return case.algorithm
-    told = dict(_pairs(comm.explain(case.collective, case.nbytes, case.dtype)))
-    return told["algorithm"].partition(":")[0]
+    reported = dict(_pairs(comm.explain(case.collective, case.nbytes, case.dtype)))
+    return reported["algorithm"].partition(":")[0]
 
 
 def transports_of(comm: Communicator) -> dict[str, int]:
     """How many of this rank's peers are reached over which transport."""
-    told = dict(_pairs(comm.explain("barrier", 0, "uint8")))
-    pairs = (entry.split(" over ") for entry in told["peers"].split(", ") if " over " in entry)
+    reported = dict(_pairs(comm.explain("barrier", 0, "uint8")))
+    pairs = (entry.split(" over ") for entry in reported["peers"].split(", ") if " over " in entry)
     return {kind: int(number) for number, kind in pairs}
 
 

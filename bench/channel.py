@@ -4,7 +4,7 @@ Invariant: a process that waits here is blocked in the kernel and uses no proces
 a collective may; only processes of this user are let in. Imports nothing but the standard library: the workers of
 peers use it with a Python of their own.
 
-One side opens a `Desk` and says its name to the others, which `connect`; a message is a line of JSON.
+One side opens a `Listener` and says its name to the others, which `connect`; a message is a line of JSON.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Channel:
         self._socket.close()
 
 
-class Desk:
+class Listener:
     """Where others connect, each under a number of its own. Close it, or use it in a `with` statement."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Desk:
     def close(self) -> None:
         self._socket.close()
 
-    def __enter__(self) -> Desk:
+    def __enter__(self) -> Listener:
         return self
 
     def __exit__(
@@ -93,7 +93,7 @@ class Desk:
 
 
 def connect(name: str, number: int, timeout: float) -> Channel:
-    """To the desk of that name, as that number. Raises OSError."""
+    """To the listener of that name, as that number. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)

@@ -72,8 +72,8 @@ def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
     Raises StartError, OSError; RuntimeError where a rank failed.
     """
     each = asdict(replace(order, budget=order.budget / launches))
-    told = [[Heat(**heat) for heat in answer("collectives.bench.choice", each, ranks)] for _ in range(launches)]
-    return [together(heats) for heats in zip(*told, strict=True)]
+    reported = [[Heat(**heat) for heat in answer("collectives.bench.choice", each, ranks)] for _ in range(launches)]
+    return [together(heats) for heats in zip(*reported, strict=True)]
 
 
 def together(heats: Sequence[Heat]) -> Heat:
@@ -108,4 +108,4 @@ def run(order: Order) -> list[dict[str, Any]] | None:
 
 def main() -> None:
     """A process that `measure` started as a rank."""
-    answering("collectives bench choice", lambda told: run(Order.from_json(told)))
+    answering("collectives bench choice", lambda reported: run(Order.from_json(reported)))

@@ -67,16 +67,16 @@ class Comparison:
 def read(path: str) -> list[dict[str, Any]]:
     """The runs in that file. Raises NotComparable, OSError."""
     try:
-        told = json.loads(Path(path).read_text())
+        content = json.loads(Path(path).read_text())
     except ValueError as error:
         raise NotComparable(f"{path} is no JSON: {error}") from error
-    if not isinstance(told, dict) or told.get("version") != VERSION:
+    if not isinstance(content, dict) or content.get("version") != VERSION:
         raise NotComparable(f"{path} is no result of this benchmark, version {VERSION}")
-    match told.get("format"):
+    match content.get("format"):
         case f if f == FORMAT:
-            return [told]
+            return [content]
         case f if f == f"{FORMAT} standing":
-            return list(told["runs"])
+            return list(content["runs"])
     raise NotComparable(f"{path} is no result of the benchmark (--json)")
 
 

@@ -106,7 +106,7 @@ def _measurement(row: Row, found: Measurement) -> dict[str, Any]:
     if found.unsupported:
         return {"unsupported": found.unsupported}
     times, case = found.times, row.case
-    told = {
+    reported = {
         "wrong": found.wrong,
         "iterations": int(found.samples.size),
         "seconds": asdict(times),
@@ -116,5 +116,5 @@ def _measurement(row: Row, found: Measurement) -> dict[str, Any]:
         "rounds": [[round(s, 9) for s in samples.tolist()] for samples in found.rounds],
     }
     if not found.is_ours:
-        told["ours_over_this"] = row.ratio(found)
-    return told
+        reported["ours_over_this"] = row.ratio(found)
+    return reported

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from collectives import Communicator
-from collectives.bench.channel import Channel, Desk, connect
+from collectives.bench.channel import Channel, Listener, connect
 
 JOIN: Final = 30.0  # seconds for connecting
 WAIT: Final = 3600.0  # seconds that a rank sleeps at most; the end of rank 0 wakes it at once
@@ -28,11 +28,11 @@ class Gate:
         self._channels: Final[dict[int, Channel]] = {}
         name = np.zeros(_NAME, np.uint8)
         if comm.rank == 0:
-            with Desk() as desk:
-                name[: len(desk.name)] = np.frombuffer(desk.name.encode(), np.uint8)
+            with Listener() as listener:
+                name[: len(listener.name)] = np.frombuffer(listener.name.encode(), np.uint8)
                 comm.broadcast(name)
                 while missing := set(range(1, comm.size)) - self._channels.keys():
-                    number, channel = desk.accept(missing, JOIN)
+                    number, channel = listener.accept(missing, JOIN)
                     self._channels[number] = channel
         else:
             comm.broadcast(name)
@@ -42,10 +42,10 @@ class Gate:
         """On rank 0 do `work`, while the others sleep; what it says is returned on every rank."""
         if self._up is not None:
             return str(self._up.receive(WAIT))
-        said = work()
+        answer = work()
         for channel in self._channels.values():
-            channel.send(said, JOIN)
-        return said
+            channel.send(answer, JOIN)
+        return answer
 
     def close(self) -> None:
         for channel in self._channels.values():

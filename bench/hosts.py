@@ -96,7 +96,7 @@ def gather(comm: Communicator) -> Group:
         transports=transports_of(comm),
     )
     everyones = [json.loads(text) for text in _exchange(comm, json.dumps(asdict(facts)))]
-    return Group(tuple(Facts(**{**told, "features": tuple(told["features"])}) for told in everyones))
+    return Group(tuple(Facts(**{**reported, "features": tuple(reported["features"])}) for reported in everyones))
 
 
 def cores(comm: Communicator) -> list[int]:

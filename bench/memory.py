@@ -125,8 +125,8 @@ def report(plan: Plan, ranks: int, screen: Screen) -> int:
         console.print(Text(f"#   {figure.how}" + f"; {figure.wrong} wrong" * bool(figure.wrong), style="dim"))
         sys.stdout.flush()
     if plan.json is not None:
-        told = {"format": FORMAT, "version": VERSION, "complete": not failed, "started": started.isoformat()}
-        write(plan.json, {**told, "arguments": asdict(plan), "results": [], "memory": [asdict(f) for f in figures]})
+        reported = {"format": FORMAT, "version": VERSION, "complete": not failed, "started": started.isoformat()}
+        write(plan.json, {**reported, "arguments": asdict(plan), "results": [], "memory": [asdict(f) for f in figures]})
     return FAILED if failed else REFUTED if any(f.wrong for f in figures) else 0
 
 
@@ -134,9 +134,9 @@ def measure(probe: Probe) -> Figure | None:
     """Start the processes, and read what they have found; None if they failed, which they say themselves."""
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         result = Path(folder, "result.json")
-        told = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}
+        reported = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}
         environment = {"COLLECTIVES_CALIBRATE": "off", **probe.environment}  # measuring takes memory, once
-        if processes("collectives.bench.probes", told, probe.ranks, environment=environment) or not result.exists():
+        if processes("collectives.bench.probes", reported, probe.ranks, environment=environment) or not result.exists():
             return None
         found = json.loads(result.read_text())
     return Figure(probe.what, max(found["ranks"]), probe.bar, probe.how, tuple(found["ranks"]), found["wrong"])

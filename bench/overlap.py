@@ -58,8 +58,8 @@ class Step:
     buckets: tuple[Bucket, ...]
 
     @staticmethod
-    def of(told: dict[str, Any]) -> Step:
-        return Step(**{**told, "buckets": tuple(Bucket(**bucket) for bucket in told["buckets"])})
+    def of(reported: dict[str, Any]) -> Step:
+        return Step(**{**reported, "buckets": tuple(Bucket(**bucket) for bucket in reported["buckets"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +106,5 @@ def measure(setting: Setting, rate: float) -> Overlap:
     for rank, end in enumerate(ended):
         if end.code != 0:
             raise RuntimeError(f"rank {rank} ended with code {end.code}\n{end.err.strip()[-2000:]}")
-    told = [json.loads(end.out.splitlines()[-1]) for end in ended]
-    return Overlap(setting, tuple(tuple(map(Step.of, steps)) for steps in told))
+    reported = [json.loads(end.out.splitlines()[-1]) for end in ended]
+    return Overlap(setting, tuple(tuple(map(Step.of, steps)) for steps in reported))

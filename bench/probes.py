@@ -139,10 +139,10 @@ _PROBES: Final[dict[str, Callable[..., Found]]] = {
 
 def main() -> None:
     """A process that `collectives.bench.memory` started."""
-    told: dict[str, Any] = json.loads(sys.argv[1])
+    reported: dict[str, Any] = json.loads(sys.argv[1])
     try:
-        found = _PROBES[told["probe"]](**told["options"])
+        found = _PROBES[reported["probe"]](**reported["options"])
     except (collectives.CollectiveError, CannotReset) as error:
-        sys.stderr.write(f"collectives bench: {told['probe']}: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"collectives bench: {reported['probe']}: {type(error).__name__}: {error}\n")
         sys.exit(FAILED)
-    Path(told["result"]).write_text(json.dumps({"ranks": found.ranks, "wrong": found.wrong}))
+    Path(reported["result"]).write_text(json.dumps({"ranks": found.ranks, "wrong": found.wrong}))

@@ -114,11 +114,11 @@ class _Session:
     def end(self) -> None:
         self.table.close()
         seconds = time.monotonic() - self.clock
-        told = document(self.plan, self.group, self.peers, self.rows, self.started, seconds, self.complete)
+        result = document(self.plan, self.group, self.peers, self.rows, self.started, seconds, self.complete)
         if self.plan.json is not None:
-            write(self.plan.json, told)
+            write(self.plan.json, result)
         if self.plan.plot is not None:
-            plot(told, self.plan.plot)
+            plot(result, self.plan.plot)
 
 
 def _nobody(_case: Case, _what: str) -> None:
@@ -132,9 +132,9 @@ def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = 
 
 def main() -> None:
     """A process that the command started as a rank, with what `collectives.bench.start` tells it."""
-    told = json.loads(sys.argv[1])
-    plan = Plan.from_json(told["plan"])
-    load(plan.modules, told["cwd"])
+    result = json.loads(sys.argv[1])
+    plan = Plan.from_json(result["plan"])
+    load(plan.modules, result["cwd"])
     # The launcher's directory for this job: nobody else can look into it, and it goes whatever becomes of us.
     private = os.path.dirname(os.environ["COLLECTIVES_SECRET_FILE"])
-    sys.exit(guarded(plan, Screen(**told["screen"]), folder=private))
+    sys.exit(guarded(plan, Screen(**result["screen"]), folder=private))

@@ -118,11 +118,11 @@ class Table:
             worst, size = max(ratios)
             typical = math.exp(sum(math.log(quotient) for quotient, _ in ratios) / len(ratios))
             if name in self._plan.limits:
-                told = f"geometric mean {100 / typical:.1f} %, at least {100 / worst:.1f} % (at {sizes.text(size)})"
+                summary = f"geometric mean {100 / typical:.1f} %, at least {100 / worst:.1f} % (at {sizes.text(size)})"
             else:
-                told = f"geometric mean {typical:.3f}, at most {worst:.3f} (at {sizes.text(size)})"
+                summary = f"geometric mean {typical:.3f}, at most {worst:.3f} (at {sizes.text(size)})"
             what = f"share of {name}" if name in self._plan.limits else f"ours/{name}"
-            self._print(Text(f"# {what:21}: {told}"))
+            self._print(Text(f"# {what:21}: {summary}"))
         self._print(Text(f"# Took                 : {seconds:.1f} s", style="dim"))
 
     def note(self, case: Case, what: str) -> None:
@@ -137,7 +137,7 @@ class Table:
     def _modes(self) -> list[str]:
         """What ranks 0 and 1 have seen of the machine."""
         readings = [reading for pair in self._pings for reading in pair]
-        told = []
+        summary = []
         for name, what, unit in (
             ("flag", f"Ping, by flag, {mode(self._pings)}", "us one way"),
             ("link", "Ping, by link", "us one way"),
@@ -146,12 +146,12 @@ class Table:
             times = [t for t in (getattr(reading, name) for reading in readings) if t is not None]
             if times:
                 low, middle, high = (microseconds(t) for t in (min(times), median(times), max(times)))
-                told.append(f"{what:21}: {middle} {unit} ({low} to {high})")
+                summary.append(f"{what:21}: {middle} {unit} ({low} to {high})")
         if self._ratios:
-            told.append(
+            summary.append(
                 f"Rounds set aside     : {self._set_aside} of {len(self._pings)}, in another mode than their neighbours"
             )
-        return told
+        return summary
 
     def _groups(self) -> str:
         """The line above the columns' names."""

@@ -80,9 +80,9 @@ def run(beside: bool) -> dict[str, Any] | None:
                 stranger.kill()
                 stranger.wait()
         mine = {"slept": sorted(slept[_SETTLED:])[_SETTLED], "on_busy_core": sum(there[_SETTLED:])}
-        told = [json.loads(text) for text in comm._everyones(json.dumps(mine).encode())]
+        reported = [json.loads(text) for text in comm._everyones(json.dumps(mine).encode())]
         comm.barrier()
-        return {key: [each[key] for each in told] for key in mine} if comm.rank == 0 else None
+        return {key: [each[key] for each in reported] for key in mine} if comm.rank == 0 else None
 
 
 def _stranger(cores: list[int]) -> subprocess.Popen[bytes]:
@@ -134,4 +134,4 @@ def _core() -> int:
 
 def main() -> None:
     """A process that `measure` started as a rank."""
-    answering("collectives bench sharing", lambda told: run(bool(told["beside"])))
+    answering("collectives bench sharing", lambda reported: run(bool(reported["beside"])))

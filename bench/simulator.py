@@ -45,8 +45,8 @@ def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
 def run(order: Order) -> list[Any] | None:
     """Measure, as one rank; on rank 0 each case and its seconds."""
     with collectives.init(transport=order.transport) as comm:
-        told = [json.loads(text) for text in comm._everyones(json.dumps(comm._linked.place.to_json()).encode())]
-        cores = group_cores(comm._linked.place, [HostIdentity.from_json(value) for value in told])
+        reported = [json.loads(text) for text in comm._everyones(json.dumps(comm._linked.place.to_json()).encode())]
+        cores = group_cores(comm._linked.place, [HostIdentity.from_json(value) for value in reported])
         cases = [
             Case(collective, known.name, comm.size, cores, nbytes)
             for nbytes in order.sizes
@@ -66,4 +66,4 @@ def run(order: Order) -> list[Any] | None:
 
 def main() -> None:
     """A process that `measure` started as a rank."""
-    answering("collectives bench simulator", lambda told: run(Order.from_json(told)))
+    answering("collectives bench simulator", lambda reported: run(Order.from_json(reported)))

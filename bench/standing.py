@@ -71,11 +71,11 @@ def cells(line: Line, documents: Sequence[dict[str, Any]]) -> list[Cell]:
     for result in (r for document in documents for r in document["results"]):
         if result["collective"] == line.collective:
             found.setdefault(result["bytes"], []).append(result)
-    told = []
+    reported = []
     for number, band in enumerate(line.bands):
         inside = [_size(line, number, n, found[n]) for n in sorted(found) if band.first <= n <= band.last]
-        told.append(Cell(line, band, tuple(size for size in inside if size is not None)))
-    return told
+        reported.append(Cell(line, band, tuple(size for size in inside if size is not None)))
+    return reported
 
 
 def _size(line: Line, band: int, nbytes: int, launches: Sequence[dict[str, Any]]) -> Size | None:

@@ -28,13 +28,13 @@ _BOOT: Final = (
 
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
     """Measure with so many ranks; the exit code. Raises as `processes`."""
-    told = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
-    return processes("collectives.bench.rank", told, ranks, store=store, bind=bind, addresses=plan.addresses)
+    task = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
+    return processes("collectives.bench.rank", task, ranks, store=store, bind=bind, addresses=plan.addresses)
 
 
 def processes(
     module: str,
-    told: Mapping[str, Any],
+    task: Mapping[str, Any],
     ranks: int,
     *,
     store: str = "",
@@ -42,12 +42,12 @@ def processes(
     addresses: str = "random",
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run `main()` of that module in so many processes, which gets `told` as JSON; the exit code.
+    """Run `main()` of that module in so many processes, which gets `task` as JSON; the exit code.
 
     Raises StartError, OSError; SystemExit of 128 + n where signal n told us to end, however the ranks ended then (one
     that has just been started fails in any way): nothing more is to be measured.
     """
-    command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(told)]
+    command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(task)]
     outcome = launch(
         Job(
             command=command,
@@ -59,19 +59,19 @@ def processes(
             environment=environment or {},
         )
     )
-    if outcome.told is not None:
-        sys.exit(128 + outcome.told)
+    if outcome.ended_by is not None:
+        sys.exit(128 + outcome.ended_by)
     return outcome.status
 
 
-def answer(module: str, told: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
+def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
     """What `answering` leaves on rank 0 of so many processes of that module.
 
     Raises as `processes`; RuntimeError where a rank failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         file = Path(folder) / "answer"
-        code = processes(module, {"told": dict(told), "file": str(file)}, ranks, environment=environment)
+        code = processes(module, {"task": dict(task), "file": str(file)}, ranks, environment=environment)
         if code != 0:
             raise RuntimeError(f"a rank of {ranks} ended with exit code {code}")
         return json.loads(file.read_text())
@@ -85,7 +85,7 @@ def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
     given = json.loads(sys.argv[1])
 
     def work() -> int:
-        if (found := run(given["told"])) is not None:
+        if (found := run(given["task"])) is not None:
             Path(given["file"]).write_text(json.dumps(found))
         return 0
 

@@ -77,7 +77,7 @@ everyones = np.asarray(hvd.allgather(mine))
 losses = np.asarray(hvd.allgather(np.array([history.history["loss"]])))
 if len({weights.tobytes() for weights in everyones}) > 1:
     sys.exit("FAILED: the weights differ between ranks")
-if len({told.tobytes() for told in losses}) > 1:
+if len({reported.tobytes() for reported in losses}) > 1:
     sys.exit("FAILED: the averaged metrics differ between ranks")
 right = np.argmax(model(images[split:]), axis=1) == labels[split:]
 if not right.mean() >= WANTED:

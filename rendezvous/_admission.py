@@ -43,8 +43,8 @@ class Admission(Generic[T]):
         """Take the place of the oldest of the address that has most of them; None if nobody has one."""
         if not self._places:
             return None
-        crowded = max(self._by_source, key=lambda source: len(self._by_source[source]))
-        victim = next(iter(self._by_source[crowded]))
+        largest = max(self._by_source, key=lambda source: len(self._by_source[source]))
+        victim = next(iter(self._by_source[largest]))
         self.leave(victim)
         return victim
 

@@ -226,8 +226,8 @@ class Participant:
         left = self.scope.key(notice.session, "left")
         # the session has ended: a store that fails now fails nobody
         with contextlib.suppress(StoreError):
-            told = self.add(left)
-            if notice.state == "closed" and told >= notice.size:
+            reported = self.add(left)
+            if notice.state == "closed" and reported >= notice.size:
                 # the notice last: who is killed in between leaves one that leads to what remains
                 self.clean(notice.session, notice.size)
                 self.compare_set(self.scope.notice, value, None)

@@ -52,7 +52,7 @@ T = TypeVar("T")
 class Launch:
     """This process's place in its job. None: nobody said.
 
-    `launcher` is that of `launchers`, or "mpi" (MPI itself said it), "arguments", "none". `told` are the variables
+    `launcher` is that of `launchers`, or "mpi" (MPI itself said it), "arguments", "none". `variables` are the variables
     that say rank and size, for messages.
     """
 
@@ -67,7 +67,7 @@ class Launch:
     transport: str | None = None
     timeout: float | None = None
     secret: bytes | None = field(default=None, repr=False)
-    told: str = field(default="", compare=False, repr=False)
+    variables: str = field(default="", compare=False, repr=False)
 
 
 def bootstrap(
@@ -102,12 +102,14 @@ def bootstrap(
     elif found is None:
         found = _complete(rank, size, environment, partly)
     else:
-        for what, value, told, variable in (
+        for what, value, variables, variable in (
             ("rank", rank, found.rank, found.rank_name),
             ("size", size, found.size, found.size_name),
         ):
-            if value is not None and value != told:
-                raise ValueError(f"{what}={value!r} contradicts {variable}={told}; give both rank and size, or neither")
+            if value is not None and value != variables:
+                raise ValueError(
+                    f"{what}={value!r} contradicts {variable}={variables}; give both rank and size, or neither"
+                )
         _agree(found, environment, partly)
     if not 0 <= found.rank < found.size:
         raise ValueError(f"{found.rank_name}={found.rank} is not a rank of {found.size_name}={found.size}")
@@ -130,7 +132,7 @@ def bootstrap(
         transport=_first(transport, _get(environment, "COLLECTIVES_TRANSPORT")),
         timeout=_timeout(environment) if timeout is None else check_timeout(timeout),
         secret=None if secret is None else secrets.check(secret),
-        told=str(found),
+        variables=str(found),
     )
     if launch.store is None and launch.size > 1:
         lacking = "MASTER_ADDR is not set; " if launch.launcher == "torchrun" else ""
@@ -145,13 +147,13 @@ def bootstrap(
 def _agree(found: Found, env: Environment, partly: Sequence[Incomplete]) -> None:
     """Raise ValueError where our own variables, or a launcher nearer to this process, say otherwise."""
     others = [(name, _integer(env, f"COLLECTIVES_{name}")) for name in ("RANK", "SIZE")]
-    said = [(f"COLLECTIVES_{name}", value, name == "RANK") for name, value in others]
+    stated = [(f"COLLECTIVES_{name}", value, name == "RANK") for name, value in others]
     for part in partly:
-        said += [(part.rank_name, part.rank, True), (part.size_name, part.size, False)]
-    for name, value, is_rank in said:
-        told, other = (found.rank, found.rank_name) if is_rank else (found.size, found.size_name)
-        if value not in (None, told):
-            raise ValueError(f"{name}={value} contradicts {other}={told}; to decide, give rank= and size= to init")
+        stated += [(part.rank_name, part.rank, True), (part.size_name, part.size, False)]
+    for name, value, is_rank in stated:
+        variables, other = (found.rank, found.rank_name) if is_rank else (found.size, found.size_name)
+        if value not in (None, variables):
+            raise ValueError(f"{name}={value} contradicts {other}={variables}; to decide, give rank= and size= to init")
 
 
 def _complete(rank: int | None, size: int | None, env: Environment, partly: Sequence[Incomplete]) -> Found:

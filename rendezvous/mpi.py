@@ -37,8 +37,8 @@ def world() -> tuple[int, int]:
     return comm.Get_rank(), comm.Get_size()
 
 
-def check_world(rank: int, size: int, told: str) -> None:
-    """Check that MPI knows of as many processes as the launcher, which said `told`, has started.
+def check_world(rank: int, size: int, variables: str) -> None:
+    """Check that MPI knows of as many processes as the launcher, which said `variables`, has started.
 
     An MPI that does not understand the launcher, being of another make, takes each process for a world of one.
 
@@ -50,7 +50,7 @@ def check_world(rank: int, size: int, told: str) -> None:
         return
     library = mpi.Get_library_version().strip("\0 \n").splitlines()[0].split(",")[0]
     raise ConfigMismatch(
-        f"mpi://: the launcher says that this is rank {rank} of {size} ({told}), but mpi4py's library ({library}) "
+        f"mpi://: the launcher says that this is rank {rank} of {size} ({variables}), but mpi4py's library ({library}) "
         f"knows of {there} process{'es' if there > 1 else ''}: launcher and library are of different makes, or "
         "versions, of MPI. Start the job with this library's own mpiexec, or install mpi4py for the launcher's MPI, or "
         "name another store (COLLECTIVES_STORE=tcp://host:port)"

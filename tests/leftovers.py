@@ -70,12 +70,12 @@ class Marked:
 
     def end(self, processes: Iterable[int]) -> list[str]:
         """Kill those that do not end by themselves in a moment, and all that they start meanwhile; what they ran."""
-        wanted, told = set(processes), []
+        wanted, reported = set(processes), []
         until = time.monotonic() + GRACE
         while (left := self.running() & wanted) and time.monotonic() < until:
             time.sleep(0.02)  # processes that are no children of ours tell nobody when they end
         for process in left:
-            told.append(f"{process}: {_command(process)[:200].decode(errors='replace')}")
+            reported.append(f"{process}: {_command(process)[:200].decode(errors='replace')}")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         for process in left:
@@ -83,7 +83,7 @@ class Marked:
                 os.waitpid(process, 0)  # children of ours; the others are waited for by whom they have been left to
             while _state(process) not in ("Z", "X", ""):
                 time.sleep(0.001)
-        return told
+        return reported
 
     def _is_ours(self, process: int) -> bool:
         if process == os.getpid() or any(name in _command(process) for name in _OF_PYTHON):

@@ -225,10 +225,10 @@ def test_figures_in_decision_records_are_those_in_the_code() -> None:
 def test_every_algorithm_is_in_its_table_with_its_claims(hosts: bool) -> None:
     yes = {True: "yes", False: ""}
     table = rows("algorithms.md", "## Over several hosts" if hosts else "## List of algorithms")
-    told = [[row[0], row[1], row[5], row[6]] for row in table]
+    printed = [[row[0], row[1], row[5], row[6]] for row in table]
     every = [a for c in COLLECTIVES for a in algorithms(c) if a.function.__module__.startswith("collectives.")]
     built_in = [a for a in every if a.hosts == hosts]
-    assert told == [[a.collective, a.name, yes[a.in_place], yes[a.uneven]] for a in built_in]
+    assert printed == [[a.collective, a.name, yes[a.in_place], yes[a.uneven]] for a in built_in]
     for row, known in zip(table, built_in, strict=True):
         assert row[4] in " ".join((inspect.getdoc(known.function) or "").split()), known
 
@@ -294,8 +294,8 @@ def test_the_algorithm_that_is_written_there(tmp_path: Path) -> None:
 
 
 def test_every_store_is_in_the_table() -> None:
-    told = {row[0].strip("`").partition("://")[0] for row in rows("stores.md", "# Stores")}
-    assert told == set(SCHEMES)
+    printed = {row[0].strip("`").partition("://")[0] for row in rows("stores.md", "# Stores")}
+    assert printed == set(SCHEMES)
 
 
 def test_ranks_as_threads(tmp_path: Path) -> None:
@@ -304,8 +304,8 @@ def test_ranks_as_threads(tmp_path: Path) -> None:
 
 
 def test_every_variable_is_in_the_table() -> None:
-    told = re.findall(r"`COLLECTIVES_(\w+)`", " ".join(row[0] for row in rows("launching.md", "## Variables")))
-    assert sorted(told) == sorted(checks.VARIABLES)
+    printed = re.findall(r"`COLLECTIVES_(\w+)`", " ".join(row[0] for row in rows("launching.md", "## Variables")))
+    assert sorted(printed) == sorted(checks.VARIABLES)
     parameters = inspect.signature(collectives.init).parameters
     for row in rows("launching.md", "## Variables"):
         assert all(name in parameters for name in re.findall(r"`(\w+)`", row[1]))

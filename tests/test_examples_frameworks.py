@@ -42,6 +42,6 @@ def test_two_ranks(name: str) -> None:
 def test_every_example_is_run() -> None:
     """By a test here or beside its framework's, so that none is forgotten."""
     tests = Path(__file__).parent
-    told = "\n".join(file.read_text() for file in tests.rglob("*.py"))
+    reported = "\n".join(file.read_text() for file in tests.rglob("*.py"))
     for example in EXAMPLES.glob("*.py"):
-        assert example.stem in told, f"nobody runs {example.name}"
+        assert example.stem in reported, f"nobody runs {example.name}"

@@ -129,9 +129,9 @@ def test_its_ranks_meet(tmp_path: Path) -> None:
         for index in range(size)
     ]
     try:
-        said = [rank.communicate(timeout=100) for rank in ranks]
+        message = [rank.communicate(timeout=100) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    assert [output for output, _ in said] == [f"{rank} {size} 6\n" for rank in range(size)], said
+    assert [output for output, _ in message] == [f"{rank} {size} 6\n" for rank in range(size)], message

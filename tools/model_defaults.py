@@ -69,7 +69,7 @@ def _hosts_row(row: Row, per_host: tuple[int, int], hosts: tuple[int, int]) -> R
 
 
 def _shared_row(row: Row, _: tuple[int, int], ranks: tuple[int, int]) -> Row:
-    return replace(row, ranks=ranks, kinds=("self", "inproc", "shm"), crowded=False)
+    return replace(row, ranks=ranks, kinds=("self", "inproc", "shm"), oversubscribed=False)
 
 
 def _ranks_row(row: Row, _: tuple[int, int], ranks: tuple[int, int]) -> Row:
@@ -249,8 +249,8 @@ def _span(values: Sequence[int], run: Bracket) -> tuple[int, int]:
 def _reason(name: str, group: Group, nbytes: int, seconds: Mapping[str, float]) -> str:
     where = f"{group.hosts}x{group.per_host}" if group.per_host > 1 < group.hosts else f"{max(group)}"
     others = sorted((value, other) for other, value in seconds.items() if other != name)
-    said = f"simulated {_us(seconds[name])} us among {where} at {bytes_text(nbytes)}"
-    return said + (f", {others[0][1]} {_us(others[0][0])}" if others else "")
+    output = f"simulated {_us(seconds[name])} us among {where} at {bytes_text(nbytes)}"
+    return output + (f", {others[0][1]} {_us(others[0][0])}" if others else "")
 
 
 def _us(seconds: float) -> str:

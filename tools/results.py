@@ -162,9 +162,9 @@ def _source(name: str, document: dict[str, Any]) -> Source:
 
 def _lines(source: Source, document: dict[str, Any]) -> Iterator[Line]:
     if document["format"] == RECORDED_STANDING:
-        for told in document["lines"]:
-            bands = tuple(None if band is None else (band["worst"], band.get("median")) for band in told["bands"])
-            yield _line(source, told, bands)
+        for entry in document["lines"]:
+            bands = tuple(None if band is None else (band["worst"], band.get("median")) for band in entry["bands"])
+            yield _line(source, entry, bands)
     elif document["format"] == STANDING:
         rows: dict[str, list[dict[str, Any]]] = {}
         for cell in document["cells"]:
@@ -181,18 +181,18 @@ def _judged(sizes: list[dict[str, Any]]) -> Ratio:
     return worst["ratio"], median(size["ratio"] for size in sizes)
 
 
-def _line(source: Source, told: dict[str, Any], ratios: tuple[Ratio, ...]) -> Line:
-    against = tuple(told["against"])
+def _line(source: Source, entry: dict[str, Any], ratios: tuple[Ratio, ...]) -> Line:
+    against = tuple(entry["against"])
     ratios = (*ratios, *[None] * (3 - len(ratios)))
-    where = (told["transport"], told["buffers"], told["ranks"], told["row"])
-    return Line(source, *where, told["collective"], against, ratios)
+    where = (entry["transport"], entry["buffers"], entry["ranks"], entry["row"])
+    return Line(source, *where, entry["collective"], against, ratios)
 
 
 def _tables(source: Source, document: dict[str, Any]) -> Iterator[Table]:
     if document["format"] == RECORDED_FIGURES:
-        for told in document["tables"]:
-            rows = tuple((row["what"], tuple(row["values"])) for row in told["rows"])
-            yield Table(source, told["title"], told["unit"], told["command"], tuple(told["columns"]), rows)
+        for entry in document["tables"]:
+            rows = tuple((row["what"], tuple(row["values"])) for row in entry["rows"])
+            yield Table(source, entry["title"], entry["unit"], entry["command"], tuple(entry["columns"]), rows)
     command = source.commands[0] if source.commands else ""
     if document.get("memory"):
         figures = tuple((f["what"], (round(f["value"] / MIB, 2), f["bar"] / MIB)) for f in document["memory"])

@@ -135,9 +135,9 @@ def command(
     if not tolerant and (reasons := noise.beforehand(size)):
         click.echo(_not_quiet(reasons), err=True)
         sys.exit(FAILED)
-    told = {"order": asdict(order), "screen": asdict(screen()), "cwd": os.getcwd()}
+    reported = {"order": asdict(order), "screen": asdict(screen()), "cwd": os.getcwd()}
     try:
-        sys.exit(processes("collectives.bench.commands.calibrate", told, size))
+        sys.exit(processes("collectives.bench.commands.calibrate", reported, size))
     except (StartError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
@@ -146,8 +146,8 @@ def run(order: Order, seen: Screen) -> int:
     """Measure, as one rank; the exit code. Raises CollectiveError, ValueError, OSError."""
     effort = FULL.with_(order.budget, order.most, order.collectives)
     with collectives.init(transport=order.transport, calibrate="off") as comm:
-        told = comm._everyones(json.dumps(comm._linked.place.to_json()).encode())
-        machine = Machine.of([HostIdentity.from_json(json.loads(text)) for text in told], collectives.__version__)
+        reported = comm._everyones(json.dumps(comm._linked.place.to_json()).encode())
+        machine = Machine.of([HostIdentity.from_json(json.loads(text)) for text in reported], collectives.__version__)
         situation = comm._linked.situation
         progress = Progress(seen.progress and comm.rank == 0)
 
@@ -194,7 +194,7 @@ def _report(table: Table, found: Outcome, path: Path) -> None:
 
 def main() -> None:
     """A process that the command started as a rank."""
-    told = json.loads(sys.argv[1])
-    order = Order.from_json(told["order"])
-    load(order.modules, told["cwd"])
-    sys.exit(guarded(_NAME, partial(run, order, Screen(**told["screen"]))))
+    reported = json.loads(sys.argv[1])
+    order = Order.from_json(reported["order"])
+    load(order.modules, reported["cwd"])
+    sys.exit(guarded(_NAME, partial(run, order, Screen(**reported["screen"]))))

@@ -70,5 +70,5 @@ def _print(found: Comparison, everything: bool) -> None:
         )
         console.print(line.append(change.verdict, _STYLES[change.verdict]))
     typical = math.exp(sum(math.log(change.quotient) for change in found.changes) / len(found.changes))
-    told = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, MODE))
-    console.print(Text(f"# {told}; geometric mean of quotients {typical:.3f}; {found.missing} in one file only"))
+    reported = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, MODE))
+    console.print(Text(f"# {reported}; geometric mean of quotients {typical:.3f}; {found.missing} in one file only"))

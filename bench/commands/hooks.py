@@ -211,9 +211,11 @@ class _Session:
                 self._progress.clear()
                 if self._plan.json is not None:
                     seconds = time.monotonic() - clock
-                    told = document(self._plan, group, self._versions, self._rows, started, seconds, complete)
+                    reported = document(self._plan, group, self._versions, self._rows, started, seconds, complete)
                     bars = [{**asdict(verdict), "passed": verdict.passed} for verdict in self._verdicts]
-                    write(self._plan.json, {**told, "format": f"{FORMAT} hooks", "ranks": self._ranks, "bars": bars})
+                    write(
+                        self._plan.json, {**reported, "format": f"{FORMAT} hooks", "ranks": self._ranks, "bars": bars}
+                    )
         self._foot(time.monotonic() - clock)
         if any(m.is_ours and m.unsupported for row in self._rows for m in row.measurements.values()):
             return FAILED
@@ -246,8 +248,8 @@ class _Session:
         ours, theirs = row.measurements.values()
         framework = next(f for f in FRAMEWORKS.values() if f.ours == ours.contestant)
         times = factor(row)
-        told = f"{times:8.2f}" if times is not None else f"{ABSENT:>8}"
-        figures = f"{_time(ours)} {_time(theirs)} {told} {_wrong(ours)} {_wrong(theirs)}"
+        reported = f"{times:8.2f}" if times is not None else f"{ABSENT:>8}"
+        figures = f"{_time(ours)} {_time(theirs)} {reported} {_wrong(ours)} {_wrong(theirs)}"
         case = row.case
         self._show(f"  {case.trace:<12} {case.nbytes:>12} {framework.name:<11} {case.algorithm:<10} {figures}")
         for reason in missing_figures(row):
@@ -263,8 +265,8 @@ class _Session:
             against = f"{what} {verdict.theirs * 1e3:.2f} ms{_way(verdict.their_way)}"
             bar = "" if verdict.bar is None else f"; bar {verdict.bar:g}: {'pass' if verdict.passed else 'FAIL'}"
             style = "" if verdict.passed is None else "green" if verdict.passed else "bold red"
-            told = f"{verdict.framework} {verdict.name}: {best}, {against}: {verdict.factor:.2f} times as fast{bar}"
-            self._show(f"# {told}", style)
+            reported = f"{verdict.framework} {verdict.name}: {best}, {against}: {verdict.factor:.2f} times as fast{bar}"
+            self._show(f"# {reported}", style)
         self._show(f"# took {seconds:.0f} s", "dim")
 
 

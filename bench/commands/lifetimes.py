@@ -70,8 +70,8 @@ def command(rounds: int, ranks: int, stores: tuple[str, ...], transport: str, ti
             continue
         found.append(taken)
         for when, counts in (("before", taken.before), ("after", taken.after)):
-            told = {**asdict(counts), "memory": f"{counts.memory / 2**20:.2f} MiB"}
-            console.print(Text(f"  {taken.store:<8} {when:<6}" + "".join(f" {v:>{_WIDTH}}" for v in told.values())))
+            reported = {**asdict(counts), "memory": f"{counts.memory / 2**20:.2f} MiB"}
+            console.print(Text(f"  {taken.store:<8} {when:<6}" + "".join(f" {v:>{_WIDTH}}" for v in reported.values())))
         verdict = f"grown: {', '.join(taken.grown)}" if taken.grown else "nothing has grown"
         style = "bold red" if taken.grown or taken.wrong else "green"
         pace = 1e3 * taken.seconds / rounds

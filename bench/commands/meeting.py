@@ -61,8 +61,8 @@ def command(ranks: int, rounds: int, stores: tuple[str, ...], timeout: float, js
         console.print(Text(f"  {meeting.store:<10}" + _fields(meeting.meet) + _fields(meeting.init)))
         sys.stdout.flush()
     if json is not None:
-        told = {"format": f"{FORMAT} meeting", "version": VERSION}
-        write(json, {**told, "meetings": [asdict(meeting) for meeting in found]})
+        reported = {"format": f"{FORMAT} meeting", "version": VERSION}
+        write(json, {**reported, "meetings": [asdict(meeting) for meeting in found]})
     sys.exit(FAILED if failed else 0)
 
 

@@ -135,12 +135,12 @@ def command(
     for line in report(checked, off, counts):
         console.print(Text(line))
     if document is not None:
-        told = [
+        reported = [
             {**m.case._asdict(), "measured": m.seconds, "error": error} for m, error in zip(checked, off, strict=True)
         ]
         others = [{**m.case._asdict(), "measured": m.seconds} for m in measured if m.case.nbytes not in to_check]
         head = {"format": f"{FORMAT} simulator", "version": VERSION, "transport": transport, "costs": asdict(costs)}
-        write(document, {**head, "checked": told, "fitted": others})
+        write(document, {**head, "checked": reported, "fitted": others})
 
 
 def report(checked: Sequence[Measured], off: Sequence[float], counts: Sequence[int]) -> Iterator[str]:

@@ -109,10 +109,10 @@ def command(
     everything = [(setting, document) for setting, its_own in documents.items() for document in its_own]
     _print(found, [document for _, document in everything], here)
     if json is not None:
-        told = {"format": f"{FORMAT} standing", "version": VERSION, "started": started.isoformat()}
+        reported = {"format": f"{FORMAT} standing", "version": VERSION, "started": started.isoformat()}
         table = [{**asdict(cell), "verdict": cell.verdict} for row in found for cell in row]
         runs_told = [{"setting": asdict(setting), **document} for setting, document in everything]
-        write(json, {**told, "cells": table, "runs": runs_told})
+        write(json, {**reported, "cells": table, "runs": runs_told})
     missed = any(cell.verdict == FAIL for row in found for cell in row)
     failed = len(everything) < launches * len({line.setting for line in lines})
     sys.exit(FAILED if failed else REFUTED if runs.wrong or (strict and missed) else 0)

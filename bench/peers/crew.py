@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from collectives.bench.cases import Case
-from collectives.bench.channel import Channel, Desk
+from collectives.bench.channel import Channel, Listener
 from collectives.bench.loop import Samples
 from collectives.bench.peers import system
 from collectives.bench.peers.worker import BOOT
@@ -54,15 +54,15 @@ class Crew:
         known = system(plan.name)
         bench = str(Path(__file__).resolve().parents[1])
         try:
-            with Desk() as desk, self._log.open("wb") as log, _on(cores):
-                worker = ["-I", "-c", BOOT, bench, plan.name, desk.name, str(private), str(ranks)]
+            with Listener() as listener, self._log.open("wb") as log, _on(cores):
+                worker = ["-I", "-c", BOOT, bench, plan.name, listener.name, str(private), str(ranks)]
                 environment = {**os.environ, **known.environment(str(private))}
                 for command in known.commands(Path(plan.python), worker, ranks):
                     process = subprocess.Popen(
                         command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                     )  # in our process group, so that the launcher ends it should we not
                     self._processes.append(process)
-                self._meet(desk, ranks)
+                self._meet(listener, ranks)
             installed = self._told({"do": "about"})[0]["versions"]
             versions = {name.replace("_", "-"): version for name, version in installed.items()}
             wanted = {r.partition("=")[0] for r in (*known.REQUIREMENTS, *known.BARE)} | {"numpy"}
@@ -74,12 +74,12 @@ class Crew:
             self.close()
             raise
 
-    def _meet(self, desk: Desk, ranks: int) -> None:
+    def _meet(self, listener: Listener, ranks: int) -> None:
         """Wait for all workers; look now and then whether a process has ended meanwhile."""
         end = time.monotonic() + START
         while missing := set(range(ranks)) - self._channels.keys():
             with contextlib.suppress(TimeoutError):
-                number, channel = desk.accept(missing, 0.5)
+                number, channel = listener.accept(missing, 0.5)
                 self._channels[number] = channel
                 continue
             if any(process.poll() is not None for process in self._processes):

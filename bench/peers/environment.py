@@ -83,12 +83,12 @@ def _pip(python: Path, arguments: tuple[str, ...], still: Callable[[str], None] 
     """`still` is told pip's last line now and then; None: pip draws its progress on the terminal itself."""
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     if still is None:
-        code, said = subprocess.run(command, check=False, stdout=sys.stderr, timeout=PATIENCE).returncode, ""
+        code, output = subprocess.run(command, check=False, stdout=sys.stderr, timeout=PATIENCE).returncode, ""
     else:
         code, lines = _watched(command, still)
-        said = "\n" + "\n".join(lines[-5:])
+        output = "\n" + "\n".join(lines[-5:])
     if code:
-        raise CannotInstall(f"`{' '.join(command)}` failed with code {code}{said}")
+        raise CannotInstall(f"`{' '.join(command)}` failed with code {code}{output}")
 
 
 def _watched(command: Sequence[str], still: Callable[[str], None]) -> tuple[int, list[str]]:
@@ -123,7 +123,7 @@ def _lines(log: IO[str]) -> list[str]:
 def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Hold the environment's lock, which the kernel takes back should we die."""
     deadline = time.monotonic() + PATIENCE
-    told = False
+    reported = False
     with open(folder.with_name(folder.name + ".lock"), "w") as lock:
         while True:
             try:
@@ -132,8 +132,8 @@ def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise CannotInstall(f"another process has held {lock.name} for {PATIENCE:g} s") from None
-                if not told:
+                if not reported:
                     say(f"another process is installing {folder.name}: waiting for it")
-                    told = True
+                    reported = True
                 time.sleep(0.2)
         yield

@@ -83,9 +83,11 @@ class Worker:
             case "about":
                 return {"versions": _versions()}
             case "prepare":
-                told = command["case"]
+                reported = command["case"]
                 self._row = command["row"]
-                self._prepare(Case(**{**told, "parts": tuple(told["parts"])}), command["warmup"], command["renew"])
+                self._prepare(
+                    Case(**{**reported, "parts": tuple(reported["parts"])}), command["warmup"], command["renew"]
+                )
                 return {}
             case "wrong":
                 assert self._task is not None

@@ -335,7 +335,8 @@ def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Sc
     """Leaders collect the blocks of their hosts, receive in every round about as much as they have, and distribute all.
 
     Rounds ceil(log2 h) + 2; a host sends n(h-1)/h of the n gathered, a rank sends its block to its
-    leader; any size. ceil(log2 h) alpha + n(h-1)/h beta. Blocks of ranks that are not consecutive make several messages.
+    leader; any size. ceil(log2 h) alpha + n(h-1)/h beta. Blocks of ranks that are not
+    consecutive make several messages.
     """
     b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
     place = Place(rank, layout)

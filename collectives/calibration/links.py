@@ -57,13 +57,13 @@ def facts(links: Mapping[str, Link]) -> dict[str, str]:
     return {f"{kind}.{name}": f"{getattr(link, name):.4g}" for kind, link in links.items() for name in Link.__slots__}
 
 
-def from_facts(told: Mapping[str, str]) -> dict[str, Link]:
+def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
     """What `facts` wrote; kinds that are not there in full are left out. ValueError for what is no number."""
-    kinds = {name.rpartition(".")[0] for name in told if name.endswith(".alpha")}
+    kinds = {name.rpartition(".")[0] for name in values if name.endswith(".alpha")}
     return {
-        kind: Link(*(float(told[f"{kind}.{name}"]) for name in Link.__slots__))
+        kind: Link(*(float(values[f"{kind}.{name}"]) for name in Link.__slots__))
         for kind in sorted(kinds)
-        if all(f"{kind}.{name}" in told for name in Link.__slots__)
+        if all(f"{kind}.{name}" in values for name in Link.__slots__)
     }
 
 

@@ -113,10 +113,10 @@ class Outcome(NamedTuple):
     @property
     def facts(self) -> dict[str, str]:
         """As a table's file keeps them."""
-        told = links.facts(self.links)
+        reported = links.facts(self.links)
         if self.noise:
-            told["noise"] = "; ".join(self.noise)
-        return told if self.sockets is None else {"sockets": str(self.sockets), **told}
+            reported["noise"] = "; ".join(self.noise)
+        return reported if self.sockets is None else {"sockets": str(self.sockets), **reported}
 
 
 def calibrate(
@@ -167,8 +167,8 @@ class _Quiet:
         """The same on every rank. Collective."""
         layout = self._comm._linked.layout
         mine = self._watch.reading(layout.hosts[self._comm.rank])
-        told = self._comm._everyones(json.dumps(mine.to_json()).encode())
-        readings = [noise.Reading.from_json(json.loads(text)) for text in told]
+        reported = self._comm._everyones(json.dumps(mine.to_json()).encode())
+        readings = [noise.Reading.from_json(json.loads(text)) for text in reported]
         return noise.judge(readings, layout.largest, noise.middle(spreads))
 
 

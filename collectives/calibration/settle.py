@@ -64,7 +64,7 @@ def rows(
                 name,
                 _reason(name, sizes[first : last + 1], times[first : last + 1]),
                 (situation.per_host, situation.per_host),
-                situation.crowded,
+                situation.oversubscribed,
                 hosts=(situation.hosts, situation.hosts),
             )
         )

@@ -198,16 +198,18 @@ class ExternalCall:
         """Return if the engine succeeded on all ranks; else raise the first rank's error, on every rank."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         mine = np.zeros(_OUTCOME, np.uint8)
-        said = f"{'t' if isinstance(error, OpTimeout) else 'e'}{text}".encode()[:_OUTCOME] if error is not None else b""
-        mine[: len(said)] = np.frombuffer(said, np.uint8)
+        encoded = (
+            f"{'t' if isinstance(error, OpTimeout) else 'e'}{text}".encode()[:_OUTCOME] if error is not None else b""
+        )
+        mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
         everyones = np.empty((self._calls.size, _OUTCOME), np.uint8)
         shape = Shape(
             "allgather", mine.dtype, _OUTCOME, everyones.size, _OUTCOME, purpose=f"outcome of engine {self.engine}"
         )
         operation = self._calls.prepare.collective(shape, "auto").operation
         group.run(operation, mine, everyones, max(deadline.left, _GRACE))
-        told = {r: row.tobytes().rstrip(b"\0").decode(errors="replace") for r, row in enumerate(everyones)}
-        failed = {rank: words for rank, words in told.items() if words}
+        outcomes = {r: row.tobytes().rstrip(b"\0").decode(errors="replace") for r, row in enumerate(everyones)}
+        failed = {rank: words for rank, words in outcomes.items() if words}
         if not failed:
             return
         rank, words = next(iter(failed.items()))

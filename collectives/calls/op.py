@@ -51,8 +51,8 @@ class Op:
         self._tried: Final[set[tuple[tuple[int, ...], Dtype]]] = set()
 
     def __repr__(self) -> str:
-        said = [name for name in ("commutative", "elementwise") if getattr(self, name)]
-        return f"Op({', '.join([self.name, *said])})"
+        declared = [name for name in ("commutative", "elementwise") if getattr(self, name)]
+        return f"Op({', '.join([self.name, *declared])})"
 
     @property
     def code(self) -> int:

@@ -55,8 +55,8 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
     secret, key = checks.secret(env)
     launcher = launch.launcher if launch else "none"
     if ranks is None:
-        told = (launch.local_size or launch.size) if launch and launcher != "none" else None
-        ranks = told or max(2, usable_cores())
+        reported = (launch.local_size or launch.size) if launch and launcher != "none" else None
+        ranks = reported or max(2, usable_cores())
     wanted = env.get("COLLECTIVES_TRANSPORT") or "auto"
     processor = checks.processor(ranks)
     transports = trials.transports(wanted, "instruction sets" in processor.facts, ranks)

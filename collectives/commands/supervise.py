@@ -44,10 +44,10 @@ TERMINATION: Final = 3.0  # seconds between SIGTERM and SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`status`: 0, or that of the first rank that failed. `told`: the signal that told us to end, if one did."""
+    """`status`: 0, or that of the first rank that failed. `ended_by`: the signal that requested the end, if any."""
 
     status: int
-    told: signal.Signals | None
+    ended_by: signal.Signals | None
 
 
 def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> Outcome:
@@ -87,7 +87,7 @@ class _Supervisor:
         self._waiting = False  # for those that are left after a failure
         self._first: End | None = None
         self._asked = 0.0  # when the last ending signal came
-        self._told: signal.Signals | None = None  # the first of them
+        self._ended_by: signal.Signals | None = None  # the first of them
 
     def run(self) -> Outcome:
         with contextlib.ExitStack() as stack:
@@ -102,10 +102,10 @@ class _Supervisor:
             self._stop_leftovers()
             self._report_others()
             self._finish_writing(wakeups)
-        return Outcome(self._first.status if self._first else 0, self._told)
+        return Outcome(self._first.status if self._first else 0, self._ended_by)
 
     def _finish_writing(self, wakeups: socket.socket) -> None:
-        """Write what is queued; if we were told to stop, only as long as somebody reads it."""
+        """Write what is queued; after a request to stop, only as long as the reader reads."""
         asked = self._asked
         while self._console.waiting and self._asked == asked:
             before = self._console.queued
@@ -188,7 +188,7 @@ class _Supervisor:
     def _asked_to_end(self, number: signal.Signals) -> None:
         self._blame(final=True)
         before, self._asked = self._asked, time.monotonic()
-        self._told = self._told or number
+        self._ended_by = self._ended_by or number
         left = self._alive
         if not before:
             if left:
@@ -300,7 +300,7 @@ def _signals() -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _watched(directory: str) -> Iterator[IO[bytes]]:
-    """A running janitor; tell it process groups, one per line. At the end it is told that there is no need."""
+    """A running janitor, which reads process groups, one per line. At the end it is told "done"."""
     command = [sys.executable, "-I", "-S", str(Path(janitor.__file__)), directory]
     process = subprocess.Popen(
         command,

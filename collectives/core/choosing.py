@@ -159,7 +159,10 @@ def worth_it(situation: Situation) -> bool:
     """
     alone_here = situation.per_host == situation.size
     return (
-        alone_here and 2 <= situation.size <= MOST_RANKS and situation.kind in ("shm", "tcp") and not situation.crowded
+        alone_here
+        and 2 <= situation.size <= MOST_RANKS
+        and situation.kind in ("shm", "tcp")
+        and not situation.oversubscribed
     )
 
 
@@ -175,10 +178,10 @@ class _Plan:
 
     @property
     def message(self) -> str:
-        told = join([self.asked, *self.known])
-        rows = [[str(row), row.source] for row in told.rows]
-        message = {"rows": rows, "facts": dict(told.facts), "seconds": self.seconds, "noise": self.noise}
-        return json.dumps(message if rows or told.facts or self.seconds or self.noise else None)
+        joined = join([self.asked, *self.known])
+        rows = [[str(row), row.source] for row in joined.rows]
+        message = {"rows": rows, "facts": dict(joined.facts), "seconds": self.seconds, "noise": self.noise}
+        return json.dumps(message if rows or joined.facts or self.seconds or self.noise else None)
 
 
 def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline) -> Table:
@@ -252,10 +255,10 @@ def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) ->
 def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tuple[Table, float]:
     """Rank 0's rows above the built-in ones, and how long to measure: the same on every rank."""
     if comm.size == 1:
-        told = "" if plan is None else plan.message
+        joined = "" if plan is None else plan.message
     else:
-        told = _from_rank_0(comm, b"" if plan is None else plan.message.encode(), deadline).decode()
-    message = json.loads(told)
+        joined = _from_rank_0(comm, b"" if plan is None else plan.message.encode(), deadline).decode()
+    message = json.loads(joined)
     if message is None:
         return DEFAULTS, 0.0
     found: list[Row] = []

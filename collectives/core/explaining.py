@@ -48,7 +48,7 @@ def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dty
         *(section if 0 < most < elements else ()),
         f"  peers       {links}",
         f"  hosts       {_hosts(prepare.layout)}",
-        f"  crowded     {'yes: ranks outnumber cores somewhere' if situation.crowded else 'no'}",
+        f"  cores       {'oversubscribed on some host' if situation.oversubscribed else 'one or more for each rank'}",
         f"  others      {', '.join(others) or 'none'}",
         "",
         f"choices for {collective} in this group, the first that fits",

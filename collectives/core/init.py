@@ -144,7 +144,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
             records: Sequence[Mapping[str, Any]] = [endpoints.member.to_json()]
         else:
             if launch.store == "mpi://":
-                check_world(launch.rank, launch.size, launch.told)
+                check_world(launch.rank, launch.size, launch.variables)
             closing.store = open_store(
                 launch.store,
                 timeout=deadline.left,
@@ -167,8 +167,8 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
             run, records = closing.membership.run_id.hex(), closing.membership.records
         members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
         if closing.store is not None and closing.membership is not None:
-            told = partial(exchange, closing.store, closing.membership, timeout=deadline.left)
-            members = settle(launch.rank, members, endpoints, told)
+            variables = partial(exchange, closing.store, closing.membership, timeout=deadline.left)
+            members = settle(launch.rank, members, endpoints, variables)
         origin = Origin(run, 0, "0", policy)
         linked = link(launch.rank, members, endpoints, policy, context(run, 0, origin.path), 0, deadline)
         timeout = TIMEOUT if launch.timeout is None else launch.timeout

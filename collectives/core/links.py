@@ -234,7 +234,7 @@ def link(
     mine = identities[rank]
     _warn_of_detours(mine, identities, kinds, endpoints.reasons)
     layout = Layout.of((identity.boot, identity.netns) for identity in identities)
-    crowded = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
+    outnumbered = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
     here = oversubscribed(mine, identities)
     # In a communicator made from another one, ranks may fill the cores that they shared in the first group.
     returns = here or (home is None and fill_cores(mine, identities))
@@ -253,7 +253,7 @@ def link(
         policy.segment,
         here,
         seat,
-        crowded,
+        outnumbered,
         sockets,
         cache_share(mine, identities),
         shm.have_heaps(m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind != "tcp"),
@@ -276,7 +276,7 @@ def link(
         job_ranks=numbers,
         endpoints=endpoints,
         situation=Situation(
-            len(members), slowest(kinds), crowded, per_host=max(map(len, layout.members)), hosts=len(layout.members)
+            len(members), slowest(kinds), outnumbered, per_host=max(map(len, layout.members)), hosts=len(layout.members)
         ),
         layout=layout,
         kinds=kinds,

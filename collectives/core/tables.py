@@ -71,8 +71,8 @@ def folder(machine: Machine) -> Path | None:
 
 
 def file_name(situation: Situation) -> str:
-    crowded = "-crowded" if situation.crowded else ""
-    return f"{situation.kind}-{situation.size}x{situation.per_host}{crowded}.table"
+    suffix = "-crowded" if situation.oversubscribed else ""
+    return f"{situation.kind}-{situation.size}x{situation.per_host}{suffix}.table"
 
 
 def path_for(machine: Machine, situation: Situation) -> Path | None:
@@ -125,8 +125,8 @@ def costs_path(machine: Machine, kind: str) -> Path | None:
 
 def save_costs(path: Path, costs: Costs, machine: Machine, how: str) -> None:
     """Writes them in one atomic step, with comments that name date and place. Raises OSError."""
-    told = {"made": _today(), "how": how, **machine.facts}
-    _write(path, "".join(f"# {name}: {value}\n" for name, value in told.items()) + costs.to_text())
+    reported = {"made": _today(), "how": how, **machine.facts}
+    _write(path, "".join(f"# {name}: {value}\n" for name, value in reported.items()) + costs.to_text())
 
 
 def load_costs(machine: Machine, kind: str) -> Costs | None:
@@ -182,7 +182,7 @@ def described(table: Table, machine: Machine, situation: Situation, how: str, mo
         "kind": situation.kind,
         "ranks": str(situation.size),
         "ranks-per-host": str(situation.per_host),
-        "crowded": "yes" if situation.crowded else "no",
+        "crowded": "yes" if situation.oversubscribed else "no",
     }
     return Table(table.rows, {"made": _today(), "how": how, **machine.facts, **shape, **more})
 

@@ -143,12 +143,12 @@ def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | No
 
 def located(error: BaseException, where: str) -> BaseException:
     """The same error, of the same type, told with where it happened."""
-    told = f"{where}: {error}"
+    reported = f"{where}: {error}"
     if isinstance(error, PeerLost):
-        return PeerLost(told, error.ranks)
+        return PeerLost(reported, error.ranks)
     if isinstance(error, OpTimeout):
-        return OpTimeout(told, error.late)
-    return type(error)(told) if isinstance(error, CollectiveError) else error
+        return OpTimeout(reported, error.late)
+    return type(error)(reported) if isinstance(error, CollectiveError) else error
 
 
 def _contribute_nothing(comm: Communicator, plan: Plan, bucket: Bucket, timeout: float | None) -> None:

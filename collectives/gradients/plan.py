@@ -79,8 +79,8 @@ class Plan:
         """128 bits as two signed integers: the same on ranks whose plans are, else as good as never."""
         # What is put into which bucket says all that bucket_bytes has to say.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
-        told = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))
-        found = hashlib.sha256(told.encode()).digest()
+        reported = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))
+        found = hashlib.sha256(reported.encode()).digest()
         return int.from_bytes(found[:8], "little", signed=True), int.from_bytes(found[8:16], "little", signed=True)
 
     def wire(self, place: int) -> Wire:
@@ -91,8 +91,8 @@ class Plan:
 
     def pack(self) -> bytes:
         """As text for other ranks."""
-        told = {"rules": asdict(self.rules), "entries": self.entries, "buckets": self.buckets}
-        return json.dumps(told).encode()
+        reported = {"rules": asdict(self.rules), "entries": self.entries, "buckets": self.buckets}
+        return json.dumps(reported).encode()
 
 
 @lru_cache(maxsize=256)
@@ -125,15 +125,15 @@ def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
 def unpack(data: bytes, size: int) -> Plan:
     """What `Plan.pack` packed. Raises ValueError for what it cannot have packed."""
     try:
-        told = json.loads(data)
-        entries = tuple(_entry(*fields) for fields in told["entries"])
-        buckets = tuple(Bucket(number, tuple(dense), tuple(sparse)) for number, dense, sparse in told["buckets"])
+        reported = json.loads(data)
+        entries = tuple(_entry(*fields) for fields in reported["entries"])
+        buckets = tuple(Bucket(number, tuple(dense), tuple(sparse)) for number, dense, sparse in reported["buckets"])
         for bucket in buckets:
             if any(entries[i].kind != "dense" for i in bucket.dense):
                 raise ValueError(f"not a bucket of a plan: {bucket}")
             if any(entries[i].kind != "sparse" for i in bucket.sparse):
                 raise ValueError(f"not a bucket of a plan: {bucket}")
-        return Plan(Rules(**told["rules"]), entries, size, buckets)
+        return Plan(Rules(**reported["rules"]), entries, size, buckets)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"not a plan of gradients: {data[:80]!r}") from error
 

@@ -101,8 +101,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     ranks = given._members()
     everyones = allgather_object(comm, ranks)
     if any(theirs != ranks for theirs in everyones):
-        told = ", ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(everyones))
-        raise DesyncError(f"add_process_set: ranks name different sets: {told}")
+        reported = ", ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(everyones))
+        raise DesyncError(f"add_process_set: ranks name different sets: {reported}")
     if not ranks or ranks[-1] >= comm.size:
         raise ValueError(f"{given!r} has to be made of ranks 0 to {comm.size - 1}")
     if len(ranks) == comm.size or any(known.ranks == ranks for known in _registered):

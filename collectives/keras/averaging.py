@@ -55,8 +55,8 @@ class ModelAveragingCallback(keras.callbacks.Callback):
             )
         lengths = allgather_object(self._comm, (self.params or {}).get("steps"))
         if len(set(lengths)) > 1:
-            told = ", ".join(f"rank {rank} has {steps}" for rank, steps in enumerate(lengths))
-            raise ValueError(f"epochs differ in steps: {told}; give `fit` the same steps_per_epoch on every rank")
+            reported = ", ".join(f"rank {rank} has {steps}" for rank, steps in enumerate(lengths))
+            raise ValueError(f"epochs differ in steps: {reported}; give `fit` the same steps_per_epoch on every rank")
         self._since = self._steps = 0
         if model.built:
             check_same(self._comm, self._variables())
@@ -89,9 +89,9 @@ class ModelAveragingCallback(keras.callbacks.Callback):
         others = [v for v in variables if not _is_floating(v)]
         steps = comm.allgather(np.array(self._steps)).tolist()
         if len(set(steps)) > 1:
-            told = ", ".join(f"rank {rank} has made {made}" for rank, made in enumerate(steps))
+            reported = ", ".join(f"rank {rank} has made {made}" for rank, made in enumerate(steps))
             raise DesyncError(
-                f"epoch {self._epoch}: weights of different steps would meet: {told}; give every rank the same number "
+                f"epoch {self._epoch}: weights of different steps: {reported}; give every rank the same number "
                 "of batches, by steps_per_epoch"
             )
         values = comm.allreduce_many([read(v) for v in floating], "avg")

@@ -27,11 +27,13 @@ def scatter_data(
     comm = default(comm)
     mine = [np.asarray(x) for x in arrays] if comm.rank == root_rank else []
     wrong = _wrong(mine, comm.size, drop) if comm.rank == root_rank else ""
-    told = allgather_object(comm, [len(arrays), wrong])
-    if told[root_rank][1]:
-        raise ValueError(f"rank {root_rank}: {told[root_rank][1]}")
-    if len({count for count, _ in told}) > 1:
-        raise ValueError(f"every rank has to pass as many arrays as rank {root_rank}: {[count for count, _ in told]}")
+    reported = allgather_object(comm, [len(arrays), wrong])
+    if reported[root_rank][1]:
+        raise ValueError(f"rank {root_rank}: {reported[root_rank][1]}")
+    if len({count for count, _ in reported}) > 1:
+        raise ValueError(
+            f"every rank has to pass as many arrays as rank {root_rank}: {[count for count, _ in reported]}"
+        )
     rows = len(mine[0]) if mine else 0
     kept = rows - rows % comm.size if drop else rows
     counts = [len(part) for part in np.array_split(np.arange(kept), comm.size)] if mine else None

@@ -178,13 +178,13 @@ class _Watch(keras.callbacks.Callback):
         if comm.size == 1:
             return
         params = self.params or {}
-        told = allgather_object(comm, [params.get("steps"), params.get("epochs")])
+        gathered = allgather_object(comm, [params.get("steps"), params.get("epochs")])
         for place, what in enumerate(("steps in an epoch", "epochs")):
-            values = [theirs[place] for theirs in told if theirs[place] is not None]
+            values = [given[place] for given in gathered if given[place] is not None]
             if len(set(values)) > 1:
                 raise ValueError(
-                    f"ranks differ in {what}: {_by_rank([theirs[place] for theirs in told])}. Give every rank as many "
-                    "batches (ds.shard, an equal steps_per_epoch), or the others would wait for ever"
+                    f"ranks differ in {what}: {_by_rank([given[place] for given in gathered])}. Give all ranks as many "
+                    "batches (ds.shard, an equal steps_per_epoch), or the others would wait forever"
                 )
         self._aside = comm.dup()
 
@@ -223,11 +223,11 @@ class _Watch(keras.callbacks.Callback):
             return
         try:
             with aside:
-                told = allgather_object(aside, [self._epoch, self._steps(), self._ended], _POSTMORTEM)
+                gathered = allgather_object(aside, [self._epoch, self._steps(), self._ended], _POSTMORTEM)
         except CollectiveError:  # there is one to raise already
             return
-        if any(theirs != told[0] for theirs in told):
-            shown = [f"{'had ended' if end else 'was in'} epoch {epoch} after {n} steps" for epoch, n, end in told]
+        if any(theirs != gathered[0] for theirs in gathered):
+            shown = [f"{'had ended' if end else 'was in'} epoch {epoch} after {n} steps" for epoch, n, end in gathered]
             raise DesyncError(
                 f"ranks were not at the same step: {_by_rank(shown)}. Give every rank as many batches (ds.shard, an "
                 f"equal steps_per_epoch). {error}"

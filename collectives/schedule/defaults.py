@@ -19,15 +19,15 @@ MEASURED: Final = parse(
     """
 allreduce       self,inproc      1-2   64K   one_shot             : one synchronisation; both read all of a small array
 allreduce       shm              1-2   40K   one_shot             : one synchronisation; both read all of a small array
-allreduce       inproc           3-4   4K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              3     4K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              3     128K  tree       crowded=yes : fewest messages, each of which waits for a core
-allreduce       shm              4     8K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              4     64K   one_shot   crowded=yes : on a board, added up core by core
-allreduce       inproc,shm       5-64  2K    one_shot   crowded=yes : one synchronisation; reading all copies is cheap
-allreduce       shm              5-8   128K  one_shot   crowded=yes : on a board, added up core by core
-allreduce       shm              9-64  64K   one_shot   crowded=yes : on a board, added up core by core
-allreduce       shm              3-64  any   two_shot   crowded=yes : all add up in one place
+allreduce       inproc           3-4   4K    one_shot   oversubscribed=yes : one synchronisation
+allreduce       shm              3     4K    one_shot   oversubscribed=yes : one synchronisation
+allreduce       shm              3     128K  tree       oversubscribed=yes : fewest messages; each waits for a core
+allreduce       shm              4     8K    one_shot   oversubscribed=yes : one synchronisation
+allreduce       shm              4     64K   one_shot   oversubscribed=yes : on a board, one sum for each core
+allreduce       inproc,shm       5-64  2K    one_shot   oversubscribed=yes : one synchronisation
+allreduce       shm              5-8   128K  one_shot   oversubscribed=yes : on a board, one sum for each core
+allreduce       shm              9-64  64K   one_shot   oversubscribed=yes : on a board, one sum for each core
+allreduce       shm              3-64  any   two_shot   oversubscribed=yes : all add up in one place
 allreduce       shm              4     8K    one_shot             : one synchronisation; reading all copies is cheap
 allreduce       shm              4     96K   recursive_doubling   : two rounds, each with one other rank
 allreduce       shm              5-8   3K    one_shot             : one synchronisation; reading all copies is cheap
@@ -36,43 +36,43 @@ allreduce       shm              5-16  12K   recursive_doubling   : log2(ranks) 
 allreduce       shm              3     32K   one_shot             : one synchronisation; reading all copies is cheap
 allreduce       self,inproc      3-4   32K   one_shot             : one synchronisation; reading all copies is cheap
 allreduce       self,inproc      5-16  8K    one_shot             : one synchronisation; reading all copies is cheap
-allreduce       self,inproc,shm  65-   2K    recursive_doubling   crowded=yes : log2(ranks) rounds of a small array
+allreduce       self,inproc,shm  65-   2K    recursive_doubling   oversubscribed=yes : log2(ranks) rounds
 allreduce       self,inproc,shm  1-64  any   two_shot             : every rank reduces its own part once
-allreduce       self,inproc,shm  65-   any   ring       crowded=yes : few links a rank where ranks are many
+allreduce       self,inproc,shm  65-   any   ring       oversubscribed=yes : few links a rank where ranks are many
 allreduce       tcp              1-2   48K   one_shot   hosts=1      : one exchange
 allreduce       tcp              1-2   768K  recursive_doubling hosts=1 : one exchange, also in place
 allreduce       tcp              1-2   any   two_shot   hosts=1      : each reduces a half
-allreduce       tcp              5-8   64K   star       hosts=1 crowded=yes : no wire, and fewest messages
-allreduce       tcp              5-8   any   halving_doubling_short hosts=1 crowded=yes : no wire, and few rounds
-allreduce       tcp              9-64  128K  star       hosts=1 crowded=yes : no wire, and fewest messages
-allreduce       tcp              9-64  512K  tree       hosts=1 crowded=yes : no wire, and few messages
-allreduce       tcp              9-64  any   halving_doubling_short hosts=1 crowded=yes : no wire, and few rounds
+allreduce       tcp              5-8   64K   star       hosts=1 oversubscribed=yes : no wire, and fewest messages
+allreduce       tcp              5-8   any   halving_doubling_short hosts=1 oversubscribed=yes : no wire, and few rounds
+allreduce       tcp              9-64  128K  star       hosts=1 oversubscribed=yes : no wire, and fewest messages
+allreduce       tcp              9-64  512K  tree       hosts=1 oversubscribed=yes : no wire, and few messages
+allreduce       tcp              9-64  any   halving_doubling_short hosts=1 oversubscribed=yes : no wire, and few rounds
 allreduce       tcp              3     64K   recursive_doubling hosts=1 : one address: no wire, and fewest rounds
 allreduce       tcp              3-8   16K   recursive_doubling hosts=1 : log2(ranks) rounds: least latency
-allreduce       tcp              4     32K   star       hosts=1 crowded=yes : no wire, and fewest messages
+allreduce       tcp              4     32K   star       hosts=1 oversubscribed=yes : no wire, and fewest messages
 allreduce       tcp              3     any   two_shot   hosts=1      : one address: no wire, and fewest rounds
 allreduce       tcp              4     1M    halving_doubling_short hosts=1 : one address: no wire, and few rounds
 allreduce       tcp              4     any   halving_doubling hosts=1 : one address: no wire, halves when ready
 allreduce       tcp              3-8   256K  halving_doubling_short hosts=1 : few rounds and few bytes
 allreduce       tcp              3-8   any   ring       hosts=1      : fewest bytes, between neighbours only
 reduce_scatter  self,inproc,shm  1-64  any   direct               : one round: every rank reads its own part of all
-reduce_scatter  tcp              3-8   64K   circulant  hosts=1 crowded=yes : no wire, and few messages
-reduce_scatter  tcp              3-8   any   direct     hosts=1 crowded=yes : no wire, and one round
+reduce_scatter  tcp              3-8   64K   circulant  hosts=1 oversubscribed=yes : no wire, and few messages
+reduce_scatter  tcp              3-8   any   direct     hosts=1 oversubscribed=yes : no wire, and one round
 reduce_scatter  tcp              1-8   256K  circulant  hosts=1      : log2(ranks) rounds and fewest bytes
 reduce_scatter  tcp              1-8   any   ring       hosts=1      : fewest bytes, between neighbours only
 allgather       self,inproc,shm  1-64  any   direct               : one round: published once, read by all
-allgather       tcp              3-4   64K   direct     hosts=1 crowded=yes : no wire, and one round
-allgather       tcp              5-8   64K   circulant  hosts=1 crowded=yes : no wire, and few messages
-allgather       tcp              3-8   any   ring       hosts=1 crowded=yes : between neighbours only
+allgather       tcp              3-4   64K   direct     hosts=1 oversubscribed=yes : no wire, and one round
+allgather       tcp              5-8   64K   circulant  hosts=1 oversubscribed=yes : no wire, and few messages
+allgather       tcp              3-8   any   ring       hosts=1 oversubscribed=yes : between neighbours only
 allgather       tcp              1-8   256K  circulant  hosts=1      : log2(ranks) rounds and fewest bytes
 allgather       tcp              1-8   any   ring       hosts=1      : fewest bytes, between neighbours only
 broadcast       self,inproc,shm  1-64  any   direct               : one round: published once, read by all
-broadcast       tcp              3-8   64K   direct     hosts=1 crowded=yes : no wire, and one round
-broadcast       tcp              3-8   any   binomial   hosts=1 crowded=yes : no wire, and each gets the array once
+broadcast       tcp              3-8   64K   direct     hosts=1 oversubscribed=yes : no wire, and one round
+broadcast       tcp              3-8   any   binomial   hosts=1 oversubscribed=yes : no wire, one copy for each rank
 broadcast       tcp              1-8   64K   binomial   hosts=1      : log2(ranks) rounds
 broadcast       tcp              1-8   any   scatter_allgather hosts=1 : the root sends the array about once
 reduce          self,inproc,shm  1-64  64K   direct               : one round: the root reads all
-reduce          tcp              3-8   64K   direct     hosts=1 crowded=yes : no wire, and one round
+reduce          tcp              3-8   64K   direct     hosts=1 oversubscribed=yes : no wire, and one round
 reduce          self,inproc,shm  1-64  any   binomial             : log2(ranks) rounds
 reduce          tcp              1-8   any   binomial   hosts=1      : log2(ranks) rounds
 gather          self,inproc,shm  9-64  16K   binomial             : log2(ranks) messages at the root
@@ -83,7 +83,7 @@ scatter         self,inproc,shm  1-64  any   linear               : every byte c
 scatter         tcp              1-8   any   linear     hosts=1      : every byte crosses one link only
 alltoall        self,inproc,shm  1-64  any   direct               : one round
 alltoall        tcp              1-2   any   direct     hosts=1      : one exchange
-alltoall        tcp              5-8   any   pairwise   hosts=1 crowded=yes : no wire, and every byte goes once
+alltoall        tcp              5-8   any   pairwise   hosts=1 oversubscribed=yes : no wire, and every byte goes once
 alltoall        tcp              5-8   4K    bruck      hosts=1      : log2(ranks) messages instead of one a peer
 alltoall        tcp              1-8   any   pairwise   hosts=1      : every byte crosses one link only
 scan            self,inproc,shm  1-16  4K    direct               : one round: every rank reads those before it

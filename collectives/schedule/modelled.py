@@ -140,28 +140,28 @@ barrier         any  any  any   dissemination           hosts=2- per-host=3-  : 
 
 # More ranks of one host than were measured.
 SHARED: Final = """
-allreduce       self,inproc,shm  17-    4K   recursive_doubling  crowded=no  : simulated 4.68 us among 32 at 128, circulant 8.07
-allreduce       self,inproc,shm  17-    64K  circulant           crowded=no  : simulated 13.3 us among 32 at 8K, halving_doubling_short 13.2
-allreduce       self,inproc,shm  17-    any  two_shot            crowded=no  : simulated 5229 us among 32 at 8M, circulant 5229
-reduce          self,inproc,shm  17-    any  binomial            crowded=no  : simulated 89.2 us among 32 at 32K, direct 148
-reduce_scatter  self,inproc,shm  17-    4M   circulant           crowded=no  : simulated 5.26 us among 32 at 2K, pairwise 14
-reduce_scatter  self,inproc,shm  17-    any  direct              crowded=no  : simulated 10924 us among 32 at 32M, ring 10433
-allgather       self,inproc,shm  17-    16K  circulant           crowded=no  : simulated 4.55 us among 32 at 128, direct 13.4
-allgather       self,inproc,shm  17-    any  direct              crowded=no  : simulated 671 us among 32 at 2M, ring 671
-broadcast       self,inproc,shm  17-    4K   binomial            crowded=no  : simulated 4.7 us among 32 at 128, direct 7.73
-broadcast       self,inproc,shm  17-    any  direct              crowded=no  : simulated 678 us among 32 at 2M, binomial 678
-gather          self,inproc,shm  17-    64K  binomial            crowded=no  : simulated 4.6 us among 32 at 512, linear 7.75
-gather          self,inproc,shm  17-    any  linear              crowded=no  : simulated 846 us among 32 at 8M, binomial 854
-scatter         self,inproc,shm  17-19  any  linear              crowded=no  : simulated 8.17 us among 17 at 32K, binomial 10.7
-scatter         self,inproc,shm  20-    64K  binomial            crowded=no  : simulated 4.69 us among 32 at 512, linear 7.75
-scatter         self,inproc,shm  20-    any  linear              crowded=no  : simulated 859 us among 32 at 8M, binomial 961
-alltoall        self,inproc,shm  17-    16K  bruck               crowded=no  : simulated 4.62 us among 32 at 128, direct 13.4
-alltoall        self,inproc,shm  17-    any  direct              crowded=no  : simulated 671 us among 32 at 2M, pairwise 671
-scan            self,inproc,shm  17-    1M   recursive_doubling  crowded=no  : simulated 8.51 us among 32 at 2K, direct 26
-scan            self,inproc,shm  17-    any  chain               crowded=no  : simulated 10446 us among 32 at 32M, recursive_doubling 43316
-exscan          self,inproc,shm  17-    1M   recursive_doubling  crowded=no  : simulated 9.07 us among 32 at 2K, direct 25.7
-exscan          self,inproc,shm  17-    any  chain               crowded=no  : simulated 15925 us among 32 at 32M, recursive_doubling 52040
-barrier         self,inproc,shm  17-    any  dissemination       crowded=no  : simulated 4.5 us among 32 at 0, direct 13.7
+allreduce       self,inproc,shm  17-    4K   recursive_doubling  oversubscribed=no  : simulated 4.68 us among 32 at 128, circulant 8.07
+allreduce       self,inproc,shm  17-    64K  circulant           oversubscribed=no  : simulated 13.3 us among 32 at 8K, halving_doubling_short 13.2
+allreduce       self,inproc,shm  17-    any  two_shot            oversubscribed=no  : simulated 5229 us among 32 at 8M, circulant 5229
+reduce          self,inproc,shm  17-    any  binomial            oversubscribed=no  : simulated 89.2 us among 32 at 32K, direct 148
+reduce_scatter  self,inproc,shm  17-    4M   circulant           oversubscribed=no  : simulated 5.26 us among 32 at 2K, pairwise 14
+reduce_scatter  self,inproc,shm  17-    any  direct              oversubscribed=no  : simulated 10924 us among 32 at 32M, ring 10433
+allgather       self,inproc,shm  17-    16K  circulant           oversubscribed=no  : simulated 4.55 us among 32 at 128, direct 13.4
+allgather       self,inproc,shm  17-    any  direct              oversubscribed=no  : simulated 671 us among 32 at 2M, ring 671
+broadcast       self,inproc,shm  17-    4K   binomial            oversubscribed=no  : simulated 4.7 us among 32 at 128, direct 7.73
+broadcast       self,inproc,shm  17-    any  direct              oversubscribed=no  : simulated 678 us among 32 at 2M, binomial 678
+gather          self,inproc,shm  17-    64K  binomial            oversubscribed=no  : simulated 4.6 us among 32 at 512, linear 7.75
+gather          self,inproc,shm  17-    any  linear              oversubscribed=no  : simulated 846 us among 32 at 8M, binomial 854
+scatter         self,inproc,shm  17-19  any  linear              oversubscribed=no  : simulated 8.17 us among 17 at 32K, binomial 10.7
+scatter         self,inproc,shm  20-    64K  binomial            oversubscribed=no  : simulated 4.69 us among 32 at 512, linear 7.75
+scatter         self,inproc,shm  20-    any  linear              oversubscribed=no  : simulated 859 us among 32 at 8M, binomial 961
+alltoall        self,inproc,shm  17-    16K  bruck               oversubscribed=no  : simulated 4.62 us among 32 at 128, direct 13.4
+alltoall        self,inproc,shm  17-    any  direct              oversubscribed=no  : simulated 671 us among 32 at 2M, pairwise 671
+scan            self,inproc,shm  17-    1M   recursive_doubling  oversubscribed=no  : simulated 8.51 us among 32 at 2K, direct 26
+scan            self,inproc,shm  17-    any  chain               oversubscribed=no  : simulated 10446 us among 32 at 32M, recursive_doubling 43316
+exscan          self,inproc,shm  17-    1M   recursive_doubling  oversubscribed=no  : simulated 9.07 us among 32 at 2K, direct 25.7
+exscan          self,inproc,shm  17-    any  chain               oversubscribed=no  : simulated 15925 us among 32 at 32M, recursive_doubling 52040
+barrier         self,inproc,shm  17-    any  dissemination       oversubscribed=no  : simulated 4.5 us among 32 at 0, direct 13.7
 """
 
 # One rank a host, or an unknown network.

@@ -2,23 +2,23 @@
 
 Invariant: `parse` and `text` are inverse to each other, sources aside. The first row that fits decides.
 
-    # collective   kinds            ranks  up to  algorithm   conditions             why
-    allreduce      shm,inproc       3-4    32K    one_shot                           : reading all copies is cheap
-    allreduce      any              2-     any    ring        per-host=1 crowded=no  : fewest bytes
+    # collective   kinds            ranks  up to  algorithm   conditions                    reason
+    allreduce      shm,inproc       3-4    32K    one_shot                                  : reading all copies is cheap
+    allreduce      any              2-     any    ring        per-host=1 oversubscribed=no  : fewest bytes
 
-One row a line; what follows a "#" is a comment. A row's fields:
+One row a line; "#" begins a comment. A row's fields:
 
 - collective: allreduce, reduce, broadcast, ...
 - kinds: the slowest transport between any two ranks, several joined by commas, or any
 - ranks: of the group: 4, 3-16, 17- (and more), or any
 - up to: bytes of the larger of a rank's two buffers, which K, M and G (1024s) may follow, or any
 - algorithm: its name
-- conditions, which may be left out: hosts=HOSTS, how many there are, written as ranks are; per-host=RANKS, ranks on the
-  host that has most; crowded=yes or no, whether ranks outnumber cores somewhere
-- after a ":", the reason; it may be left out
+- conditions, which are optional: hosts=HOSTS, the number of hosts, written as ranks are; per-host=RANKS, ranks on the
+  host that has most; oversubscribed=yes or no, whether ranks outnumber cores on any host
+- after a ":", the reason, which is optional
 
-A line NAME = VALUE is a fact about the table: when it was made, where, what was measured. Facts decide nothing, but for
-one: "sockets = 4" says how many sockets each link over TCP has, 1 to 16.
+A line NAME = VALUE is a fact about the table: when and where it was made, what was measured. Facts have no effect, with
+one exception: "sockets = 4" is the number of sockets of each link over TCP, 1 to 16.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _KIND: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _FACT: Final = re.compile(r"([a-z][a-z0-9._-]*)\s+=\s+(.*)")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
-_WHAT: Final = "COLLECTIVE KINDS RANKS BYTES ALGORITHM [hosts=HOSTS] [per-host=RANKS] [crowded=yes|no] [: REASON]"
+_WHAT: Final = (
+    "COLLECTIVE KINDS RANKS BYTES ALGORITHM [hosts=HOSTS] [per-host=RANKS] [oversubscribed=yes|no] [: REASON]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,13 @@ class Situation:
     """The properties of a group by which rows are chosen.
 
     `kind` is the slowest transport between any two of its ranks ("self" for a single rank). `hosts`: the number of
-    hosts; `per_host`: ranks on the one that has most; 0 if unknown. `crowded`: some machine is oversubscribed, with
-    more ranks than cores.
+    hosts; `per_host`: ranks on the one that has most; 0 if unknown. `oversubscribed`: some machine has more ranks than
+    cores.
     """
 
     size: int
     kind: str
-    crowded: bool = False
+    oversubscribed: bool = False
     per_host: int = 0
     hosts: int = 0
 
@@ -63,7 +65,7 @@ class Situation:
 class Row:
     """Use `algorithm` for groups of `ranks` (first to last) over one of `kinds` (none: any), up to `bytes`.
 
-    `per_host`, `crowded` and `hosts` None: any. `source`: where the row is from, for people.
+    `per_host`, `oversubscribed` and `hosts` None: any. `source`: where the row is from, for people.
     """
 
     collective: str
@@ -73,7 +75,7 @@ class Row:
     algorithm: str
     reason: str = ""
     per_host: tuple[int, int] | None = None
-    crowded: bool | None = None
+    oversubscribed: bool | None = None
     source: str = field(default="", compare=False)
     hosts: tuple[int, int] | None = None
 
@@ -103,7 +105,7 @@ class Row:
             and self.ranks[0] <= situation.size <= self.ranks[1]
             and (self.hosts is None or self.hosts[0] <= situation.hosts <= self.hosts[1])
             and (self.per_host is None or self.per_host[0] <= situation.per_host <= self.per_host[1])
-            and self.crowded in (None, situation.crowded)
+            and self.oversubscribed in (None, situation.oversubscribed)
         )
 
     @property
@@ -130,12 +132,12 @@ class Table:
     @property
     def sockets(self) -> int | None:
         """Of each link over TCP, None if not set. ValueError for an invalid number."""
-        told = self.facts.get("sockets")
-        if told is None:
+        stated = self.facts.get("sockets")
+        if stated is None:
             return None
-        if not (told.isdecimal() and len(told) < 9 and 1 <= int(told) <= MOST_SOCKETS):
-            raise ValueError(f"{told[:80]!r} is no number of sockets, 1 to {MOST_SOCKETS}")
-        return int(told)
+        if not (stated.isdecimal() and len(stated) < 9 and 1 <= int(stated) <= MOST_SOCKETS):
+            raise ValueError(f"{stated[:80]!r} is no number of sockets, 1 to {MOST_SOCKETS}")
+        return int(stated)
 
     def for_group(self, situation: Situation) -> Table:
         """The rows that match such a group."""
@@ -149,8 +151,8 @@ class Table:
 def join(tables: Iterable[Table]) -> Table:
     """All rows, the first table's first; of facts only `sockets`, from the first table that has it."""
     joined = list(tables)
-    told = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
-    facts = {} if told is None else {"sockets": told}
+    stated = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
+    facts = {} if stated is None else {"sockets": stated}
     return Table(tuple(row for table in joined for row in table.rows), facts)
 
 
@@ -207,12 +209,16 @@ def _row(what: str, source: str) -> Row:
     found: dict[str, str] = {}
     for condition in conditions:
         name, _, value = condition.partition("=")
-        if name not in ("hosts", "per-host", "crowded") or name in found:
-            there_are = "hosts=HOSTS, per-host=RANKS, crowded=yes or crowded=no"
+        if name == "crowded":  # in tables of earlier versions
+            name = "oversubscribed"
+        if name not in ("hosts", "per-host", "oversubscribed") or name in found:
+            there_are = "hosts=HOSTS, per-host=RANKS, oversubscribed=yes or oversubscribed=no"
             raise ValueError(f"{condition!r} is no condition: {there_are}, once each")
         found[name] = value
-    if found.get("crowded", "yes") not in ("yes", "no"):
-        raise ValueError(f"crowded={found['crowded']} is neither crowded=yes nor crowded=no")
+    if found.get("oversubscribed", "yes") not in ("yes", "no"):
+        raise ValueError(
+            f"oversubscribed={found['oversubscribed']} is neither oversubscribed=yes nor oversubscribed=no"
+        )
     return Row(
         collective=collective,
         kinds=() if kinds == "any" else tuple(kinds.split(",")),
@@ -221,7 +227,7 @@ def _row(what: str, source: str) -> Row:
         algorithm=algorithm.replace("-", "_"),
         reason=" ".join(reason.split()),
         per_host=_range(found["per-host"]) if "per-host" in found else None,
-        crowded=found["crowded"] == "yes" if "crowded" in found else None,
+        oversubscribed=found["oversubscribed"] == "yes" if "oversubscribed" in found else None,
         source=source,
         hosts=_range(found["hosts"]) if "hosts" in found else None,
     )
@@ -243,8 +249,8 @@ def _conditions(row: Row) -> Iterator[str]:
         yield f"hosts={_range_text(row.hosts)}"
     if row.per_host is not None:
         yield f"per-host={_range_text(row.per_host)}"
-    if row.crowded is not None:
-        yield f"crowded={'yes' if row.crowded else 'no'}"
+    if row.oversubscribed is not None:
+        yield f"oversubscribed={'yes' if row.oversubscribed else 'no'}"
 
 
 def _range(word: str) -> tuple[int, int]:

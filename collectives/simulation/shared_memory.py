@@ -16,14 +16,14 @@ from collectives.simulation.cost import Costs
 from collectives.simulation.topology import Topology
 
 _ON_BOARD: Final = 4 << 10  # bytes at most, if each rank has a core
-_ON_BOARD_CROWDED: Final = 128 << 10
+_ON_BOARD_SHARED_CORES: Final = 128 << 10
 _POOLED: Final = 4 << 10  # bytes at least
 _POOLED_WITH_CORES: Final = 8  # ranks at most, if each has a core
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How long it takes, how many turns come one after another, what a rank says, and how long a core is busy."""
+    """Its time, the number of rounds, the bytes that a rank publishes, and the time for which a core is busy."""
 
     seconds: float
     rounds: int
@@ -33,70 +33,73 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Shortcuts:
-    """What a schedule allows. `blocks`: of the larger buffer; a rank says `said` of them on a board, 0 if it may not be
-    done there, and takes `taken` of each other rank's; `mutual`: all do both."""
+    """The properties of a schedule for which shared memory has special engines.
+
+    `blocks`: of the larger buffer. On a board, a rank publishes `published` of them, 0 if the schedule cannot use one,
+    and reads `read` blocks of each other rank; `mutual`: all ranks do both.
+    """
 
     blocks: int
     pooled: bool
-    said: int
-    taken: int
+    published: int
+    read: int
     mutual: bool
     reduces: bool
 
     @staticmethod
     def of(schedule: Schedule) -> Shortcuts:
-        said, taken = (0, 0) if schedule.flat is None else (chunk.count for chunk in schedule.flat)
+        published, read = (0, 0) if schedule.flat is None else (chunk.count for chunk in schedule.flat)
         reductions = [step for step in schedule.steps if isinstance(step, Reduce)]
         sends = any(isinstance(step, Send) for step in schedule.steps)
         mutual = sends and any(isinstance(step, Recv | Reduce) for step in schedule.steps)
         blocks = max(*schedule.grid, 1)
-        return Shortcuts(blocks, schedule.pooled, said, taken, mutual, bool(reductions))
+        return Shortcuts(blocks, schedule.pooled, published, read, mutual, bool(reductions))
 
-    def take(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
-        """None where messages are exchanged after all."""
+    def replaced(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
+        """None if messages are exchanged instead."""
         if not 1 < ranks <= topology.ranks_per_host:
             return None
-        crowd = topology.per_core(ranks)
-        if self.said and costs.board > 0:
-            if nbytes <= _ON_BOARD_CROWDED and crowd > 1 and ranks > 2 and self._is_added_by_all():
-                return _by_core(nbytes, crowd, topology.cores_of(ranks), costs)
-            if nbytes <= (_ON_BOARD_CROWDED if crowd > 1 else _ON_BOARD):
-                return self._on_board(self.said, nbytes / self.blocks, ranks, crowd, costs)
-        many = crowd == 1 and ranks > _POOLED_WITH_CORES
+        per_core = topology.per_core(ranks)
+        if self.published and costs.board > 0:
+            if nbytes <= _ON_BOARD_SHARED_CORES and per_core > 1 and ranks > 2 and self._is_added_by_all():
+                return _by_core(nbytes, per_core, topology.cores_of(ranks), costs)
+            if nbytes <= (_ON_BOARD_SHARED_CORES if per_core > 1 else _ON_BOARD):
+                return self._on_board(self.published, nbytes / self.blocks, ranks, per_core, costs)
+        many = per_core == 1 and ranks > _POOLED_WITH_CORES
         if self.pooled and costs.pool_bandwidth > 0 and nbytes >= _POOLED and not many:
-            return _pooled(nbytes, ranks, crowd, costs)
+            return _pooled(nbytes, ranks, per_core, costs)
         return None
 
     def _is_added_by_all(self) -> bool:
-        """All say all that they have, and add up all that is said."""
-        return self.mutual and self.reduces and self.said == self.taken == self.blocks
+        """All ranks publish their whole arrays and reduce all of them."""
+        return self.mutual and self.reduces and self.published == self.read == self.blocks
 
-    def _on_board(self, says: int, block: float, ranks: int, crowd: int, costs: Costs) -> Done:
-        """Every rank says what it has to and looks at what all others have, in one turn of each."""
-        said, taken = says * block, self.taken * block * (ranks - 1)
+    def _on_board(self, publishes: int, block: float, ranks: int, per_core: int, costs: Costs) -> Done:
+        """Every rank publishes its chunk and reads those of all others; the ranks of a core run one after the other."""
+        published, read = publishes * block, self.read * block * (ranks - 1)
         if not self.reduces:
-            moved = (said + taken) / costs.inside_bandwidth
+            moved = (published + read) / costs.inside_bandwidth
         else:
-            moved = said / costs.inside_bandwidth + taken / costs.reduce_bandwidth
-        waits = costs.board + costs.board_overhead * (ranks - 1) + costs.board_switch * (crowd - 1)
-        return Done(waits + crowd * moved, 1, said, crowd * moved)
+            moved = published / costs.inside_bandwidth + read / costs.reduce_bandwidth
+        waits = costs.board + costs.board_overhead * (ranks - 1) + costs.board_switch * (per_core - 1)
+        return Done(waits + per_core * moved, 1, published, per_core * moved)
 
 
-def _by_core(nbytes: int, crowd: int, cores: int, costs: Costs) -> Done:
-    """The last rank to come on a core adds up what is said there; each rank then adds the cores' sums."""
-    mates, others = crowd - 1, cores - 1
-    added = mates + crowd * others  # one rank's array, to another or to a sum
-    moved = mates + (0 if others else crowd)
+def _by_core(nbytes: int, per_core: int, cores: int, costs: Costs) -> Done:
+    """The last rank of a core adds the chunks of that core; each rank then adds the sums of the cores."""
+    others_here, others = per_core - 1, cores - 1
+    added = others_here + per_core * others  # one rank's array, to another or to a sum
+    moved = others_here + (0 if others else per_core)
     busy = nbytes * (added / costs.reduce_bandwidth + moved / costs.inside_bandwidth)
-    waits = costs.board + costs.board_overhead * (mates + others) + costs.board_switch * mates
+    waits = costs.board + costs.board_overhead * (others_here + others) + costs.board_switch * others_here
     return Done(waits + busy, 1, float(nbytes), busy)
 
 
-def _pooled(nbytes: int, ranks: int, crowd: int, costs: Costs) -> Done:
-    """Every rank adds all it brings and gets all of the sum; nothing else is moved.
+def _pooled(nbytes: int, ranks: int, per_core: int, costs: Costs) -> Done:
+    """Every rank adds its whole array and copies the whole sum out; nothing else is moved.
 
     The two halves begin on different cores, change places once, and are got: three turns of each core's ranks.
     """
     waits = 2 * (costs.inside_latency + costs.staging) + ranks * costs.inside_overhead
-    busy = crowd * nbytes / costs.pool_bandwidth
-    return Done(waits + 3 * costs.board_switch * (crowd - 1) + busy, 3, float(nbytes), busy)
+    busy = per_core * nbytes / costs.pool_bandwidth
+    return Done(waits + 3 * costs.board_switch * (per_core - 1) + busy, 3, float(nbytes), busy)

@@ -94,7 +94,7 @@ def simulate(
         group = _group(algorithm, ranks, root, topology.period, per_host, symmetric)
         crowd = topology.per_core(ranks)
         costs = costs.holding(float(nbytes) * crowd)
-        done = group.shortcuts.take(nbytes, ranks, topology, costs)
+        done = group.shortcuts.replaced(nbytes, ranks, topology, costs)
         if done is not None:
             after, rounds, sent, name, busy = done.seconds, done.rounds, done.sent, "cores", done.busy
         else:

@@ -187,12 +187,12 @@ class GradientExchange:
             self._running = None
             of = f" of {self._name!r}" if self._name else ""
             where = f"gradients{of}, rank {way.rank}, step {self._step}, bucket {bucket.number} of {len(plan.buckets)}"
-            told = located(error, where)
+            reported = located(error, where)
             if self.error is None:
-                self.error = told
-            if told is error:
+                self.error = reported
+            if reported is error:
                 raise
-            raise told from error
+            raise reported from error
         if bucket.number == len(plan.buckets) - 1:
             self._running = None
             self.error = None

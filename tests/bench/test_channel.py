@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from collectives.bench.channel import Channel, Desk, connect
+from collectives.bench.channel import Channel, Listener, connect
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Channel, Channel]]:
-    with Desk() as desk:
-        near = connect(desk.name, 3, 5.0)
-        number, far = desk.accept({2, 3}, 5.0)
+    with Listener() as listener:
+        near = connect(listener.name, 3, 5.0)
+        number, far = listener.accept({2, 3}, 5.0)
     assert number == 3
     yield near, far
     near.close()
@@ -47,15 +47,15 @@ def test_the_other_side_ends(pair: tuple[Channel, Channel]) -> None:
 
 
 def test_nobody_comes() -> None:
-    with Desk() as desk, pytest.raises(TimeoutError):
-        desk.accept({0}, 0.01)
+    with Listener() as listener, pytest.raises(TimeoutError):
+        listener.accept({0}, 0.01)
 
 
 def test_a_number_that_is_not_expected() -> None:
-    with Desk() as desk:
-        stray = connect(desk.name, 7, 5.0)
+    with Listener() as listener:
+        stray = connect(listener.name, 7, 5.0)
         with pytest.raises(ConnectionError, match=r"7 came, but \[0, 1\] are missing"):
-            desk.accept({0, 1}, 5.0)
+            listener.accept({0, 1}, 5.0)
         stray.close()
 
 

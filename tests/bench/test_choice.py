@@ -58,9 +58,9 @@ def test_a_line_for_each_call() -> None:
 def test_from_the_command_line_to_the_file(tmp_path: Path) -> None:
     env = environment(XDG_CACHE_HOME=str(tmp_path), COLLECTIVES_ALGORITHM="allreduce:tree", COLLECTIVES_CALIBRATE="off")
     few = ("-n", "2,3", "-b", "64", "-e", "4K", "-f", "64", "--budget", "0.1", "--launches", "2")
-    said = bench("choice", "allreduce", "scatter", *few, "--json", "found.json", folder=tmp_path, env=env).stdout
-    told = json.loads((tmp_path / "found.json").read_text())
-    heats = told["heats"]
+    output = bench("choice", "allreduce", "scatter", *few, "--json", "found.json", folder=tmp_path, env=env).stdout
+    reported = json.loads((tmp_path / "found.json").read_text())
+    heats = reported["heats"]
     assert [(h["collective"], h["ranks"], h["nbytes"]) for h in heats] == [
         (collective, ranks, nbytes)
         for ranks in (2, 3)
@@ -72,7 +72,7 @@ def test_from_the_command_line_to_the_file(tmp_path: Path) -> None:
         assert h["chosen"] not in h["seconds"] and len({len(times) for times in h["seconds"].values()}) == 1
         assert all(s is None or s > 0 for times in h["seconds"].values() for s in times)
         assert len(h["seconds"]["auto"]) == 2 * ROUNDS
-    assert len(said.splitlines()) == 2 + len(heats) + 1
+    assert len(output.splitlines()) == 2 + len(heats) + 1
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def test_every_collective(tmp_path: Path) -> None:
     for line in lines:
         assert {line[9], line[13]} <= {"0", "N/A"} and "0" in (line[9], line[13])
     assert "Wrong values         : 0 OK" in done.stdout
-    told = json.loads((tmp_path / "all.json").read_text())
-    assert [r["collective"] for r in told["results"]] == [k for k in KINDS for _ in range(2 - (k == "barrier"))]
-    for result in told["results"]:
+    reported = json.loads((tmp_path / "all.json").read_text())
+    assert [r["collective"] for r in reported["results"]] == [k for k in KINDS for _ in range(2 - (k == "barrier"))]
+    for result in reported["results"]:
         kind = KINDS[result["collective"]]
         assert {n for n, m in result["measurements"].items() if "unsupported" not in m} == set(kind.places)
         assert result["root"] == (0 if kind.rooted else -1) and (result["op"] == "sum") == kind.reduces
@@ -49,14 +49,14 @@ def test_every_collective(tmp_path: Path) -> None:
 
 def test_the_document(tmp_path: Path) -> None:
     bench("-e", "8", "-n", "3", *QUICK, "--rounds", "2", "--limits", "--json", "run.json", folder=tmp_path)
-    told: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())
-    assert told["format"] == "pycollectives bench" and told["version"] == 1 and told["complete"]
-    assert told["arguments"]["iterations"] == 3 and "store" not in told["arguments"]
-    assert told["group"]["pairs"] == {"shm": 3} and len(told["group"]["ranks"]) == 3
-    facts = told["group"]["ranks"][2]
+    reported: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())
+    assert reported["format"] == "pycollectives bench" and reported["version"] == 1 and reported["complete"]
+    assert reported["arguments"]["iterations"] == 3 and "store" not in reported["arguments"]
+    assert reported["group"]["pairs"] == {"shm": 3} and len(reported["group"]["ranks"]) == 3
+    facts = reported["group"]["ranks"][2]
     assert facts["rank"] == 2 and facts["numpy"] == np.__version__ and facts["cores"] >= 1
-    assert told["group"]["outnumbered"] == (facts["cores"] < 3)
-    (result,) = told["results"]
+    assert reported["group"]["outnumbered"] == (facts["cores"] < 3)
+    (result,) = reported["results"]
     assert (result["bytes"], result["count"], result["dtype"], result["asked"]) == (8, 2, "float32", "auto")
     assert set(result["measurements"]) == {"out-of-place", "in-place", "flag", "copy", "push"}
     for name, found in result["measurements"].items():
@@ -116,8 +116,8 @@ def test_gradients_of_a_model(tmp_path: Path) -> None:
         ["13098536", "3274634", "3_buckets", "N/A"],
     ]
     assert [line[13] for line in lines] == ["0", "0"]
-    told = json.loads((tmp_path / "trace.json").read_text())
-    assert [(r["trace"], r["bucket"]) for r in told["results"]] == [("mnist-cnn", 0), ("mnist-cnn", 8 << 20)]
+    reported = json.loads((tmp_path / "trace.json").read_text())
+    assert [(r["trace"], r["bucket"]) for r in reported["results"]] == [("mnist-cnn", 0), ("mnist-cnn", 8 << 20)]
 
 
 def test_every_algorithm() -> None:
@@ -177,8 +177,8 @@ def test_a_run_that_is_cut_short_leaves_what_it_has(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    told = json.loads((tmp_path / "cut.json").read_text())
-    assert not told["complete"] and [r["bytes"] for r in told["results"]] == [8]
+    reported = json.loads((tmp_path / "cut.json").read_text())
+    assert not reported["complete"] and [r["bytes"] for r in reported["results"]] == [8]
 
 
 def test_the_command_of_its_own() -> None:

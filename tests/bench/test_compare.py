@@ -38,8 +38,8 @@ def document(
         how = {"op": "sum", "root": -1, "asked": "auto", "pings": [[ping] * 2] * rounds}
         results.append({**case, **how, "measurements": {"in-place": {"rounds": samples}, "gloo": {"rounds": samples}}})
     group = {"ranks": [FACTS, FACTS], "pairs": {"shm": 1}}
-    told = {"group": group, "arguments": {"buffers": "plain"}, "results": results}
-    return {"format": "pycollectives bench", "version": 1, **told, **more}
+    reported = {"group": group, "arguments": {"buffers": "plain"}, "results": results}
+    return {"format": "pycollectives bench", "version": 1, **reported, **more}
 
 
 def verdicts(first: dict[str, Any], second: dict[str, Any], threshold: float = 0.1) -> list[str]:

@@ -119,8 +119,8 @@ def test_commands(tmp_path: Path) -> None:
     done = bench("meeting", "-n", "4", "--rounds", "2", "--json", "met.json", folder=tmp_path, env=env)
     lines = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
     assert [line[0] for line in lines] == list(OWN) and all(float(f) > 0 for line in lines for f in line[1:])
-    told = json.loads((tmp_path / "met.json").read_text())["meetings"]
-    assert [len(m["meet"]) for m in told] == [2, 2, 2]
+    reported = json.loads((tmp_path / "met.json").read_text())["meetings"]
+    assert [len(m["meet"]) for m in reported] == [2, 2, 2]
     done = bench("lifetimes", "--rounds", "3", "--store", "memory", "--json", "life.json", folder=tmp_path, env=env)
     assert "# memory: nothing has grown, 0 wrong values" in done.stdout
     (taken,) = json.loads((tmp_path / "life.json").read_text())["lifetimes"]

@@ -55,11 +55,11 @@ def test_torch(tmp_path: Path) -> None:
     assert [line[0::3][:2] for line in lines] == [["mnist-cnn", way] for way in TORCH.ways] + [["ddp-digits", "step"]]
     assert all(line[2] == "torch" and line[7:] == ["0", "0"] and float(line[6]) > 0 for line in lines), done.stdout
     assert "torch mnist-cnn: " in done.stdout and "times as fast; bar 1: " in done.stdout
-    told = json.loads((tmp_path / "hooks.json").read_text())
-    assert told["format"] == "pycollectives bench hooks" and told["complete"] and told["ranks"] == 2
-    assert {bar["name"]: bar["bar"] for bar in told["bars"]} == {"mnist-cnn": None, "ddp-digits": 1.0}
-    assert "torch" in told["peers"]["hook-torch"] and "torch" in told["peers"]["gloo-torch"]
-    for result in told["results"]:
+    reported = json.loads((tmp_path / "hooks.json").read_text())
+    assert reported["format"] == "pycollectives bench hooks" and reported["complete"] and reported["ranks"] == 2
+    assert {bar["name"]: bar["bar"] for bar in reported["bars"]} == {"mnist-cnn": None, "ddp-digits": 1.0}
+    assert "torch" in reported["peers"]["hook-torch"] and "torch" in reported["peers"]["gloo-torch"]
+    for result in reported["results"]:
         assert result["bytes"] == 4 * (parameters("ddp-digits") if result["asked"] == "step" else 3274634)
         for name in ("hook-torch", "gloo-torch"):
             found = result["measurements"][name]
@@ -110,13 +110,13 @@ def test_overlap(tmp_path: Path) -> None:
     done = bench("overlap", *size, "--json", "overlap.json", folder=tmp_path)
     assert [line[0] for line in table(done.stdout)] == ["none", "fused", "bucketed"]
     assert "buckets save " in done.stdout and "backpropagation ended at" in done.stdout
-    told = json.loads((tmp_path / "overlap.json").read_text())
-    assert told["format"] == "pycollectives bench overlap" and len(told["ranks"]) == 2
-    for rank in told["ranks"]:
+    reported = json.loads((tmp_path / "overlap.json").read_text())
+    assert reported["format"] == "pycollectives bench overlap" and len(reported["ranks"]) == 2
+    for rank in reported["ranks"]:
         assert [step["way"] for step in rank] == ["none", "fused", "bucketed"] * 2
         assert [len(step["buckets"]) for step in rank] == [0, 1, 3] * 2
         assert all(0 < step["backward"] <= step["seconds"] for step in rank)
-    assert told["passed"] == (told["gain"] >= told["bar"] and np.median(told["leads"]) > 0)
+    assert reported["passed"] == (reported["gain"] >= reported["bar"] and np.median(reported["leads"]) > 0)
 
 
 # --- what is refused
@@ -301,9 +301,9 @@ def test_tasks() -> None:
     assert len(worker.handle({"do": "turn", "iterations": 3, "warmup": 1})["samples"]) == 3 and member.calls == 6
 
 
-def steps(*told: tuple[str, float, float]) -> tuple[Step, ...]:
+def steps(*reported: tuple[str, float, float]) -> tuple[Step, ...]:
     """Each a way, its seconds, and when its first bucket started; backpropagation ends at 1."""
-    return tuple(Step(way, seconds, 1.0, (Bucket(0, first, 2.0),)) for way, seconds, first in told)
+    return tuple(Step(way, seconds, 1.0, (Bucket(0, first, 2.0),)) for way, seconds, first in reported)
 
 
 def test_gain_of_overlapping() -> None:

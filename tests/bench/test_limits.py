@@ -27,7 +27,7 @@ def case(collective: str = "allreduce", count: int = 100_000, size: int = 3, dty
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_floor(size: int) -> None:
     def body(comm: Communicator) -> dict[str, list[int]]:
-        told = {}
+        reported = {}
         with ExitStack() as stack:
             for floor in floors(comm, ALL, Ping(comm), stack):
                 floor.prepare(case(size=size))
@@ -35,16 +35,16 @@ def test_every_floor(size: int) -> None:
                 assert 3 <= floor.iterations(Pace(0.001, 3, 10)) <= 10
                 taken = floor.turn(3)
                 assert all((samples > 0).all() for samples in taken)
-                told[floor.name] = [len(samples) for samples in taken]
+                reported[floor.name] = [len(samples) for samples in taken]
                 floor.finish()
-        return told
+        return reported
 
     with nothing_left():
         found = ranks(size, body)
-    for rank, told in enumerate(found):
-        assert list(told) == list(ALL)
-        assert told["flag"] == ([3] if rank == 0 else [])
-        assert all(told[name] == [3] * size for name in ALL if name != "flag")
+    for rank, reported in enumerate(found):
+        assert list(reported) == list(ALL)
+        assert reported["flag"] == ([3] if rank == 0 else [])
+        assert all(reported[name] == [3] * size for name in ALL if name != "flag")
 
 
 def test_where_there_is_no_floor() -> None:
@@ -61,7 +61,7 @@ def test_where_there_is_no_floor() -> None:
         return reasons
 
     many = {f"{name} barrier" for name in ALL if name != "flag"}
-    assert [set(told) for told in ranks(2, body)] == [{*many, "push broadcast"}] * 2
+    assert [set(reported) for reported in ranks(2, body)] == [{*many, "push broadcast"}] * 2
     (alone,) = ranks(1, body)
     assert "oneway broadcast" in alone and "duplex broadcast" in alone and "flag broadcast" in alone
 
@@ -71,13 +71,13 @@ def test_where_there_is_no_floor() -> None:
 def test_bytes_go_round(size: int, piece: int) -> None:
     def body(comm: Communicator) -> bool:
         with contextlib.closing(Ring(comm)) as ring:
-            told = []
+            reported = []
             for length in (1, 3_000_000):
                 data = bytes([comm.rank + 1]) * length
                 into = bytearray(length)
                 ring.exchange(data, into, piece)
-                told.append(into == bytes([(comm.rank - 1) % size + 1]) * length)
-            return all(told)
+                reported.append(into == bytes([(comm.rank - 1) % size + 1]) * length)
+            return all(reported)
 
     with nothing_left():
         assert ranks(size, body) == [True] * size

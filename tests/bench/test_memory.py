@@ -70,5 +70,5 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert memory.report(replace(PLAN, json=str(path)), 2, Screen()) == 3
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
     assert [line[4 if line[0] != "N/A" else 3] for line in lines] == ["OVER", "ok", "N/A"]
-    told = json.loads(path.read_text())
-    assert not told["complete"] and len(told["memory"]) == 2 and told["memory"][1]["bar"] == 16 * MIB
+    reported = json.loads(path.read_text())
+    assert not reported["complete"] and len(reported["memory"]) == 2 and reported["memory"][1]["bar"] == 16 * MIB

@@ -64,9 +64,9 @@ def test_side_by_side(cache: Path, tmp_path: Path) -> None:
     (line,) = table(done.stdout)
     assert len(line) == 16 and float(line[14]) > 0 and float(line[15]) > 0
     assert "# gloo: numpy" in done.stdout and "torch 9" in done.stdout and "ours/gloo" in done.stdout
-    told = json.loads((tmp_path / "both.json").read_text())
-    assert told["peers"]["gloo"] == {"numpy": np.__version__, "torch": "9"}
-    found = told["results"][0]["measurements"]["gloo"]
+    reported = json.loads((tmp_path / "both.json").read_text())
+    assert reported["peers"]["gloo"] == {"numpy": np.__version__, "torch": "9"}
+    found = reported["results"][0]["measurements"]["gloo"]
     assert found["wrong"] == 0 and [len(r) for r in found["rounds"]] == [3, 3] and len(found["rank_medians"]) == 3
     assert found["ours_over_this"] == pytest.approx(float(line[15]), abs=6e-4)
 
@@ -77,8 +77,8 @@ def test_side_by_side_on_input_that_is_written_anew(cache: Path, tmp_path: Path)
     (line,) = table(done.stdout)
     assert line[13] == "0" and float(line[15]) > 0
     assert "buffers plain, written anew before each call" in done.stdout
-    told = json.loads((tmp_path / "both.json").read_text())
-    assert told["arguments"]["renew"] is True and told["results"][0]["measurements"]["gloo"]["wrong"] == 0
+    reported = json.loads((tmp_path / "both.json").read_text())
+    assert reported["arguments"]["renew"] is True and reported["results"][0]["measurements"]["gloo"]["wrong"] == 0
 
 
 def test_side_by_side_in_a_row(cache: Path, tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_side_by_side_in_a_row(cache: Path, tmp_path: Path) -> None:
     (line,) = table(done.stdout)
     assert line[13] == "0" and float(line[15]) > 0
     assert "of 20 calls in a row, of each the mean," in done.stdout
-    told = json.loads((tmp_path / "both.json").read_text())
-    assert told["arguments"]["row"] == 20 and told["results"][0]["measurements"]["gloo"]["wrong"] == 0
+    reported = json.loads((tmp_path / "both.json").read_text())
+    assert reported["arguments"]["row"] == 20 and reported["results"][0]["measurements"]["gloo"]["wrong"] == 0
 
 
 def test_a_task_that_cannot_write_its_input_anew_says_so() -> None:
@@ -117,8 +117,8 @@ def test_a_task_that_cannot_write_its_input_anew_says_so() -> None:
 def test_what_it_does_not_have(cache: Path) -> None:
     env = environment(XDG_CACHE_HOME=str(cache))
     done = bench(*QUICK, "-d", "float32,bfloat16", "-o", "sum,max,avg", "--peers", "gloo", env=env)
-    told = {(line[2], line[3]): line[14] != "N/A" for line in table(done.stdout)}
-    assert told == {
+    reported = {(line[2], line[3]): line[14] != "N/A" for line in table(done.stdout)}
+    assert reported == {
         (d, o): (d, o) == ("float32", "sum") for d in ("float32", "bfloat16") for o in ("sum", "max", "avg")
     }
     assert "# gloo: RuntimeError: the stand-in only adds" in done.stdout
@@ -193,8 +193,8 @@ def test_our_own_ranks_sleep_meanwhile() -> None:
     def body(comm: Communicator) -> tuple[str, float]:
         with Gate(comm) as gate:
             before = time.thread_time()
-            said = gate.while_asleep(lambda: f"{_busy(0.3):.0f} passed")
-            return said, time.thread_time() - before
+            output = gate.while_asleep(lambda: f"{_busy(0.3):.0f} passed")
+            return output, time.thread_time() - before
 
     (first, worked), (second, slept) = ranks(2, body)
     assert first == second == "0 passed"
@@ -268,9 +268,9 @@ def test_what_a_peer_has_to_offer(name: str, tmp_path: Path) -> None:
 
 def test_a_complete_environment_is_used_as_it_is(cache: Path, plan: PeerPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    said: list[str] = []
-    assert python_for("gloo", said.append, show=False) == plan.python
-    assert said == []
+    output: list[str] = []
+    assert python_for("gloo", output.append, show=False) == plan.python
+    assert output == []
 
 
 def test_an_installation_says_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,20 +279,20 @@ def test_an_installation_says_that_it_goes_on(tmp_path: Path, monkeypatch: pytes
     slow.write_text("#!/bin/sh\necho Collecting everything\necho\nwhile [ ! -e $0.go ]; do sleep 0.05; done\nexit 3\n")
     slow.chmod(0o755)
     monkeypatch.setattr(environments, "EVERY", 0.1)
-    said: list[str] = []
+    output: list[str] = []
 
     def still(line: str) -> None:
-        said.append(line)
+        output.append(line)
         if line == "Collecting everything":
             Path(f"{slow}.go").touch()
 
     with pytest.raises(CannotInstall, match="failed with code 3\nCollecting everything"):
         environments._pip(slow, ("all",), still)
-    assert said[-1] == "Collecting everything" and {*said[:-1]} <= {"pip starts", "Collecting everything"}
+    assert output[-1] == "Collecting everything" and {*output[:-1]} <= {"pip starts", "Collecting everything"}
 
 
 @pytest.mark.parametrize(
-    ("done", "seconds", "told"),
+    ("done", "seconds", "reported"),
     [
         (0, 0.0, "1 of 8"),
         (2, 10.0, "3 of 8, about 30 s left"),
@@ -300,15 +300,15 @@ def test_an_installation_says_that_it_goes_on(tmp_path: Path, monkeypatch: pytes
         (8, 9.0, "8 of 8, about 0 s left"),
     ],
 )
-def test_how_much_is_left(done: int, seconds: float, told: str) -> None:
-    assert remaining(done, 8, seconds) == told
+def test_how_much_is_left(done: int, seconds: float, reported: str) -> None:
+    assert remaining(done, 8, seconds) == reported
 
 
 def test_an_installation_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("XDG_CACHE_HOME", str(tmp_path)), ("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path))):
         monkeypatch.setenv(name, value)
-    said: list[str] = []
+    output: list[str] = []
     with pytest.raises(CannotInstall, match=r"mpich==5.0.2(.|\n)*failed with code 1(.|\n)*No matching distribution"):
-        python_for("mpich", said.append, show=False)
-    assert len(said) == 1 and "installing mpich==" in said[0]
+        python_for("mpich", output.append, show=False)
+    assert len(output) == 1 and "installing mpich==" in output[0]
     assert not (cache_folder() / f"mpich-{VERSION}" / ".complete").exists()

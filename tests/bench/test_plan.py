@@ -27,8 +27,8 @@ def test_ranks_need_not_agree_on_the_file() -> None:
 
 def test_lines_of_a_table() -> None:
     found = cases(replace(PLAN, dtypes=("float32", "int8"), ops=("sum", "max")), 2)
-    told = [(c.dtype, c.op, c.nbytes, c.root, c.algorithm) for c in found]
-    assert told == [(d, o, n, -1, "auto") for d in ("float32", "int8") for o in ("sum", "max") for n in (8, 1024)]
+    reported = [(c.dtype, c.op, c.nbytes, c.root, c.algorithm) for c in found]
+    assert reported == [(d, o, n, -1, "auto") for d in ("float32", "int8") for o in ("sum", "max") for n in (8, 1024)]
 
 
 def test_everything_means_what_fits() -> None:

@@ -14,9 +14,9 @@ def result(nbytes: int, dtype: str = "float32", **more: Any) -> dict[str, Any]:
     def measured(seconds: float) -> dict[str, Any]:
         return {"seconds": {"median": seconds}, "busbw": nbytes / 1e3}
 
-    told = {"collective": "allreduce", "bytes": nbytes, "dtype": dtype, "op": "sum", "asked": "auto", "trace": ""}
+    reported = {"collective": "allreduce", "bytes": nbytes, "dtype": dtype, "op": "sum", "asked": "auto", "trace": ""}
     found = {"in-place": measured(1e-6 * nbytes), "gloo": measured(1e-3), "impi": {"unsupported": "no"}}
-    return {**told, "bucket": 0, "measurements": found, **more}
+    return {**reported, "bucket": 0, "measurements": found, **more}
 
 
 def test_lines() -> None:

@@ -44,16 +44,16 @@ def test_of_several_measurements_the_least_counts() -> None:
 def test_from_measuring_to_simulating(tmp_path: Path) -> None:
     env = environment(XDG_CACHE_HOME=str(tmp_path))
     quick = ("-n", "2", "-e", "512", "--budget", "0.2", "--despite-noise")
-    said = bench("simulator", "broadcast", *quick, "--json", "found.json", folder=tmp_path, env=env).stdout
+    output = bench("simulator", "broadcast", *quick, "--json", "found.json", folder=tmp_path, env=env).stdout
     (file,) = tmp_path.rglob("shm.costs")
-    assert said.startswith(f"# costs found at 8, 64, 512 bytes: {file}\n")
-    assert "# checked at 24, 180 bytes, over shm" in said and "broadcast binomial" in said
-    told = json.loads((tmp_path / "found.json").read_text())
-    assert Costs(**told["costs"]) == Costs.from_text(file.read_text())
-    assert {m["nbytes"] for m in told["checked"]} == {24, 180}
-    assert all(m["measured"] > 0 and m["error"] > -1 for m in told["checked"])
+    assert output.startswith(f"# costs found at 8, 64, 512 bytes: {file}\n")
+    assert "# checked at 24, 180 bytes, over shm" in output and "broadcast binomial" in output
+    reported = json.loads((tmp_path / "found.json").read_text())
+    assert Costs(**reported["costs"]) == Costs.from_text(file.read_text())
+    assert {m["nbytes"] for m in reported["checked"]} == {24, 180}
+    assert all(m["measured"] > 0 and m["error"] > -1 for m in reported["checked"])
     shown = command("simulate", "--here", "shm", "--show-costs", env=env).stdout
-    assert Costs.from_text(shown) == Costs(**told["costs"])
+    assert Costs.from_text(shown) == Costs(**reported["costs"])
     again = bench("simulator", "broadcast", *quick, "--kept", env=env).stdout
     assert "costs found" not in again and "# checked at 24, 180 bytes" in again
 

@@ -31,17 +31,17 @@ def result(nbytes: int, openmpi: float | None, impi: float | None, *pings: Any, 
     """Ours takes a second, in as many rounds as there are pings, three if none is given."""
     turns = pings or (FAR,) * 3
     theirs = {"openmpi": openmpi, "impi": impi}
-    others = {n: {"unsupported": "no"} if r is None else told(1 / r, len(turns)) for n, r in theirs.items()}
+    others = {n: {"unsupported": "no"} if r is None else reported(1 / r, len(turns)) for n, r in theirs.items()}
     return {
         "collective": "allreduce",
         "bytes": nbytes,
         "pings": [[ping, ping] for ping in turns],
-        "measurements": {OUT_OF_PLACE: {"unsupported": "no"}, IN_PLACE: told(1.0, len(turns)), **others},
+        "measurements": {OUT_OF_PLACE: {"unsupported": "no"}, IN_PLACE: reported(1.0, len(turns)), **others},
         **more,
     }
 
 
-def told(seconds: float, rounds: int) -> dict[str, Any]:
+def reported(seconds: float, rounds: int) -> dict[str, Any]:
     return {"wrong": 0, "rounds": [[seconds / 2, seconds, 9.0]] * rounds}
 
 
@@ -110,16 +110,16 @@ def session(
 def test_a_run_for_each_setting() -> None:
     runs: list[tuple[Plan, int]] = []
     found = session(LINES, 600.0, runs).documents()
-    told = {(plan.transport, plan.buffers, ranks, plan.row): plan for plan, ranks in runs}
+    reported = {(plan.transport, plan.buffers, ranks, plan.row): plan for plan, ranks in runs}
     assert len(runs) == len(found) == SETTINGS
-    assert set(told) == {(line.transport, line.buffers, line.ranks, line.row) for line in LINES}
-    four = told["shm", "plain", 4, 1]
+    assert set(reported) == {(line.transport, line.buffers, line.ranks, line.row) for line in LINES}
+    four = reported["shm", "plain", 4, 1]
     assert four.collectives == ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
     assert [p.name for p in four.peers] == ["openmpi", "mpich", "impi"] and four.rounds == 5
-    assert [p.name for p in told["tcp", "plain", 2, 1].peers] == ["openmpi-tcp", "gloo"]
+    assert [p.name for p in reported["tcp", "plain", 2, 1].peers] == ["openmpi-tcp", "gloo"]
     assert all(SHORTEST <= plan.budget <= LONGEST for plan, _ in runs)
     assert figures(four) == 5 * 4 * len(cases(replace(four, collectives=("alltoall",)), 4))
-    assert told["shm", "plain", 4, ROW].sizes == BANDS[0].sizes
+    assert reported["shm", "plain", 4, ROW].sizes == BANDS[0].sizes
 
 
 def test_everything_is_started_anew_for_each_launch() -> None:
@@ -169,8 +169,8 @@ print("went on")
     # The signal is the launcher's to handle from then on.
     assert eventually(lambda: len(children.read_text().split()) >= 2) and running.poll() is None
     running.send_signal(number)
-    said, _ = running.communicate(timeout=60)
-    assert running.returncode == 128 + number and not said
+    printed, _ = running.communicate(timeout=60)
+    assert running.returncode == 128 + number and not printed
 
 
 @pytest.mark.parametrize("name", ["standing", "compare", "meeting", "lifetimes"])

@@ -95,12 +95,12 @@ def test_a_sequence_is_like_one_call(bucket: int, in_place: bool) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_our_own(place: str, shared: bool) -> None:
     def body(comm: Communicator) -> list[tuple[int, str]]:
-        told = []
+        reported = []
         for bucket in (0, 4096, 1 << 20):
             what = case((5, 1, 700, 3, 90_000, 2), bucket, comm.size)
             bound = bind(comm, what, place, Arrays.of(comm, what, shared, place == OUT_OF_PLACE))
-            told.append((bound.wrong(1) + bound.wrong(2), algorithm_of(comm, what)))
-        return told
+            reported.append((bound.wrong(1) + bound.wrong(2), algorithm_of(comm, what)))
+        return reported
 
     assert ranks(3, body, transport="auto") == [[(0, "6_calls"), (0, "3_buckets"), (0, "1_buckets")]] * 3
 

@@ -60,8 +60,8 @@ def main() -> None:
         for name in names("allreduce"):
             everyones = comm.allgather(comm.allreduce(inexact, algorithm=name))
             assert all(np.array_equal(each, everyones[0]) for each in everyones), name  # the same bits everywhere
-        told = comm.explain("allreduce", 1 << 20).splitlines()
-        print(json.dumps([line.strip() for line in told if line.startswith(("  algorithm", "  hosts"))]))
+        reported = comm.explain("allreduce", 1 << 20).splitlines()
+        print(json.dumps([line.strip() for line in reported if line.startswith(("  algorithm", "  hosts"))]))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ _reason = why_not()
 pytestmark = pytest.mark.skipif(_reason is not None, reason=str(_reason))
 
 
-def said(count: int, placement: Sequence[int], program: str) -> list[object]:
+def message(count: int, placement: Sequence[int], program: str) -> list[object]:
     """What each rank of a job prints, rank r being on host placement[r] of `count`."""
     with hosts(count) as made:
         ended = run_ranks([made[host] for host in placement], program, secret=SECRET, timeout=100)
@@ -28,7 +28,7 @@ def said(count: int, placement: Sequence[int], program: str) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("placement", "told"),
+    ("placement", "reported"),
     [
         ((0, 0, 1, 1), "2 with 2 ranks"),
         ((0, 1, 0, 1), "2 with 2 ranks"),
@@ -38,17 +38,17 @@ def said(count: int, placement: Sequence[int], program: str) -> list[object]:
     ],
     ids=str,
 )
-def test_every_collective_is_right(placement: Sequence[int], told: str) -> None:
-    for lines in said(max(placement) + 1, placement, COLLECTIVES):
+def test_every_collective_is_right(placement: Sequence[int], reported: str) -> None:
+    for lines in message(max(placement) + 1, placement, COLLECTIVES):
         assert isinstance(lines, list)
         algorithm, where = lines
         assert algorithm.startswith("algorithm   hierarchical_")  # one that knows of hosts
-        assert where == f"hosts       {told}"
+        assert where == f"hosts       {reported}"
 
 
 def sent(count: int, placement: Sequence[int]) -> dict[str, list[int]]:
     """By collective, the bytes that each host sent."""
-    found = dict(zip(placement, said(count, placement, TRAFFIC), strict=True))  # of one rank of each host
+    found = dict(zip(placement, message(count, placement, TRAFFIC), strict=True))  # of one rank of each host
     by_host = [found[host] for host in range(count)]
     assert all(isinstance(each, dict) for each in by_host)
     return {name: [each[name] for each in by_host] for name in by_host[0]}  # type: ignore[index, attr-defined]

@@ -15,7 +15,7 @@ from tests.rendezvous.groups import Rank, job
 from tests.rendezvous.threads import together
 
 
-def said(rank: Rank, store: Store, timeout: float = 30.0) -> list[Any]:
+def message(rank: Rank, store: Store, timeout: float = 30.0) -> list[Any]:
     membership = rank.form(store)
     found = exchange(store, membership, {"rank": rank.rank, "text": "x" * rank.rank}, timeout)
     release(store, membership)
@@ -27,7 +27,7 @@ def test_every_rank_gets_what_all_pass_and_nothing_is_left(plain_backend: Backen
     for size in (1, 2, 5):
         clients = [plain_backend.open() for _ in range(size)]
         calls = [
-            lambda rank=rank, store=store: said(rank, store)
+            lambda rank=rank, store=store: message(rank, store)
             for rank, store in zip(job(size, secret=secret), clients, strict=True)
         ]
         outcomes = [outcome.value for outcome in together(calls)]
@@ -46,9 +46,9 @@ def test_a_rank_that_says_nothing_is_named(plain_backend: Backend) -> None:
     ranks = job(3)
     outcomes = together(
         [
-            lambda: said(ranks[0], clients[0], 0.5),
+            lambda: message(ranks[0], clients[0], 0.5),
             lambda: silent(ranks[1], clients[1]),
-            lambda: said(ranks[2], clients[2], 0.5),
+            lambda: message(ranks[2], clients[2], 0.5),
         ]
     )
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]

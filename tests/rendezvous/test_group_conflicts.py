@@ -223,12 +223,12 @@ store.close()
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "up\n"
-    said = []
+    message = []
     for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write("\n")
         worker.stdin.flush()
     for worker in workers:
-        said.append(worker.communicate(timeout=60)[0].strip())
-    for (_, name), line in zip(ranks, said, strict=True):
-        assert line in (f"{name} {name}", "mismatch True"), said
+        message.append(worker.communicate(timeout=60)[0].strip())
+    for (_, name), line in zip(ranks, message, strict=True):
+        assert line in (f"{name} {name}", "mismatch True"), message

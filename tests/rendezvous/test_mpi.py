@@ -78,9 +78,9 @@ def test_a_library_of_another_make_than_the_launcher_is_an_error(monkeypatch: py
     with pytest.raises(
         ConfigMismatch, match=r"rank 1 of 2 \(MPICH or Intel MPI: PMI_RANK=1 .*Open MPI v5.0.11\) knows"
     ):
-        check_world(launch.rank, launch.size, launch.told)
+        check_world(launch.rank, launch.size, launch.variables)
     world_of(2, monkeypatch)
-    check_world(launch.rank, launch.size, launch.told)
+    check_world(launch.rank, launch.size, launch.variables)
 
 
 def test_rank_and_size_of_mpi_itself_have_to_agree_with_what_a_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,25 +83,25 @@ def test_also_for_a_user_who_is_not_root(mode: str, owner: str) -> None:
 
 
 def test_what_only_root_may_read_says_what_to_give_the_pod() -> None:
-    said = read("0400", user=(1000, 2000))
-    assert "cannot be read: Permission denied" in said and "fsGroup" in said
+    message = read("0400", user=(1000, 2000))
+    assert "cannot be read: Permission denied" in message and "fsGroup" in message
 
 
 @pytest.mark.parametrize("mode", ["0666", "0664", "0622"])
 def test_what_others_may_write_is_refused(mode: str) -> None:
-    said = read(mode)
-    assert f"mode {mode}" in said and "defaultMode: 0400" in said and "chmod" not in said
+    message = read(mode)
+    assert f"mode {mode}" in message and "defaultMode: 0400" in message and "chmod" not in message
 
 
 def test_a_volume_that_is_not_read_only_is_a_directory_like_any_other() -> None:
-    said = read("0644", remount="")
-    assert "mode 0644 lets others" in said and "chmod 600 /mnt/job.key" in said
+    message = read("0644", remount="")
+    assert "mode 0644 lets others" in message and "chmod 600 /mnt/job.key" in message
 
 
 def test_somebody_elses_volume_is_refused() -> None:
     """Who can own a file there could have made the mount, in a user namespace, for others to fall into."""
-    said = read("0644", owner="1234:1234")
-    assert "mode 0644" in said and "read-only" in said
+    message = read("0644", owner="1234:1234")
+    assert "mode 0644" in message and "read-only" in message
 
 
 def test_a_disk_that_is_mounted_read_only_names_a_cure_that_works_there(

@@ -260,9 +260,9 @@ while True:
 
 
 @contextlib.contextmanager
-def crowd(server: TcpStore, size: int, said: bytes, source: str = "127.0.0.1") -> Iterator[None]:
+def crowd(server: TcpStore, size: int, message: bytes, source: str = "127.0.0.1") -> Iterator[None]:
     """So many connections that say this and no more, each made anew as soon as it is dropped; all have been by now."""
-    worker = python(CROWD, str(server.port), str(size), source, said.hex())
+    worker = python(CROWD, str(server.port), str(size), source, message.hex())
     try:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "refilled\n"
@@ -276,9 +276,9 @@ def crowd(server: TcpStore, size: int, said: bytes, source: str = "127.0.0.1") -
 HELLO = _wire.make_hello(SECRET)
 
 
-@pytest.mark.parametrize("said", [b"", HELLO[:20], HELLO], ids=["silent", "half a hello", "a whole hello"])
-def test_a_crowd_that_comes_back_does_not_keep_ranks_out(server: TcpStore, said: bytes) -> None:
-    with crowd(server, 1500, said):
+@pytest.mark.parametrize("message", [b"", HELLO[:20], HELLO], ids=["silent", "half a hello", "a whole hello"])
+def test_a_crowd_that_comes_back_does_not_keep_ranks_out(server: TcpStore, message: bytes) -> None:
+    with crowd(server, 1500, message):
         assert max(answers(server) for _ in range(5)) < 2 * PROMPT
 
 

@@ -102,12 +102,12 @@ def join(device: int = -1) -> int:
 
 
 def _take_part(comm: Communicator, everyones: Any, active: list[int]) -> None:
-    told = everyones[active[0]]
-    if not (everyones[active] == told).all():
+    reported = everyones[active[0]]
+    if not (everyones[active] == reported).all():
         raise DesyncError(f"ranks {active} have not joined, and call different operations, or with different tensors")
-    _, what, number, count = told[:_FIXED].tolist()
+    _, what, number, count = reported[:_FIXED].tolist()
     if what == _ALLREDUCE:
-        words = [told[_FIXED:]]
+        words = [reported[_FIXED:]]
         for _ in range(_messages(count) - 1):
             words.append(comm.allgather(_message([_JOINED, 0]))[active[0]][_FIXED:])
         op = _OPS[number]

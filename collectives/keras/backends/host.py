@@ -50,11 +50,11 @@ class HostExchange:
             return self._run(agreed, arrays)
         except BaseException as error:
             of = f" of {self._options.name!r}" if self._options.name else ""
-            told = located(error, f"gradients{of}, rank {self._comm.rank}, step {self.calls + 1}")
-            self.error = self.error or told
-            if told is error:
+            reported = located(error, f"gradients{of}, rank {self._comm.rank}, step {self.calls + 1}")
+            self.error = self.error or reported
+            if reported is error:
                 raise
-            raise told from error
+            raise reported from error
 
     def _run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
         way, timeout = channel(self._comm), self._options.timeout

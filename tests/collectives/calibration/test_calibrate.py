@@ -70,8 +70,8 @@ def test_rows_end_between_sizes() -> None:
     times = [{"a": 1e-5, "b": 2e-5}, {"a": 3e-5, "b": 2.5e-5}, {"b": 4e-5}]
     found = rows("allreduce", SITUATION, sizes, ["a", "b", "b"], times, True)
     assert [str(row) for row in found] == [
-        "allreduce shm 4 96K a hosts=1 per-host=4 crowded=no : measured 10 us at 64K, b 20",
-        "allreduce shm 4 any b hosts=1 per-host=4 crowded=no : measured 40 us at 256K",
+        "allreduce shm 4 96K a hosts=1 per-host=4 oversubscribed=no : measured 10 us at 64K, b 20",
+        "allreduce shm 4 any b hosts=1 per-host=4 oversubscribed=no : measured 40 us at 256K",
     ]
     assert parse("\n".join(map(str, found))).rows == tuple(found)
     (row,) = rows("allreduce", SITUATION, sizes, ["a"] * 3, [times[0]] * 3, False)
@@ -160,12 +160,12 @@ def test_the_command_writes_a_table_that_init_reads(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     env = environment(XDG_CACHE_HOME=str(cache))
     quick = ("--budget", "60", "-e", "64", "--despite-noise")  # with small sizes it ends long before
-    told = command("calibrate", "allreduce", "alltoall", "-n", "2", "--transport", "tcp", *quick, env=env).stdout
+    reported = command("calibrate", "allreduce", "alltoall", "-n", "2", "--transport", "tcp", *quick, env=env).stdout
     (file,) = cache.rglob("*.table")
-    assert f": {file}\n" in told and "# tcp: a message takes " in told
+    assert f": {file}\n" in reported and "# tcp: a message takes " in reported
     assert file.name.startswith("tcp-2x2")
     table = parse(file.read_text(), "kept")
-    assert parse(told).rows == table.rows
+    assert parse(reported).rows == table.rows
     assert {row.collective for row in table.rows} == {"allreduce", "alltoall"}
     assert from_facts(table.facts).keys() == {"tcp"}
     shown = command(

@@ -146,9 +146,9 @@ def test_first_use_beside_others_keeps_the_defaults_and_explains_it(
     monkeypatch.setattr(choosing, "_busy", lambda machine: False)
     monkeypatch.setattr("collectives.calibration.run.QUICK", replace(QUICK, seconds=20.0, sizes=(8, 64), looks=(8, 64)))
     with busy_programs():
-        told = ranks(2, lambda comm: comm.explain("allreduce", 8), transport="tcp", calibrate="auto")
-    assert told[0].partition("peers")[0] == told[1].partition("peers")[0]
-    assert "  from        built in; not calibrated, because other programs used" in told[0]
+        reported = ranks(2, lambda comm: comm.explain("allreduce", 8), transport="tcp", calibrate="auto")
+    assert reported[0].partition("peers")[0] == reported[1].partition("peers")[0]
+    assert "  from        built in; not calibrated, because other programs used" in reported[0]
     assert not list(tmp_path.rglob("*.table")) and not list(tmp_path.rglob(".*"))
 
 

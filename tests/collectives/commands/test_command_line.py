@@ -106,8 +106,8 @@ def test_commands_ask_back_about_names(arguments: tuple[str, ...], meaning: str)
 
 
 def test_an_unknown_command_is_told_which_there_are() -> None:
-    said = refused("zzz")
-    assert "did you mean" not in said and all(name in said for name in COMMANDS)
+    printed = refused("zzz")
+    assert "did you mean" not in printed and all(name in printed for name in COMMANDS)
 
 
 # --- habits
@@ -162,6 +162,6 @@ def test_matplotlib_is_asked_for_before_anything_is_computed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = refused(*arguments)
-    assert "drawing needs matplotlib: pip install matplotlib" in said
-    assert "algorithm" not in said and not list(tmp_path.iterdir())
+    printed = refused(*arguments)
+    assert "drawing needs matplotlib: pip install matplotlib" in printed
+    assert "algorithm" not in printed and not list(tmp_path.iterdir())

@@ -84,9 +84,9 @@ def test_what_auto_would_choose_is_what_select_says() -> None:
     from collectives.schedule.select import select
     from collectives.schedule.table import Situation
 
-    said = report["sections"]["choices for 3 ranks over shm"]
+    output = report["sections"]["choices for 3 ranks over shm"]
     choice = select("allreduce", 1 << 40, Situation(3, "shm"), lambda name: True)
-    assert said["allreduce"].endswith(f"any size: {choice.algorithm}")
+    assert output["allreduce"].endswith(f"any size: {choice.algorithm}")
 
 
 def test_ranks_that_outnumber_the_cores() -> None:

@@ -47,10 +47,10 @@ def text(*arguments: str) -> str:
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_says_what_a_communicator_would_do(collective: str, size: int) -> None:
-    told = ranks(size, lambda comm: comm.explain(collective, 1 << 16, "float64"))[0]
-    chosen = next(line.split(None, 1)[1] for line in told.splitlines() if line.strip().startswith("algorithm"))
-    said = text(collective, "-n", str(size), "-b", "64K", "-d", "float64", "--transport", "inproc")
-    assert f"  algorithm  {chosen}\n" in said
+    reported = ranks(size, lambda comm: comm.explain(collective, 1 << 16, "float64"))[0]
+    chosen = next(line.split(None, 1)[1] for line in reported.splitlines() if line.strip().startswith("algorithm"))
+    printed = text(collective, "-n", str(size), "-b", "64K", "-d", "float64", "--transport", "inproc")
+    assert f"  algorithm  {chosen}\n" in printed
 
 
 @pytest.mark.parametrize("kind", ["shm", "tcp"])
@@ -69,13 +69,13 @@ def test_the_ladder_is_what_select_climbs(collective: str, size: int, kind: str)
 
 
 def test_ranks_that_share_hosts() -> None:
-    said = text("allreduce", "-n", "6", "--ranks-per-host", "2", "--transport", "tcp", "-b", "64M")
-    assert "algorithm  hierarchical_ring: " in said and "hosts=2-" in said and "per-host=2" in said
-    assert "allreduce hierarchical_ring, 6 ranks on 3 hosts: 6 rounds" in said
+    printed = text("allreduce", "-n", "6", "--ranks-per-host", "2", "--transport", "tcp", "-b", "64M")
+    assert "algorithm  hierarchical_ring: " in printed and "hosts=2-" in printed and "per-host=2" in printed
+    assert "allreduce hierarchical_ring, 6 ranks on 3 hosts: 6 rounds" in printed
     alone = text("allreduce", "-n", "6", "--transport", "tcp", "-b", "64M")
     assert "algorithm  ring: " in alone
     layout = even(5, 2)
-    said = text(
+    printed = text(
         "broadcast",
         "-n",
         "5",
@@ -88,7 +88,7 @@ def test_ranks_that_share_hosts() -> None:
         "--rank",
         "3",
     )
-    assert one_rank(schedule("broadcast", "hierarchical_chain", 3, 5, layout=layout)) in said
+    assert one_rank(schedule("broadcast", "hierarchical_chain", 3, 5, layout=layout)) in printed
 
 
 def test_several_hosts_are_not_linked_by_memory() -> None:
@@ -98,36 +98,36 @@ def test_several_hosts_are_not_linked_by_memory() -> None:
 
 
 def test_all_ranks_of_a_small_group_are_shown_with_their_cost() -> None:
-    said = text("allreduce", "-n", "3", "--algorithm", "ring", "-b", "3M")
-    assert said.startswith("allreduce of 3 MiB (786432 float32), 3 ranks, over shm\n")
-    assert "algorithm  ring: asked for" in said
-    assert "cost       4 rounds; a rank sends at most 4 messages, 4 MiB\n" in said
-    assert "Each block goes round once" in said  # the algorithm's own words
-    assert "allreduce ring, 3 ranks: 4 rounds" in said
-    assert "send IN[2] >0" in said
+    printed = text("allreduce", "-n", "3", "--algorithm", "ring", "-b", "3M")
+    assert printed.startswith("allreduce of 3 MiB (786432 float32), 3 ranks, over shm\n")
+    assert "algorithm  ring: asked for" in printed
+    assert "cost       4 rounds; a rank sends at most 4 messages, 4 MiB\n" in printed
+    assert "Each block goes round once" in printed  # the algorithm's own words
+    assert "allreduce ring, 3 ranks: 4 rounds" in printed
+    assert "send IN[2] >0" in printed
 
 
 def test_one_rank_is_shown_with_what_its_steps_wait_for() -> None:
-    said = text("allreduce", "-n", "6", "--algorithm", "recursive-doubling", "--rank", "5")
-    assert one_rank(schedule("allreduce", "recursive_doubling", 5, 6)) in said
+    printed = text("allreduce", "-n", "6", "--algorithm", "recursive-doubling", "--rank", "5")
+    assert one_rank(schedule("allreduce", "recursive_doubling", 5, 6)) in printed
 
 
 def test_one_rank_stands_for_a_large_group() -> None:
-    said = text("allreduce", "-n", "3000", "--transport", "tcp", "-b", "8")
-    assert one_rank(schedule("allreduce", "recursive_doubling", 0, 3000)) in said
-    assert "cost" not in said  # 3000 schedules are not made for that
+    printed = text("allreduce", "-n", "3000", "--transport", "tcp", "-b", "8")
+    assert one_rank(schedule("allreduce", "recursive_doubling", 0, 3000)) in printed
+    assert "cost" not in printed  # 3000 schedules are not made for that
 
 
 def test_roots_scratch_and_whole_elements() -> None:
-    said = text("gather", "-n", "6", "--root", "2", "--algorithm", "binomial", "-b", "1000", "-d", "float64")
-    assert said.startswith("gather of 1000 bytes (125 float64), 6 ranks, over shm\n")
-    assert "scratch" in said and "gather binomial, 6 ranks, root 2: " in said
+    printed = text("gather", "-n", "6", "--root", "2", "--algorithm", "binomial", "-b", "1000", "-d", "float64")
+    assert printed.startswith("gather of 1000 bytes (125 float64), 6 ranks, over shm\n")
+    assert "scratch" in printed and "gather binomial, 6 ranks, root 2: " in printed
     assert text("allreduce", "-b", "7", "-d", "float32").startswith("allreduce of 4 bytes (1 float32)")
 
 
 def test_alone() -> None:
-    said = text("broadcast", "-n", "1")
-    assert "1 rank, alone" in said and "nothing to do" in said
+    printed = text("broadcast", "-n", "1")
+    assert "1 rank, alone" in printed and "nothing to do" in printed
 
 
 def test_a_barrier_has_no_size() -> None:
@@ -142,17 +142,17 @@ def test_the_list_names_every_algorithm_and_its_claims() -> None:
         assert [line.split()[0] for line in shown] == [a.name for a in algorithms(name)]
         for line, known in zip(shown, algorithms(name), strict=True):
             claims = line[25:45].strip().split(", ")
-            told = tuple(claim in claims for claim in ("in place", "v", "ordered"))
-            assert told == (known.in_place, known.uneven, known.in_order)
+            reported = tuple(claim in claims for claim in ("in place", "v", "ordered"))
+            assert reported == (known.in_place, known.uneven, known.in_order)
     assert text("gather", "--list").splitlines()[0] == "gather"
     assert "allreduce" not in text("gather", "--list")
 
 
 def test_draws_on_demand(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="drawing is optional: pip install matplotlib")
-    said = text("alltoall", "-n", "3", "--draw", str(tmp_path / "plan.png"))
+    printed = text("alltoall", "-n", "3", "--draw", str(tmp_path / "plan.png"))
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
-    assert f"drawn into {tmp_path / 'plan.png'}" in said
+    assert f"drawn into {tmp_path / 'plan.png'}" in printed
 
 
 def test_hosts_are_marked(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_hosts_are_marked(tmp_path: Path) -> None:
     assert "host" not in one.partition("<g ")[2]
     # Short labels, which say what they are: sixteen lanes have no room for OUT[12].
     assert "OUT[" not in several and "numbers are blocks" in several
-    said = text("allreduce", *hosts[2:], "-n", "8")
-    columns = [line for line in said.splitlines() if line.startswith("round  ")]
+    printed = text("allreduce", *hosts[2:], "-n", "8")
+    columns = [line for line in printed.splitlines() if line.startswith("round  ")]
     assert all(f"rank {rank}, host {rank // 4}" in "\n".join(columns) for rank in range(8))
     assert not any("host 0" in line and "host 1" in line for line in columns)
 
@@ -190,8 +190,8 @@ def test_algorithms_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "path", [*sys.path])
     # The registry belongs to the process: other tests list what is in it.
     monkeypatch.setitem(registry._registry, "broadcast", dict(registry._registry["broadcast"]))
-    said = text("broadcast", "-n", "3", "--import", "mine_to_explain", "--algorithm", name)
-    assert f"broadcast {name}, 3 ranks: 1 round\n" in said
+    printed = text("broadcast", "-n", "3", "--import", "mine_to_explain", "--algorithm", name)
+    assert f"broadcast {name}, 3 ranks: 1 round\n" in printed
     (tmp_path / "broken_to_explain.py").write_text("raise OSError('the disk is full')")
     result = run("--list", "--import", "broken_to_explain")
     assert result.exit_code == 1 and "cannot import broken_to_explain: OSError: the disk is full" in result.output

@@ -266,9 +266,9 @@ def test_the_first_failure_counts_and_the_others_may_end_by_themselves(start: St
     esac"""
     launcher = start("-n", "3", *GRACEFUL, "sh", "-c", script)
     assert launcher.stderr is not None
-    said = b""
-    while b"waiting up to 20 s for ranks 1, 2 to end" not in said:
-        said += launcher.stderr.readline()
+    printed = b""
+    while b"waiting up to 20 s for ranks 1, 2 to end" not in printed:
+        printed += launcher.stderr.readline()
     with open(tmp_path / "wait", "w"):
         code, errors = finish(launcher)
     assert code == 5
@@ -450,15 +450,15 @@ def test_a_rank_reads_our_terminal_and_stays_in_our_session() -> None:
     os.close(ours)
     try:
         os.write(terminal, b"hello\n")
-        said = read_all(terminal)
-        assert process.wait(DEADLINE) == 0, said
+        printed = read_all(terminal)
+        assert process.wait(DEADLINE) == 0, printed
     finally:
         process.kill()
         process.wait()
         os.close(terminal)
-    session = re.search(r"session (\d+)", said)
-    assert session, said
-    assert f"line hello {session[1]} alone True" in said
+    session = re.search(r"session (\d+)", printed)
+    assert session, printed
+    assert f"line hello {session[1]} alone True" in printed
 
 
 def _with_terminal(terminal: int) -> Callable[[], None]:
@@ -471,13 +471,13 @@ def _with_terminal(terminal: int) -> Callable[[], None]:
 
 def read_all(terminal: int) -> str:
     """Until nobody has the other end open any more."""
-    said = b""
+    printed = b""
     end = time.monotonic() + DEADLINE
     while time.monotonic() < end:
         if not select.select([terminal], [], [], 1.0)[0]:
             continue
         try:
-            said += os.read(terminal, 4096)
+            printed += os.read(terminal, 4096)
         except OSError:  # the other end is closed
             break
-    return said.decode()
+    return printed.decode()

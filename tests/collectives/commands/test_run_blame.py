@@ -75,21 +75,23 @@ def job(tmp_path: Path) -> Callable[..., tuple[int, str]]:
 def test_a_rank_that_fails_first_and_ends_last_is_blamed(
     job: Callable[..., tuple[int, str]], how: str, code: int, others: tuple[str, ...]
 ) -> None:
-    status, said = job(how, "yes", *others)
-    assert status == code, said
-    blamed = re.findall(r"rank (\d) \(process \d+\) (.*) after", said)
-    assert blamed == [("1", f"exited with code {code}")], said
+    status, output = job(how, "yes", *others)
+    assert status == code, output
+    blamed = re.findall(r"rank (\d) \(process \d+\) (.*) after", output)
+    assert blamed == [("1", f"exited with code {code}")], output
     if others:
-        assert "rank 0 exited with code 1" in said and "rank 2 exited with code 9" in said
+        assert "rank 0 exited with code 1" in output and "rank 2 exited with code 9" in output
     else:
-        assert "ranks 0, 2 exited with code 1" in said
+        assert "ranks 0, 2 exited with code 1" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_a_rank_that_a_signal_ends_is_blamed(job: Callable[..., tuple[int, str]], number: signal.Signals) -> None:
-    status, said = job(str(int(number)), "no")
-    assert status == 128 + number, said
-    assert re.findall(r"rank (\d) \(process \d+\) (.*) after", said) == [("1", f"was killed by {number.name}")], said
+    status, output = job(str(int(number)), "no")
+    assert status == 128 + number, output
+    assert re.findall(r"rank (\d) \(process \d+\) (.*) after", output) == [("1", f"was killed by {number.name}")], (
+        output
+    )
 
 
 def test_of_those_that_ended_between_two_looks_the_first_to_end_is_blamed(tmp_path: Path) -> None:
@@ -106,9 +108,9 @@ def test_of_those_that_ended_between_two_looks_the_first_to_end_is_blamed(tmp_pa
             (tmp_path / str(rank)).write_text("now\n")
             assert eventually(lambda pid=pids[rank]: gone(pid), DEADLINE)  # type: ignore[misc]
         launcher.send_signal(signal.SIGCONT)
-        status, said = finish(launcher)
-    assert status == 42, said
-    assert re.findall(r"rank (\d) \(process \d+\) (.*) after", said) == [("2", "exited with code 42")]
+        status, output = finish(launcher)
+    assert status == 42, output
+    assert re.findall(r"rank (\d) \(process \d+\) (.*) after", output) == [("2", "exited with code 42")]
 
 
 AFTER_A_LOSS = """
@@ -142,8 +144,8 @@ def test_a_loss_that_a_program_got_over_does_not_count(tmp_path: Path) -> None:
     done = run("-n", "3", str(tmp_path / "job.py"), "again")
     assert done.returncode == 0, done.stderr.decode()
     done = run("-n", "3", "--grace", "20", str(tmp_path / "job.py"), "fail")
-    said = done.stderr.decode()
-    assert re.findall(r"rank (\d) \(process \d+\) (.*) after", said) == [("2", "exited with code 1")], said
+    output = done.stderr.decode()
+    assert re.findall(r"rank (\d) \(process \d+\) (.*) after", output) == [("2", "exited with code 1")], output
     assert done.returncode == 1
 
 

@@ -28,11 +28,11 @@ def text(*arguments: str) -> str:
 
 
 def test_a_row_for_every_algorithm() -> None:
-    said = text("allreduce", "--ranks", "16", "--ranks-per-host", "4", "--bytes", "1M")
-    names = [line.split()[0] for line in said.splitlines()[2:] if line.strip() and "fastest" not in line]
+    printed = text("allreduce", "--ranks", "16", "--ranks-per-host", "4", "--bytes", "1M")
+    names = [line.split()[0] for line in printed.splitlines()[2:] if line.strip() and "fastest" not in line]
     assert names == [a.name for a in algorithms("allreduce")]
-    assert said.startswith("allreduce of 1 MiB, 16 ranks on 4 hosts\n")
-    fastest = said.rpartition("fastest: ")[2].strip()
+    assert printed.startswith("allreduce of 1 MiB, 16 ranks on 4 hosts\n")
+    fastest = printed.rpartition("fastest: ")[2].strip()
     assert fastest in names
 
 
@@ -49,8 +49,8 @@ def test_sweeps_and_files(tmp_path: Path) -> None:
 
 
 def test_sizes_as_in_the_benchmark() -> None:
-    said = text("-b", "1K", "-e", "16K", "-f", "4", "--algorithms", "ring")
-    assert [line.split(",")[0] for line in said.splitlines() if line.startswith("allreduce")] == [
+    printed = text("-b", "1K", "-e", "16K", "-f", "4", "--algorithms", "ring")
+    assert [line.split(",")[0] for line in printed.splitlines() if line.startswith("allreduce")] == [
         f"allreduce of {n} KiB" for n in (1, 4, 16)
     ]
 
@@ -58,8 +58,8 @@ def test_sizes_as_in_the_benchmark() -> None:
 def test_costs_from_everywhere(tmp_path: Path) -> None:
     file = tmp_path / "costs"
     file.write_text("latency = 9us\nhop = 1us\n")
-    said = text("--costs", str(file), "--latency", "3us", "--cost", "overhead=1us", "--show-costs")
-    assert Costs.from_text(said) == Costs(latency=3e-6, hop=1e-6, overhead=1e-6)
+    printed = text("--costs", str(file), "--latency", "3us", "--cost", "overhead=1us", "--show-costs")
+    assert Costs.from_text(printed) == Costs(latency=3e-6, hop=1e-6, overhead=1e-6)
 
 
 def test_the_algorithm_that_would_be_chosen(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_an_algorithm_that_is_not_for_so_many_ranks(tmp_path: Path, monkeypatch:
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(registry._registry, "barrier", dict(registry._registry["barrier"]))  # as it was, afterwards
-    said = text("barrier", "-n", "3", "--import", "evenonly", "--algorithms", "dissemination,evenonly")
-    assert "not for 3 ranks" in said and "fastest: dissemination" in said
+    printed = text("barrier", "-n", "3", "--import", "evenonly", "--algorithms", "dissemination,evenonly")
+    assert "not for 3 ranks" in printed and "fastest: dissemination" in printed
 
 
 @pytest.mark.parametrize("scaling", ["weak", "strong"])
@@ -110,8 +110,8 @@ def test_a_training_step(tmp_path: Path, scaling: str) -> None:
     gradients, document, picture = (tmp_path / name for name in ("gradients", "b.json", "b.png"))
     gradients.write_text("# the last layer first\n97M\n16M, 4M\n")
     ways = ("--scaling", scaling, "--json", str(document), "--plot", str(picture), "--algorithms", "ring,tree")
-    said = text("--gradients", str(gradients), "--compute-time", "120ms", "--ranks", "1:8", *ways)
-    assert said.startswith("3 gradients of 117 MiB, 120 ms of computing on one rank")
+    printed = text("--gradients", str(gradients), "--compute-time", "120ms", "--ranks", "1:8", *ways)
+    assert printed.startswith("3 gradients of 117 MiB, 120 ms of computing on one rank")
     steps = json.loads(document.read_text())["steps"]
     assert [step["ranks"] for step in steps] == [1, 2, 4, 8]
     assert steps[0]["speedup"] == pytest.approx(1)
@@ -123,8 +123,10 @@ def test_a_training_step(tmp_path: Path, scaling: str) -> None:
 
 def test_many_gradients_are_interpolated() -> None:
     sizes = ",".join(f"{n}K" for n in range(1, 40))
-    said = text("--gradients", sizes, "--compute-time", "1ms", "--bucket", "0", "--ranks", "4", "--algorithms", "ring")
-    assert "39 gradients" in said
+    printed = text(
+        "--gradients", sizes, "--compute-time", "1ms", "--bucket", "0", "--ranks", "4", "--algorithms", "ring"
+    )
+    assert "39 gradients" in printed
 
 
 @pytest.mark.parametrize(

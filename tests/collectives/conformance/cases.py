@@ -51,8 +51,8 @@ class Case:
 
     def __str__(self) -> str:
         usual = asdict(Case(self.collective))
-        told = [f"{k}={v}" for k, v in asdict(self).items() if k in ("dtype", "shape") or v != usual[k]]
-        return " ".join([self.collective, *[t for t in told if not t.startswith("collective=")]])
+        reported = [f"{k}={v}" for k, v in asdict(self).items() if k in ("dtype", "shape") or v != usual[k]]
+        return " ".join([self.collective, *[t for t in reported if not t.startswith("collective=")]])
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -36,12 +36,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def chosen(comm: collectives.Communicator, collective: str = "allreduce", nbytes: int = 8) -> list[str]:
     """The algorithm, and where the row is from that chose it."""
-    told = dict(line.split(None, 1) for line in comm.explain(collective, nbytes).split("\n\n")[0].splitlines()[1:])
-    return [told["algorithm"].partition(":")[0], told["from"]]
+    reported = dict(line.split(None, 1) for line in comm.explain(collective, nbytes).split("\n\n")[0].splitlines()[1:])
+    return [reported["algorithm"].partition(":")[0], reported["from"]]
 
 
 def calibrated(situation: Situation, algorithm: str, machine: Machine = MACHINE) -> Table:
-    line = f"allreduce {situation.kind} {situation.size} any {algorithm} per-host={situation.per_host} crowded=no"
+    line = (
+        f"allreduce {situation.kind} {situation.size} any {algorithm} per-host={situation.per_host} oversubscribed=no"
+    )
     return tables.described(parse(line), machine, situation, "by hand", {})
 
 
@@ -298,12 +300,12 @@ def test_the_command_prints_the_table_in_force(monkeypatch: pytest.MonkeyPatch) 
     from click.testing import CliRunner
 
     monkeypatch.setenv("COLLECTIVES_ALGORITHM", "broadcast:binomial")
-    told = CliRunner().invoke(command, ["--table", "-n", "4"]).output
-    assert told.startswith(
+    reported = CliRunner().invoke(command, ["--table", "-n", "4"]).output
+    assert reported.startswith(
         "# COLLECTIVES_ALGORITHM\nbroadcast  any  any  any  binomial  : asked for\n\n# built in, by the simulator\n"
     )
-    assert "\n\n# built in\n" in told
-    assert parse(told).rows[1:] == DEFAULTS.rows
+    assert "\n\n# built in\n" in reported
+    assert parse(reported).rows[1:] == DEFAULTS.rows
     one = CliRunner().invoke(command, ["broadcast", "--table"]).output
     assert {row.collective for row in parse(one).rows} == {"broadcast"}
     shown = CliRunner().invoke(command, ["broadcast", "-n", "4"]).output

@@ -252,8 +252,8 @@ def test_a_rank_that_is_killed_on_the_way_is_named_by_all(transport: str, algori
     killed = started[1]
     assert killed.stdout is not None and killed.stdout.readline() == "there\n"
     killed.send_signal(signal.SIGKILL)
-    said = [process.communicate(timeout=60)[0] for process in started]
-    assert said == ["1\n", "", "1\n", "1\n"]
+    message = [process.communicate(timeout=60)[0] for process in started]
+    assert message == ["1\n", "", "1\n", "1\n"]
     assert [process.returncode for process in started] == [0, -signal.SIGKILL, 0, 0]
 
 

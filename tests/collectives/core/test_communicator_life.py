@@ -208,14 +208,14 @@ def test_a_forked_child_may_not_use_it_and_the_parent_may_go_on(transport: str) 
             os._exit(0)
         os.close(writing)
         with open(reading, "rb") as pipe:
-            said = pipe.read()
+            message = pipe.read()
         assert os.waitpid(child, 0)[1] == 0
         comm.barrier()
-        return said
+        return message
 
-    said, _ = ranks(2, body, transport=transport)
-    assert b"forked" in said
-    assert b"init() in the child" in said
+    message, _ = ranks(2, body, transport=transport)
+    assert b"forked" in message
+    assert b"init() in the child" in message
 
 
 def test_what_is_attached_is_closed_with_it() -> None:

@@ -212,9 +212,9 @@ def test_processes_exit_with_an_error(tmp_path: Path) -> None:
     ]
     try:
         for process in ranks:
-            _, said = process.communicate(timeout=60)
+            _, output = process.communicate(timeout=60)
             assert process.returncode == 1
-            assert "DesyncError: ranks called different operations" in said
+            assert "DesyncError: ranks called different operations" in output
     finally:
         for process in ranks:
             process.kill()

@@ -154,11 +154,11 @@ def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
             os._exit(0)
     os.close(writing)
     with open(reading) as pipe:
-        said = pipe.read()
+        message = pipe.read()
     assert os.waitpid(child, 0)[1] == 0
-    assert said.startswith("StoreError: ")
-    assert "Permission denied" in said
-    assert str(tmp_path / "store") in said
+    assert message.startswith("StoreError: ")
+    assert "Permission denied" in message
+    assert str(tmp_path / "store") in message
 
 
 def test_missing_ranks_are_listed(memory: str) -> None:
@@ -270,10 +270,10 @@ def test_an_interface_that_is_not_there(memory: str, monkeypatch: pytest.MonkeyP
 def test_threads_of_other_processes_are_not_reached_by_inproc(tmp_path: Path) -> None:
     found = [process(tmp_path, rank, 2, "transport='inproc'") for rank in range(2)]
     for child in found:
-        _, said = child.communicate(timeout=60)
+        _, message = child.communicate(timeout=60)
         assert child.returncode == 1
-        assert "TransportUnavailable: rank" in said
-        assert "are different processes" in said
+        assert "TransportUnavailable: rank" in message
+        assert "are different processes" in message
 
 
 def test_the_environment_says_everything(memory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -349,8 +349,8 @@ def process(folder: Path, rank: int, size: int, options: str = "", rest: str = "
 def test_processes_use_shared_memory_and_need_not_close(tmp_path: Path) -> None:
     children = [process(tmp_path, rank, 3) for rank in range(3)]
     for rank, child in enumerate(children):
-        out, said = child.communicate(timeout=60)
-        assert (child.returncode, said) == (0, "")
+        out, message = child.communicate(timeout=60)
+        assert (child.returncode, message) == (0, "")
         assert json.loads(out) == [rank, 3.0, f"<Communicator 'default': rank {rank} of 3 over shm, epoch 0>"]
 
 
@@ -402,10 +402,10 @@ else:
     assert [first.stdout.readline() != "", first.stdout.readline()] == [True, "waiting\n"]
     first.send_signal(signal.SIGINT)
     assert first.stdout.readline() == "interrupted\n"
-    out, said = first.communicate(timeout=30)
-    assert (first.returncode, said) == (0, "")
-    out, said = second.communicate(timeout=30)
-    assert (second.returncode, out.splitlines()[1:], said) == (0, ["0"], "")
+    out, message = first.communicate(timeout=30)
+    assert (first.returncode, message) == (0, "")
+    out, message = second.communicate(timeout=30)
+    assert (second.returncode, out.splitlines()[1:], message) == (0, ["0"], "")
 
 
 def test_a_group_that_is_interrupted_as_a_whole(tmp_path: Path) -> None:
@@ -431,5 +431,5 @@ except KeyboardInterrupt:
         time.sleep(0.01 * attempt)
         for child in children:
             child.send_signal(signal.SIGINT)
-        told = [child.communicate(timeout=30)[1] for child in children]
-        assert ([child.returncode for child in children], told) == ([0, 0], ["", ""])
+        reported = [child.communicate(timeout=30)[1] for child in children]
+        assert ([child.returncode for child in children], reported) == ([0, 0], ["", ""])

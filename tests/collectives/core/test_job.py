@@ -42,9 +42,9 @@ def test_many_communicators_cost_no_threads_and_little_memory(tmp_path: Path, tr
     script = tmp_path / "many.py"
     script.write_text(MANY)
     found = launched(2, script, COLLECTIVES_TRANSPORT=transport).succeeded()
-    for said in found.lines.values():
-        threads, memory = map(int, said[0].split())
-        assert threads == 0 and int(said[1]) == 0
+    for message in found.lines.values():
+        threads, memory = map(int, message[0].split())
+        assert threads == 0 and int(message[1]) == 0
         assert memory <= 2 << 20, memory  # 32 KiB each; half of that is the aim
 
 

@@ -64,34 +64,38 @@ def ranks(tmp_path: Path, limits: Sequence[tuple[int, int] | None], transport: s
 
 
 def test_files_too_small_for_shared_memory_leave_tcp_to_all_alike(tmp_path: Path) -> None:
-    for number, said in enumerate(ranks(tmp_path, [(resource.RLIMIT_FSIZE, MIB)] * 2, "auto")):
-        assert "error" not in said, said["error"]
-        assert said["sum"] == said["large"] == 3
-        assert said["kinds"][1 - number] == "tcp"
-        assert "limited to 1 MiB (ulimit -f)" in said["warnings"][0]
-        assert "over TCP" in said["warnings"][0]
+    for number, message in enumerate(ranks(tmp_path, [(resource.RLIMIT_FSIZE, MIB)] * 2, "auto")):
+        assert "error" not in message, message["error"]
+        assert message["sum"] == message["large"] == 3
+        assert message["kinds"][1 - number] == "tcp"
+        assert "limited to 1 MiB (ulimit -f)" in message["warnings"][0]
+        assert "over TCP" in message["warnings"][0]
 
 
 def test_where_one_rank_has_no_room_its_pairs_use_tcp(tmp_path: Path) -> None:
     found = ranks(tmp_path, [None, (resource.RLIMIT_FSIZE, MIB), None], "auto")
-    assert [said.get("error") for said in found] == [None] * 3
-    assert [said["kinds"] for said in found] == [["self", "tcp", "shm"], ["tcp", "self", "tcp"], ["shm", "tcp", "self"]]
-    assert [said["sum"] for said in found] == [6] * 3
-    assert [len(said["warnings"]) for said in found] == [0, 1, 0]
+    assert [message.get("error") for message in found] == [None] * 3
+    assert [message["kinds"] for message in found] == [
+        ["self", "tcp", "shm"],
+        ["tcp", "self", "tcp"],
+        ["shm", "tcp", "self"],
+    ]
+    assert [message["sum"] for message in found] == [6] * 3
+    assert [len(message["warnings"]) for message in found] == [0, 1, 0]
 
 
 def test_shared_memory_that_was_asked_for_names_the_limit(tmp_path: Path) -> None:
-    for said in ranks(tmp_path, [(resource.RLIMIT_FSIZE, MIB)] * 2, "shm"):
-        assert said["error"].startswith("TransportUnavailable: ")
-        assert "(ulimit -f)" in said["error"]
+    for message in ranks(tmp_path, [(resource.RLIMIT_FSIZE, MIB)] * 2, "shm"):
+        assert message["error"].startswith("TransportUnavailable: ")
+        assert "(ulimit -f)" in message["error"]
 
 
 def test_larger_files_leave_a_smaller_heap(tmp_path: Path) -> None:
-    for number, said in enumerate(ranks(tmp_path, [(resource.RLIMIT_FSIZE, 40 * MIB)] * 2, "auto")):
-        assert "error" not in said, said["error"]
-        assert said["sum"] == said["large"] == 3
-        assert said["kinds"][1 - number] == "shm"
-        assert said["warnings"] == []
+    for number, message in enumerate(ranks(tmp_path, [(resource.RLIMIT_FSIZE, 40 * MIB)] * 2, "auto")):
+        assert "error" not in message, message["error"]
+        assert message["sum"] == message["large"] == 3
+        assert message["kinds"][1 - number] == "shm"
+        assert message["warnings"] == []
 
 
 @pytest.mark.parametrize("limited", [[1], [0, 1]])
@@ -99,10 +103,10 @@ def test_limited_address_space(tmp_path: Path, limited: list[int]) -> None:
     """A rank that cannot map as much as the machine has memory shares memory, without heaps."""
     limit = (resource.RLIMIT_AS, 4096 * MIB)
     found = ranks(tmp_path, [limit if rank in limited else None for rank in range(2)], "auto")
-    for number, said in enumerate(found):
-        assert "error" not in said, said["error"]
-        assert said["sum"] == said["large"] == 3
-        assert said["kinds"][1 - number] == "shm"
+    for number, message in enumerate(found):
+        assert "error" not in message, message["error"]
+        assert message["sum"] == message["large"] == 3
+        assert message["kinds"][1 - number] == "shm"
 
 
 def test_limited_private_memory_leaves_threads_a_group(tmp_path: Path) -> None:

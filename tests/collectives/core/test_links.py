@@ -69,10 +69,10 @@ def test_ranks_that_nothing_connects_are_told_why(endpoints: Any) -> None:
     members = [member({"tcp": ("127.0.0.1 80",)}), member({"tcp": ("127.0.0.1 80",)}, boot="another", cookie="c")]
     with pytest.raises(TransportUnavailable) as caught:
         scheme_between(0, 1, members, near, {"shm": "no memfd here"})
-    said = str(caught.value)
-    assert "rank 0 cannot reach rank 1; inproc: rank 0" in said
-    assert "shm: no memfd here" in said
-    assert "tcp: rank 0" in said and "needs a secret" in said
+    message = str(caught.value)
+    assert "rank 0 cannot reach rank 1; inproc: rank 0" in message
+    assert "shm: no memfd here" in message
+    assert "tcp: rank 0" in message and "needs a secret" in message
 
 
 def test_the_slowest_transport_names_the_group() -> None:

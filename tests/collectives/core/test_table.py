@@ -13,10 +13,10 @@ from collectives.schedule.table import ANY_RANKS, ANY_SIZE, LONGEST, Row, Situat
 TEXT = """
 # a comment
 made = 2026-01-01 12:00 UTC   # another
-allreduce  shm,tcp  3-16  64K  halving-doubling  per-host=2- crowded=no  : few rounds: and few bytes
+allreduce  shm,tcp  3-16  64K  halving-doubling  per-host=2- oversubscribed=no  : few rounds: and few bytes
 
 barrier    any      any   any  dissemination
-alltoall   tcp      7     1000 pairwise          crowded=yes
+alltoall   tcp      7     1000 pairwise          oversubscribed=yes
 scatter    any      17-   2MiB linear
 """
 ROWS = (
@@ -31,7 +31,7 @@ ROWS = (
         False,
     ),
     Row("barrier", (), ANY_RANKS, ANY_SIZE, "dissemination"),
-    Row("alltoall", ("tcp",), (7, 7), 1000, "pairwise", crowded=True),
+    Row("alltoall", ("tcp",), (7, 7), 1000, "pairwise", oversubscribed=True),
     Row("scatter", (), (17, ANY_SIZE), 2 << 20, "linear"),
 )
 
@@ -46,9 +46,9 @@ def test_what_is_printed_is_in_columns_and_is_read_again() -> None:
     table = parse(TEXT)
     assert text(table) == (
         "made = 2026-01-01 12:00 UTC\n"
-        "allreduce  shm,tcp  3-16  64K   halving_doubling  per-host=2- crowded=no  : few rounds: and few bytes\n"
+        "allreduce  shm,tcp  3-16  64K   halving_doubling  per-host=2- oversubscribed=no  : few rounds: and few bytes\n"
         "barrier    any      any   any   dissemination\n"
-        "alltoall   tcp      7     1000  pairwise          crowded=yes\n"
+        "alltoall   tcp      7     1000  pairwise          oversubscribed=yes\n"
         "scatter    any      17-   2M    linear\n"
     )
     assert parse(text(table)) == table
@@ -57,7 +57,7 @@ def test_what_is_printed_is_in_columns_and_is_read_again() -> None:
 
 
 def test_a_row_as_text_is_a_line_of_a_table() -> None:
-    assert str(ROWS[2]) == "alltoall tcp 7 1000 pairwise crowded=yes"
+    assert str(ROWS[2]) == "alltoall tcp 7 1000 pairwise oversubscribed=yes"
     for row in (*ROWS, *DEFAULTS.rows):
         assert parse(str(row)).rows == (row,)
 
@@ -77,7 +77,7 @@ _WORDS = st.text(st.characters(codec="utf-8", exclude_characters="#"), max_size=
             algorithm=st.from_regex(r"[a-z][a-z0-9_]*", fullmatch=True),
             reason=_WORDS,
             per_host=st.none() | _RANGES,
-            crowded=st.none() | st.booleans(),
+            oversubscribed=st.none() | st.booleans(),
             hosts=st.none() | _RANGES,
         ),
         max_size=5,
@@ -101,8 +101,11 @@ def test_any_table_survives_being_written_and_read(rows: list[Row]) -> None:
         ("allreduce tcp 3 -1 ring", "'-1' is no number of bytes"),
         ("allreduce tcp 3 64K Ring", "'Ring' is no name of an algorithm"),
         ("allreduce tcp 3 64K ring fast", "'fast' is no condition"),
-        ("allreduce tcp 3 64K ring crowded=maybe", "crowded=maybe is neither crowded=yes nor crowded=no"),
-        ("allreduce tcp 3 64K ring crowded=no crowded=no", "'crowded=no' is no condition"),
+        (
+            "allreduce tcp 3 64K ring oversubscribed=maybe",
+            "oversubscribed=maybe is neither oversubscribed=yes nor oversubscribed=no",
+        ),
+        ("allreduce tcp 3 64K ring oversubscribed=no oversubscribed=no", "'oversubscribed=no' is no condition"),
         ("allreduce tcp 3 64K ring per-host=x", "'x' is no number of ranks"),
         ("allreduce tcp 3 64K ring hosts=2 hosts=3", "'hosts=3' is no condition"),
         ("allreduce tcp 3 64K ring hosts=0", "0-0 is no range of hosts"),
@@ -128,7 +131,12 @@ def test_reasons_that_could_not_be_read_again_are_refused(reason: str) -> None:
 
 def test_the_part_for_one_group() -> None:
     table = join([parse(TEXT, source="a"), DEFAULTS])
-    part = table.for_group(Situation(7, "tcp", crowded=True, per_host=7))
+    part = table.for_group(Situation(7, "tcp", oversubscribed=True, per_host=7))
     assert [row.algorithm for row in part.rows[:3]] == ["dissemination", "pairwise", "one_shot"]
     assert [row.source for row in part.rows[:3]] == ["a", "a", "built in, by the simulator"]
     assert {row.source for row in table.from_source("b").rows} == {"b"}
+
+
+def test_tables_of_earlier_versions_call_it_crowded() -> None:
+    (row,) = parse("allreduce tcp 3 64K ring crowded=no", "old").rows
+    assert row.oversubscribed is False and str(row) == "allreduce tcp 3 64K ring oversubscribed=no"

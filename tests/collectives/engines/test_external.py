@@ -150,14 +150,14 @@ def test_an_error_of_the_engine_breaks_the_communicator_on_all_ranks(transport: 
         return x
 
     def body(comm: Communicator) -> list[str]:
-        said = []
+        message = []
         for _ in range(2):
             with pytest.raises(Aborted) as caught:
                 comm.allreduce(np.ones(3))
-            said.append(str(caught.value))
+            message.append(str(caught.value))
         with pytest.raises(Aborted, match="device fell off"):
             comm.barrier()
-        return said
+        return message
 
     with registered(Spoiled(behave)):
         found = ranks(3, body, transport=transport)

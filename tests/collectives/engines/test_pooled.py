@@ -129,5 +129,5 @@ def test_another_count_on_one_rank() -> None:
             comm.allreduce(np.ones(100_000 + (comm.rank == 1), np.float32), algorithm="two_shot")
         return str(caught.value)
 
-    told = ranks(3, body, transport="shm")
-    assert "100000" in told[1] and "100001" in told[1]
+    reported = ranks(3, body, transport="shm")
+    assert "100000" in reported[1] and "100001" in reported[1]

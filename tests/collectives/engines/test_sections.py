@@ -95,9 +95,9 @@ def test_others_under_way_wait_for_the_last_section() -> None:
             comm.send(np.full(7000, float(comm.rank)), right)
         assert np.all(got == left)
         for i in range(4):
-            long, told, little, gathered = (w.result() for w in works[4 * i : 4 * i + 4])
+            long, reported, little, gathered = (w.result() for w in works[4 * i : 4 * i + 4])
             assert np.array_equal(long, 3 * (np.arange(2000.0) + i))
-            assert np.all(told == i % 3 + i)
+            assert np.all(reported == i % 3 + i)
             assert np.all(little == 3)
             assert np.array_equal(gathered, np.repeat(np.arange(3) + i, 900).reshape(3, 900))
 

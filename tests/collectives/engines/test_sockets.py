@@ -84,8 +84,8 @@ def test_as_many_as_asked_for_and_in_what_is_made_of_the_group(monkeypatch: pyte
     assert ranks(2, body, transport="shm", sockets=3) == [(0, 0)] * 2
 
 
-@pytest.mark.parametrize("told", [1, 4])
-def test_a_table_says_how_many_where_nobody_asks(told: int) -> None:
+@pytest.mark.parametrize("reported", [1, 4])
+def test_a_table_says_how_many_where_nobody_asks(reported: int) -> None:
     def body(comm: collectives.Communicator) -> tuple[int, str, str]:
         half = comm.split(0)
         assert half is not None
@@ -94,10 +94,12 @@ def test_a_table_says_how_many_where_nobody_asks(told: int) -> None:
         peers = next(line for line in comm.explain("allreduce", 8).splitlines() if "peers" in line)
         return counted(comm), peers.strip(), comm.name
 
-    table = parse(f"sockets = {told}\nallreduce any any any ring")
-    each = f" ({told} sockets each)" if told > 1 else ""
+    table = parse(f"sockets = {reported}\nallreduce any any any ring")
+    each = f" ({reported} sockets each)" if reported > 1 else ""
     with nothing_left():
-        assert ranks(2, body, transport="tcp", table=table) == [(told, f"peers       1 over tcp{each}", "default")] * 2
+        assert (
+            ranks(2, body, transport="tcp", table=table) == [(reported, f"peers       1 over tcp{each}", "default")] * 2
+        )
     asked = ranks(2, body, transport="tcp", table=table, sockets=2)
     assert asked == [(2, "peers       1 over tcp (2 sockets each)", "default")] * 2
     assert ranks(2, lambda comm: comm._linked.sockets, transport="shm", table=table) == [1, 1]

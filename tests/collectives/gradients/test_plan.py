@@ -112,10 +112,10 @@ def test_packed_plans_come_back() -> None:
     ],
 )
 def test_what_is_no_plan_is_refused(change: dict[str, object]) -> None:
-    told = json.loads(made(dense(4), SPARSE).pack())
-    unpack(json.dumps(told).encode(), 2)
+    reported = json.loads(made(dense(4), SPARSE).pack())
+    unpack(json.dumps(reported).encode(), 2)
     with pytest.raises(ValueError):
-        unpack(json.dumps({**told, **change}).encode(), 2)
+        unpack(json.dumps({**reported, **change}).encode(), 2)
     with pytest.raises(ValueError):
         unpack(b"nonsense", 2)
 

@@ -18,21 +18,21 @@ from collectives.horovod import elastic, options, reductions
 from collectives.horovod.compression import Compressor, NoneCompressor, is_custom, wire
 from collectives.horovod.horovodrun import refuse_elastic
 from collectives.horovod.process_sets import ProcessSet
-from tests.collectives.horovod.told import Told
+from tests.collectives.horovod.results import Results
 
 HOME = Path(collectives.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def told() -> Told:
-    return Told(3, "worker_common.py")
+def results() -> Results:
+    return Results(3, "worker_common.py")
 
 
 # --- ranks
 
 
-def test_before_init(told: Told) -> None:
-    initialized, errors = told.same("before_init")
+def test_before_init(results: Results) -> None:
+    initialized, errors = results.same("before_init")
     assert not initialized
     for error in errors:
         assert error == {
@@ -41,14 +41,14 @@ def test_before_init(told: Told) -> None:
         }
 
 
-def test_numbers_of_ranks(told: Told) -> None:
-    for rank, (initialized, alike, own, everyone) in enumerate(told["numbers"]):
+def test_numbers_of_ranks(results: Results) -> None:
+    for rank, (initialized, alike, own, everyone) in enumerate(results["numbers"]):
         assert initialized and alike == [3, 3, 1, 0, True]
         assert own == [rank, rank] and everyone == [3, rank, True]
 
 
-def test_process_sets(told: Told) -> None:
-    for rank, found in enumerate(told["sets"]):
+def test_process_sets(results: Results) -> None:
+    for rank, found in enumerate(results["sets"]):
         inside = rank != 1
         assert found["numbers"] == [1, 2, 2, inside, not inside]
         assert found["alone"] == (2 if inside else 1)
@@ -72,14 +72,14 @@ def test_process_sets(told: Told) -> None:
         ("unregistered", "ValueError", "hvd.add_process_set"),
     ],
 )
-def test_process_sets_that_cannot_be(told: Told, what: str, error: str, says: str) -> None:
-    for found in told["sets"]:
+def test_process_sets_that_cannot_be(results: Results, what: str, error: str, says: str) -> None:
+    for found in results["sets"]:
         assert found[what]["error"] == error and says in found[what]["says"]
 
 
-def test_objects(told: Told) -> None:
+def test_objects(results: Results) -> None:
     everyones = [{"rank": rank, "none": None, "list": [1, 2.5, "x"]} for rank in range(3)]
-    for rank, (from_2, gathered, received, refused) in enumerate(told["objects_that_travel"]):
+    for rank, (from_2, gathered, received, refused) in enumerate(results["objects_that_travel"]):
         assert from_2 == everyones[2] and gathered == everyones and received
         if rank == 0:
             assert refused["error"] == "TypeError"
@@ -88,8 +88,8 @@ def test_objects(told: Told) -> None:
             assert refused["error"] == "Aborted" and "rank 0" in refused["says"]
 
 
-def test_some_of_the_ranks(told: Told) -> None:
-    for rank, (gone, error, found) in enumerate(told["some_of_the_ranks"]):
+def test_some_of_the_ranks(results: Results) -> None:
+    for rank, (gone, error, found) in enumerate(results["some_of_the_ranks"]):
         assert gone[0] is False and gone[1]["error"] == "NotInitializedError"
         if rank == 0:
             assert error["error"] == "ValueError" and "this is rank 0" in error["says"] and found is None
@@ -97,14 +97,14 @@ def test_some_of_the_ranks(told: Told) -> None:
             assert error == {} and found == [rank - 1, 2, ["here", "here"]]
 
 
-def test_communicators_of_the_users_stay_open(told: Told) -> None:
-    found, several = told.same("communicators_of_the_users")
+def test_communicators_of_the_users_stay_open(results: Results) -> None:
+    found, several = results.same("communicators_of_the_users")
     assert found == [[3, 2], [False, False]] * 2
     assert several["error"] == "RuntimeError" and "say which one" in several["says"]
 
 
-def test_what_init_refuses(told: Told) -> None:
-    (comm, sets, lists, *_), *others = told["refused"]
+def test_what_init_refuses(results: Results) -> None:
+    (comm, sets, lists, *_), *others = results["refused"]
     assert all(other[:2] == [comm, sets] for other in others)
     assert [error["error"] for error in lists] == ["ValueError", "ValueError", "ConfigMismatch", "ConfigMismatch"]
     assert "ranks 0 to 2" in lists[2]["says"] and "1 ranks came with this list" in lists[3]["says"]
@@ -113,8 +113,8 @@ def test_what_init_refuses(told: Told) -> None:
     assert sets["error"] == "ValueError" and "'dynamic'" in sets["says"]
 
 
-def test_init_that_raises_leaves_nothing_registered(told: Told) -> None:
-    for _, _, _, wrong, corrected in told["refused"]:
+def test_init_that_raises_leaves_nothing_registered(results: Results) -> None:
+    for _, _, _, wrong, corrected in results["refused"]:
         assert [error["error"] for error in wrong] == [*["ValueError"] * 2, "DesyncError", *["ValueError"] * 2]
         assert "duplicate process set" in wrong[0]["says"] and "duplicate process set" in wrong[4]["says"]
         assert corrected == [[False, 0], [[0, 1], [0, 2]]]
@@ -125,9 +125,9 @@ def test_init_that_raises_leaves_nothing_registered(told: Told) -> None:
 
 def _horovodrun(**changed: str) -> dict[str, str]:
     """As `horovodrun --gloo -np 2` sets them for rank 1, on one host."""
-    told = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "CROSS_RANK": "0", "CROSS_SIZE": "1"}
-    told |= {"GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "GLOO_RENDEZVOUS_PORT": "4242", "CONTROLLER": "gloo", **changed}
-    return {f"HOROVOD_{name}": value for name, value in told.items()}
+    results = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "CROSS_RANK": "0", "CROSS_SIZE": "1"}
+    results |= {"GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "GLOO_RENDEZVOUS_PORT": "4242", "CONTROLLER": "gloo", **changed}
+    return {f"HOROVOD_{name}": value for name, value in results.items()}
 
 
 def test_elastic_jobs_are_refused() -> None:
@@ -163,8 +163,8 @@ def test_ranks_that_horovodrun_starts(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    told: list[Any] = [json.loads(process.communicate(timeout=60)[0]) for process in started]
-    assert told == [[0, 2, 3], [1, 2, 3]]
+    results: list[Any] = [json.loads(process.communicate(timeout=60)[0]) for process in started]
+    assert results == [[0, 2, 3], [1, 2, 3]]
 
 
 # --- refusals and hints

@@ -32,8 +32,8 @@ def test_every_name_is_in_the_table_of_its_module() -> None:
         ("K", _known("KERAS", "TENSORFLOW_KERAS")),
         ("P", _known("TORCH")),
     ):
-        told = _named("What is there", module) | _named("What is not", module)
-        assert names - {"stop_timeline"} <= told, (module, names - told)
+        results = _named("What is there", module) | _named("What is not", module)
+        assert names - {"stop_timeline"} <= results, (module, names - results)
 
 
 def test_no_other_name_is_there() -> None:
@@ -45,10 +45,10 @@ def test_no_other_name_is_there() -> None:
 
 
 def test_every_argument_of_optimizers_is_told_of() -> None:
-    told = {name for row in _rows("What is there") if len(row) == 2 for name in re.findall(r"`(\w+)`", row[0])}
+    results = {name for row in _rows("What is there") if len(row) == 2 for name in re.findall(r"`(\w+)`", row[0])}
     wanted = set()
     for functions in (signatures.TENSORFLOW, signatures.KERAS, signatures.TENSORFLOW_KERAS, signatures.TORCH):
         for name, given in functions.items():
             if name.startswith(("Distributed", "Partial")):
                 wanted |= {argument.partition("=")[0] for argument in given.split()}
-    assert wanted - {"optimizer", "gradtape"} <= told
+    assert wanted - {"optimizer", "gradtape"} <= results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.collectives.horovod.told import Told, of_tensorflow
+from tests.collectives.horovod.results import Results, of_tensorflow
 from tests.lazily import needs
 
 needs("tensorflow", "pip install keras tensorflow")
@@ -15,17 +15,17 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
-def told() -> Told:
+def results() -> Results:
     return of_tensorflow()
 
 
-def test_names_arguments_and_defaults_are_horovods(told: Told) -> None:
-    assert told.same("keras_names") == []
+def test_names_arguments_and_defaults_are_horovods(results: Results) -> None:
+    assert results.same("keras_names") == []
 
 
-def test_values(told: Told) -> None:
+def test_values(results: Results) -> None:
     average = [1.5, -6.0, 9.0]
-    for rank, found in enumerate(told["values"]):
+    for rank, found in enumerate(results["values"]):
         kinds = [(refused["error"], refused["says"].split(" ")[0]) for refused in found.pop("refused")]
         assert kinds == [
             ("TypeError", "prescale_factor"),
@@ -48,9 +48,9 @@ def test_values(told: Told) -> None:
         }
 
 
-def test_optimizers(told: Told) -> None:
+def test_optimizers(results: Results) -> None:
     step = [[-1.5, 6.0]]
-    assert told.same("optimizers") == {
+    assert results.same("optimizers") == {
         "average": step,
         "sum": [[-3.0, 12.0]],
         "predivided": step,
@@ -63,9 +63,9 @@ def test_optimizers(told: Told) -> None:
     }
 
 
-def test_weights_that_stay_on_their_rank(told: Told) -> None:
+def test_weights_that_stay_on_their_rank(results: Results) -> None:
     shared, thrice = [-1.5, 6.0], [-4.5, 18.0]
-    first, second = told["local_and_sets"]
+    first, second = results["local_and_sets"]
     assert first == [
         [[-1.0, 4.0]],  # not in the set
         [shared, [-0.5, 2.0]],  # on the scale of averages
@@ -91,45 +91,45 @@ def test_weights_that_stay_on_their_rank(told: Told) -> None:
         ("no rate", "ValueError", "`initial_lr` is required"),
     ],
 )
-def test_what_is_refused(told: Told, what: str, error: str, says: str) -> None:
-    found = told.same("keras_refused")[what]
+def test_what_is_refused(results: Results, what: str, error: str, says: str) -> None:
+    found = results.same("keras_refused")[what]
     assert found["error"] == error and says in found["says"]
 
 
-def test_training_without_an_exchange_raises(told: Told) -> None:
+def test_training_without_an_exchange_raises(results: Results) -> None:
     """What Horovod did on Keras 3 was to train on in silence."""
-    for rank, found in enumerate(told["without_an_exchange"]):
+    for rank, found in enumerate(results["without_an_exchange"]):
         assert found["error"] == "RuntimeError" and f"rank {rank}, epoch 0" in found["says"]
 
 
-def test_schedules(told: Told) -> None:
-    decayed, warmed, without, with_momentum = told.same("schedules")
+def test_schedules(results: Results) -> None:
+    decayed, warmed, without, with_momentum = results.same("schedules")
     assert decayed == pytest.approx([0.5, 0.5, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2])
     assert warmed == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.8, 0.8])
     assert without == [] and len(with_momentum) == 1  # of the one that did not say momentum_correction=False
 
 
-def test_metrics_checkpoints_and_loading(told: Told) -> None:
-    first, second = told["metrics_and_checkpoints"]
+def test_metrics_checkpoints_and_loading(results: Results) -> None:
+    first, second = results["metrics_and_checkpoints"]
     assert first[0] == second[0] and (first[1], second[1]) == (True, False)
     assert first[2] == second[2] == "SGD" and first[3] == second[3]
 
 
-def test_broadcasts(told: Told) -> None:
-    (*alike, mine), (*the_same, theirs) = told["broadcasts"]
+def test_broadcasts(results: Results) -> None:
+    (*alike, mine), (*the_same, theirs) = results["broadcasts"]
     kept, *digests = alike
     assert kept and alike == the_same and len(set(digests)) == 3 and mine != theirs
 
 
-def test_normalization(told: Told) -> None:
-    moving, kind = told.same("normalization")
+def test_normalization(results: Results) -> None:
+    moving, kind = results.same("normalization")
     assert moving == [[1.5, -6.0], [0.25, 4.0]] and kind == "SyncBatchNormalization"
 
 
-def test_a_script(told: Told) -> None:
-    ended, accuracy, _ = told.same("keras_script")
+def test_a_script(results: Results) -> None:
+    ended, accuracy, _ = results.same("keras_script")
     assert ended is None and accuracy > 0.93
 
 
-def test_the_script_notices_that_nothing_was_exchanged(told: Told) -> None:
-    assert told.same("keras_script_that_is_not_distributed") == "FAILED: the weights differ between ranks"
+def test_the_script_notices_that_nothing_was_exchanged(results: Results) -> None:
+    assert results.same("keras_script_that_is_not_distributed") == "FAILED: the weights differ between ranks"

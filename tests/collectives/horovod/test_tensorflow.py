@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.collectives.horovod.told import Told, of_tensorflow
+from tests.collectives.horovod.results import Results, of_tensorflow
 from tests.lazily import needs
 
 needs("tensorflow", "pip install tensorflow")
@@ -17,16 +17,16 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
-def told() -> Told:
+def results() -> Results:
     return of_tensorflow()
 
 
-def test_names_arguments_and_defaults_are_horovods(told: Told) -> None:
-    assert told.same("names") == []
+def test_names_arguments_and_defaults_are_horovods(results: Results) -> None:
+    assert results.same("names") == []
 
 
-def test_collectives_eagerly_and_traced(told: Told) -> None:
-    reductions, traced_reductions, others, traced_others = told.same("collectives_of_tensors")
+def test_collectives_eagerly_and_traced(results: Results) -> None:
+    reductions, traced_reductions, others, traced_others = results.same("collectives_of_tensors")
     average, total = [1.5, -6.0, 9.0], [3.0, -12.0, 18.0]
     assert (
         reductions
@@ -67,7 +67,7 @@ def test_collectives_eagerly_and_traced(told: Told) -> None:
     )
 
 
-def test_collectives_that_give_each_rank_its_own(told: Told) -> None:
+def test_collectives_that_give_each_rank_its_own(results: Results) -> None:
     wanted: dict[str, list[Any]] = {
         "reducescatter": [[3.0, 6.0], [9.0]],
         "average": [[3.0, 6.0], [9.0, 12.0]],
@@ -80,13 +80,13 @@ def test_collectives_that_give_each_rank_its_own(told: Told) -> None:
         "rank": [0, 1],
         "local rank": [0, 1],
     }
-    for rank, (eager, traced, counts) in enumerate(told["by_rank"]):
+    for rank, (eager, traced, counts) in enumerate(results["by_rank"]):
         assert eager == traced == {name: values[rank] for name, values in wanted.items()}
         assert counts == "int32"
 
 
-def test_gradients_are_on_horovods_scale(told: Told) -> None:
-    for rank, found in enumerate(told["gradients"]):
+def test_gradients_are_on_horovods_scale(results: Results) -> None:
+    for rank, found in enumerate(results["gradients"]):
         assert found == {
             "average": [1.5, 1.5],
             "sum": [1.5, 1.5],
@@ -100,20 +100,20 @@ def test_gradients_are_on_horovods_scale(told: Told) -> None:
         }
 
 
-def test_variables_and_objects(told: Told) -> None:
-    assert told.same("variables_and_objects") == [[[2.0, 4.0], 1, 0.0], [[1], [0, 1], [1]]]
+def test_variables_and_objects(results: Results) -> None:
+    assert results.same("variables_and_objects") == [[[2.0, 4.0], 1, 0.0], [[1], [0, 1], [1]]]
 
 
-def test_sessions_of_tensorflow_1(told: Told) -> None:
-    assert told.same("sessions") == [[True, 2.0]] * 4
+def test_sessions_of_tensorflow_1(results: Results) -> None:
+    assert results.same("sessions") == [[True, 2.0]] * 4
 
 
-def test_errors_are_what_handlers_catch(told: Told) -> None:
-    assert told.same("errors") == [True] * 4
+def test_errors_are_what_handlers_catch(results: Results) -> None:
+    assert results.same("errors") == [True] * 4
 
 
-def test_none_is_a_type_error_everywhere(told: Told) -> None:
-    found = [error for what, error in told.same("refused").items() if what.endswith(" of None")]
+def test_none_is_a_type_error_everywhere(results: Results) -> None:
+    found = [error for what, error in results.same("refused").items() if what.endswith(" of None")]
     assert len(found) == 7
     assert [error["error"] for error in found] == ["TypeError"] * 7
 
@@ -135,14 +135,14 @@ def test_none_is_a_type_error_everywhere(told: Told) -> None:
         ("name", "AttributeError", "no_such_name"),
     ],
 )
-def test_what_is_refused(told: Told, what: str, error: str, says: str) -> None:
-    found = told.same("refused")[what]
+def test_what_is_refused(results: Results, what: str, error: str, says: str) -> None:
+    found = results.same("refused")[what]
     assert found["error"] == error and says in found["says"]
 
 
-def test_tapes(told: Told) -> None:
+def test_tapes(results: Results) -> None:
     dense, rows = [1.5, -6.0], [0.5, 1.0]
-    for found, _ in told["tapes"]:
+    for found, _ in results["tapes"]:
         assert found == {
             "average": [dense, rows, True],
             "sum": [[3.0, -12.0], [1.0, 2.0], True],
@@ -155,23 +155,23 @@ def test_tapes(told: Told) -> None:
         }
 
 
-def test_gradients_that_stay_on_their_rank(told: Told) -> None:
+def test_gradients_that_stay_on_their_rank(results: Results) -> None:
     rows = [0.5, 1.0]
-    (_, first), (_, second) = told["tapes"]
+    (_, first), (_, second) = results["tapes"]
     assert first == [[[1.0, -4.0], [1.0, 0.0], True], [[0.5, -2.0], rows, True], [[1.0, -4.0], rows, True]]
     assert second == [[[2.0, -8.0], [0.0, 2.0], True], [[1.0, -4.0], rows, True], [[2.0, -8.0], rows, True]]
 
 
-def test_a_traced_step_with_a_broadcast_and_a_rank_that_joins(told: Told) -> None:
-    first, second = told["traced"]
+def test_a_traced_step_with_a_broadcast_and_a_rank_that_joins(results: Results) -> None:
+    first, second = results["traced"]
     assert first == [[5.0, 20.0], [5.0, 20.0], 1, "int32"]
     assert second == [[5.0, 20.0], [4.0, 24.0], 1, "int32"]  # averaged with zeros
 
 
-def test_a_script(told: Told) -> None:
-    ended, accuracy, _ = told.same("script")
+def test_a_script(results: Results) -> None:
+    ended, accuracy, _ = results.same("script")
     assert ended is None and accuracy > 0.93
 
 
-def test_the_script_notices_that_nothing_was_exchanged(told: Told) -> None:
-    assert told.same("script_that_is_not_distributed") == "FAILED: the weights differ between ranks"
+def test_the_script_notices_that_nothing_was_exchanged(results: Results) -> None:
+    assert results.same("script_that_is_not_distributed") == "FAILED: the weights differ between ranks"

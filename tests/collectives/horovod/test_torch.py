@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.collectives.horovod.told import Told
+from tests.collectives.horovod.results import Results
 from tests.lazily import needs
 
 needs("torch", "pip install torch")
@@ -16,16 +16,16 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
-def told() -> Told:
-    return Told(2, "worker_torch.py")
+def results() -> Results:
+    return Results(2, "worker_torch.py")
 
 
-def test_names_arguments_and_defaults_are_horovods(told: Told) -> None:
-    assert told.same("names") == []
+def test_names_arguments_and_defaults_are_horovods(results: Results) -> None:
+    assert results.same("names") == []
 
 
-def test_what_works_in_place_is_an_in_place_operation_to_autograd(told: Told) -> None:
-    for rank, found in enumerate(told["in_place"]):
+def test_what_works_in_place_is_an_in_place_operation_to_autograd(results: Results) -> None:
+    for rank, found in enumerate(results["in_place"]):
         for refusal, _ in found.values():
             assert refusal["error"] == "RuntimeError" and "modified by an inplace operation" in refusal["says"]
         assert {name: gradient for name, (_, gradient) in found.items()} == {
@@ -37,9 +37,9 @@ def test_what_works_in_place_is_an_in_place_operation_to_autograd(told: Told) ->
         }
 
 
-def test_allreduce(told: Told) -> None:
+def test_allreduce(results: Results) -> None:
     average, total = [1.5, -6.0, 9.0], [3.0, -12.0, 18.0]
-    for rank, found in enumerate(told["allreduce"]):
+    for rank, found in enumerate(results["allreduce"]):
         assert found == {
             "average": average,
             "sum": total,
@@ -84,25 +84,25 @@ def test_allreduce(told: Told) -> None:
         ("params", "ValueError", "invalid params"),
     ],
 )
-def test_what_is_refused(told: Told, what: str, error: str, says: str) -> None:
-    found = told.same("refused")[what]
+def test_what_is_refused(results: Results, what: str, error: str, says: str) -> None:
+    found = results.same("refused")[what]
     assert found["error"] == error and says in found["says"]
 
 
-def test_what_is_no_tensor_is_a_type_error_everywhere(told: Told) -> None:
-    found = {what: error for what, error in told.same("refused").items() if " of " in what}
+def test_what_is_no_tensor_is_a_type_error_everywhere(results: Results) -> None:
+    found = {what: error for what, error in results.same("refused").items() if " of " in what}
     assert len(found) == 14 * 4
     for what, error in found.items():
         kind = what.split(" of ")[1]
         assert error == {"error": "TypeError", "says": f"a tensor is needed, not {kind}"}, what
 
 
-def test_sparse_gradients_that_went_as_dense_are_sparse_again(told: Told) -> None:
-    assert told.same("sparse_as_dense") == [[True, True], True]
+def test_sparse_gradients_that_went_as_dense_are_sparse_again(results: Results) -> None:
+    assert results.same("sparse_as_dense") == [[True, True], True]
 
 
-def test_a_rank_that_has_joined_takes_part_by_zeros(told: Told) -> None:
-    first, second = told["joined"]
+def test_a_rank_that_has_joined_takes_part_by_zeros(results: Results) -> None:
+    first, second = results["joined"]
     assert first[1] == second[1] == 0.5
     # Two steps together, by the mean of 1 and 2 times (1, -4); then two of rank 1 alone, by half of its own.
     (last, weights, rows, metrics), (last_0, _, _, refused) = first[0]
@@ -115,14 +115,14 @@ def test_a_rank_that_has_joined_takes_part_by_zeros(told: Told) -> None:
     assert sums[-1]["error"] == "DesyncError" and "not 'max'" in sums[-1]["says"]
 
 
-def test_what_a_joined_rank_cannot_take_part_in(told: Told) -> None:
-    for error, works in told["others_while_a_rank_has_joined"]:
+def test_what_a_joined_rank_cannot_take_part_in(results: Results) -> None:
+    for error, works in results["others_while_a_rank_has_joined"]:
         assert error["error"] == "DesyncError" and works
 
 
-def test_the_other_collectives(told: Told) -> None:
+def test_the_other_collectives(results: Results) -> None:
     rows, more, root = [0.0, 1.0, 10.0, 11.0, 12.0], [1.0, 2.0, 11.0, 12.0, 13.0], [2.0, 4.0, 6.0]
-    assert told.same("others") == {
+    assert results.same("others") == {
         "allgather": rows,
         "allgather async": rows,
         "grouped allgather": more,
@@ -138,7 +138,7 @@ def test_the_other_collectives(told: Told) -> None:
     }
 
 
-def test_collectives_that_give_each_rank_its_own(told: Told) -> None:
+def test_collectives_that_give_each_rank_its_own(results: Results) -> None:
     wanted: dict[str, list[Any]] = {
         "reducescatter": [[3.0, 6.0], [9.0]],
         "average": [[3.0, 6.0], [9.0, 12.0]],
@@ -153,12 +153,12 @@ def test_collectives_that_give_each_rank_its_own(told: Told) -> None:
         "split async": [[0, 10], [1, 2, 11, 12]],
         "counts async": [[1, 1], [2, 2]],
     }
-    for rank, found in enumerate(told["by_rank"]):
+    for rank, found in enumerate(results["by_rank"]):
         assert found == {name: values[rank] for name, values in wanted.items()}
 
 
-def test_gradients_are_on_horovods_scale(told: Told) -> None:
-    for rank, found in enumerate(told["gradients"]):
+def test_gradients_are_on_horovods_scale(results: Results) -> None:
+    for rank, found in enumerate(results["gradients"]):
         refused = found.pop("max")
         assert refused["error"] == "NotImplementedError" and "no gradient" in refused["says"]
         assert found == {
@@ -174,15 +174,15 @@ def test_gradients_are_on_horovods_scale(told: Told) -> None:
         }
 
 
-def test_process_sets(told: Told) -> None:
-    outside, inside = told["process_sets"]
+def test_process_sets(results: Results) -> None:
+    outside, inside = results["process_sets"]
     assert outside[0]["error"] == "ValueError" and "rank 0 is not part of" in outside[0]["says"]
     assert inside[:2] == [{}, [5.0]]
     assert outside[2] == [[-1.0, 4.0]] and inside[2] == [[-2.0, 8.0]]  # each for itself
 
 
-def test_optimizers(told: Told) -> None:
-    found = told.same("optimizers")
+def test_optimizers(results: Results) -> None:
+    found = results.same("optimizers")
     own, calls = found.pop("own")
     groups, warned = found.pop("groups")
     assert own == groups == [-3.0, 12.0] and calls == ["compress", "half"] * 2
@@ -197,29 +197,29 @@ def test_optimizers(told: Told) -> None:
     }
 
 
-def test_clipping_between_synchronize_and_step(told: Told) -> None:
-    norm, made = told.same("clipping")
+def test_clipping_between_synchronize_and_step(results: Results) -> None:
+    norm, made = results.same("clipping")
     assert norm == pytest.approx((1.5**2 + 6.0**2) ** 0.5) and made == pytest.approx(1.0, abs=1e-5)
 
 
-def test_parameters_and_optimizer_state_are_the_roots(told: Told) -> None:
-    _, _, moments, rate = told.same("start")
+def test_parameters_and_optimizer_state_are_the_roots(results: Results) -> None:
+    _, _, moments, rate = results.same("start")
     assert moments == 18 and rate == 0.1
 
 
-def test_normalization_is_that_of_one_batch(told: Told) -> None:
-    for layers, refused in told["normalization"]:
+def test_normalization_is_that_of_one_batch(results: Results) -> None:
+    for layers, refused in results["normalization"]:
         for away, batches, _ in layers:
             assert max(away) < 1e-3 and batches == 2
         assert refused["error"] == "ValueError"
-    first, second = ([state for *_, state in layers] for layers, _ in told["normalization"])
+    first, second = ([state for *_, state in layers] for layers, _ in results["normalization"])
     assert first == second
 
 
-def test_a_script(told: Told) -> None:
-    for ended, accuracy, _ in told.same("script"):
+def test_a_script(results: Results) -> None:
+    for ended, accuracy, _ in results.same("script"):
         assert ended is None and accuracy > 0.93
 
 
-def test_the_script_notices_that_nothing_was_exchanged(told: Told) -> None:
-    assert told.same("script_that_is_not_distributed") == "FAILED: the weights differ between ranks"
+def test_the_script_notices_that_nothing_was_exchanged(results: Results) -> None:
+    assert results.same("script_that_is_not_distributed") == "FAILED: the weights differ between ranks"

@@ -23,10 +23,10 @@ def run(scenarios: Iterable[Callable[[], Any]]) -> None:
     """Print a line for each: its name, and what it returned."""
     for scenario in scenarios:
         try:
-            told = scenario()
+            results = scenario()
         except Exception as error:
-            told = failure(error)
-        print(json.dumps([scenario.__name__, told]), flush=True)
+            results = failure(error)
+        print(json.dumps([scenario.__name__, results]), flush=True)
 
 
 def failure(error: BaseException) -> dict[str, str]:

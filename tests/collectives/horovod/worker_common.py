@@ -71,12 +71,12 @@ def some_of_the_ranks() -> Any:
     hvd.shutdown()
     hvd.shutdown()  # does nothing
     gone = [hvd.is_initialized(), raised(hvd.rank)]
-    told = raised(hvd.init, comm=[2, 1])
+    results = raised(hvd.init, comm=[2, 1])
     if hvd.is_initialized():
         found = [hvd.rank(), hvd.size(), objects.allgather_object("here")]
         hvd.shutdown()
-        return gone, told, found
-    return gone, told, None
+        return gone, results, found
+    return gone, results, None
 
 
 def communicators_of_the_users() -> Any:

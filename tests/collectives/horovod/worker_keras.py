@@ -47,15 +47,15 @@ def values() -> Any:
         "broadcast": hvd.broadcast(x, 1),
     }
     assert all(tf.is_tensor(value) for value in found.values())
-    told = {name: value.numpy().tolist() for name, value in found.items()}
-    told["reducescatter"] = hvd.reducescatter([1.0, 2.0]).numpy().tolist()
-    told["refused"] = [
+    results = {name: value.numpy().tolist() for name, value in found.items()}
+    results["reducescatter"] = hvd.reducescatter([1.0, 2.0]).numpy().tolist()
+    results["refused"] = [
         raised(hvd.allreduce, True, prescale_factor=0.5),
         *(raised(f, None, *rest) for f, rest in ((hvd.allreduce, ()), (hvd.allgather, ()), (hvd.broadcast, (0,)))),
         raised(hvd.broadcast_global_variables, 0),
         raised(hvd.allreduce, x, op=hvd_keras.Adasum),
     ]
-    return told
+    return results
 
 
 # --- the optimizer
@@ -104,7 +104,7 @@ class Halved(NoneCompressor):
 
 
 def optimizers() -> Any:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as results:
         warnings.simplefilter("always")
         grouped = _trained(groups=2)
         hvd_tensorflow.DistributedOptimizer(keras.optimizers.SGD(), use_locking=True)
@@ -117,7 +117,7 @@ def optimizers() -> Any:
         "passes": _trained(2),
         "mean of passes": _trained(2, average_aggregated_gradients=True),
         "grouped": grouped,
-        "warned": [text for w in told if (text := str(w.message).partition(" ")[0]) in ("groups", "use_locking")],
+        "warned": [text for w in results if (text := str(w.message).partition(" ")[0]) in ("groups", "use_locking")],
     }
 
 
@@ -201,13 +201,13 @@ def _fit(callbacks: list[Any], epochs: int, momentum: float = 0.0) -> Any:
 
 def schedules() -> Any:
     schedule, warmup = hvd.callbacks.LearningRateScheduleCallback, hvd.callbacks.LearningRateWarmupCallback
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as results:
         warnings.simplefilter("always")
         decayed = _fit([schedule(0.8, 0.5, start_epoch=1)], 4)[1]
-        momentum = [str(w.message) for w in told if "momentum" in str(w.message)]
+        momentum = [str(w.message) for w in results if "momentum" in str(w.message)]
         warmed = _fit([warmup(0.8, warmup_epochs=2)], 3, momentum=0.5)[1]
         _fit([warmup(0.8, warmup_epochs=1, momentum_correction=False)], 1, momentum=0.5)
-        corrected = [str(w.message) for w in told if "momentum" in str(w.message)]
+        corrected = [str(w.message) for w in results if "momentum" in str(w.message)]
     return decayed, warmed, momentum, corrected
 
 

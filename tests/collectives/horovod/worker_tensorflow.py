@@ -109,10 +109,10 @@ def _by_rank() -> dict[str, Any]:
 
 
 def collectives_of_tensors() -> Any:
-    told = []
+    results = []
     for function in (_reductions, _others):
-        told += [_listed(function()), _listed(tf.function(function)())]
-    return told
+        results += [_listed(function()), _listed(tf.function(function)())]
+    return results
 
 
 def by_rank() -> Any:
@@ -229,7 +229,7 @@ def _taped(register: bool = False, **options: Any) -> Any:
 def tapes() -> Any:
     only = hvd.add_process_set([0])
     Halved.calls.clear()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as results:
         warnings.simplefilter("always")
         grouped = _taped(num_groups=2, device_dense="/gpu:0", device_sparse="/cpu:0")
     found = {
@@ -240,7 +240,7 @@ def tapes() -> Any:
         "fp16": _taped(compression=hvd.Compression.fp16),
         "own": _taped(compression=Halved),
         "calls": list(Halved.calls),
-        "grouped": [grouped, sorted(str(w.message)[:14] for w in told)],
+        "grouped": [grouped, sorted(str(w.message)[:14] for w in results)],
     }
     alone = [_taped(process_set=only), _taped(register=True), _taped(register=True, scale_local_gradients=False)]
     assert hvd.remove_process_set(only)

@@ -240,7 +240,7 @@ class Halved(NoneCompressor):
 
 
 def optimizers() -> Any:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as results:
         warnings.simplefilter("always")
         grouped = _trained(groups=2)
     return {
@@ -251,7 +251,7 @@ def optimizers() -> Any:
         "fp16": _trained(compression=hvd.Compression.fp16),
         "fp16 predivided": _trained(compression=hvd.Compression.fp16, gradient_predivide_factor=4.0),
         "own": [_trained(compression=Halved), Halved.calls],
-        "groups": [grouped, [str(w.message) for w in told]],
+        "groups": [grouped, [str(w.message) for w in results]],
     }
 
 

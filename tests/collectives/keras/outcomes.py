@@ -14,25 +14,25 @@ from tests.launched import Launched, launched
 _HERE = Path(__file__).parent
 
 
-class Told:
+class Results:
     """`told["fit"]` is a list: what each rank's scenario returned."""
 
     def __init__(self, job: Launched) -> None:
         self.job = job
         lines = {rank: [json.loads(x) for x in lines if x.startswith("[")] for rank, lines in job.lines.items()}
-        self._found = {rank: dict(told) for rank, told in lines.items()}
+        self._found = {rank: dict(results) for rank, results in lines.items()}
 
     def __getitem__(self, scenario: str) -> list[Any]:
-        there = [told[scenario] for told in self._found.values() if scenario in told]
+        there = [results[scenario] for results in self._found.values() if scenario in results]
         assert len(there) == len(self._found), f"{scenario}: {self.job.stdout}\n{self.job.stderr}"
         return there
 
     def survivors(self, scenario: str) -> list[Any]:
-        return [told[scenario] for told in self._found.values() if scenario in told]
+        return [results[scenario] for results in self._found.values() if scenario in results]
 
 
-def work(ranks: int, script: str, *arguments: str, backend: str = "tensorflow") -> Told:
-    return Told(launched(ranks, _HERE / script, *arguments, timeout=230.0, KERAS_BACKEND=backend))
+def work(ranks: int, script: str, *arguments: str, backend: str = "tensorflow") -> Results:
+    return Results(launched(ranks, _HERE / script, *arguments, timeout=230.0, KERAS_BACKEND=backend))
 
 
 def same(found: list[Any]) -> Any:

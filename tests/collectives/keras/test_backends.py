@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from tests.collectives.keras.outcomes import Told, same, work
+from tests.collectives.keras.outcomes import Results, same, work
 from tests.lazily import needs
 
 needs("keras", "pip install keras tensorflow")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module", params=["tensorflow", "torch", "jax"])
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"pip install {request.param}")
     folder = tmp_path_factory.mktemp(request.param)
@@ -25,31 +25,31 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
-    name: str = request.node.callspec.params["told"]
+    name: str = request.node.callspec.params["results"]
     return name
 
 
-def test_weights_and_slots_are_those_of_one_process(told: Told) -> None:
-    _, calls, away = same(told["fit"])
+def test_weights_and_slots_are_those_of_one_process(results: Results) -> None:
+    _, calls, away = same(results["fit"])
     assert calls == 8
     assert away < 1e-5
 
 
-def test_compression_halves_what_is_sent(told: Told) -> None:
-    (_, halves, away), (_, brains, further) = same(told["compressed"])
+def test_compression_halves_what_is_sent(results: Results) -> None:
+    (_, halves, away), (_, brains, further) = same(results["compressed"])
     assert halves == brains == 8 * (6 * 8 + 8 + 8 * 3 + 3) * 2
     assert 0 < away < 1e-3 and 0 < further < 1e-2
 
 
-def test_an_infinity_on_one_rank_skips_the_step_of_all(told: Told) -> None:
-    first, second, third, fourth = same(told["loss_scaling"])
+def test_an_infinity_on_one_rank_skips_the_step_of_all(results: Results) -> None:
+    first, second, third, fourth = same(results["loss_scaling"])
     assert first[2:] == [1024.0, 1] and second[2:] == [512.0, 1]
     assert first[0] == second[0]  # weights
     assert third[3] == 2 and fourth[3] == 3 and len({second[0], third[0], fourth[0]}) == 3
 
 
-def test_passes_are_added_up(told: Told, backend: str) -> None:
-    own, by_keras = same(told["passes"])
+def test_passes_are_added_up(results: Results, backend: str) -> None:
+    own, by_keras = same(results["passes"])
     assert by_keras[1] == 8 and by_keras[2] < 1e-5
     if backend == "jax":
         assert "gradient_accumulation_steps" in own
@@ -57,26 +57,26 @@ def test_passes_are_added_up(told: Told, backend: str) -> None:
         assert own[1] == 4 and own[2] < 1e-5
 
 
-def test_averaging_models_at_every_step_is_synchronous_sgd(told: Told) -> None:
-    _, averages, away = same(told["averaged"])
+def test_averaging_models_at_every_step_is_synchronous_sgd(results: Results) -> None:
+    _, averages, away = same(results["averaged"])
     assert averages == 8 and away < 1e-5
 
 
-def test_learning_rates_are_those_of_the_batch(told: Told) -> None:
-    assert same(told["warmed_up"])[1] < 1e-5
+def test_learning_rates_are_those_of_the_batch(results: Results) -> None:
+    assert same(results["warmed_up"])[1] < 1e-5
 
 
-def test_normalization_over_all_ranks(told: Told) -> None:
-    assert same(told["normalized"])[1] < 1e-5
+def test_normalization_over_all_ranks(results: Results) -> None:
+    assert same(results["normalized"])[1] < 1e-5
 
 
-def test_a_saved_model_reloads_plain_and_goes_on(told: Told) -> None:
-    plain, same_state, _, goes_on = same(told["reloaded"])
+def test_a_saved_model_reloads_plain_and_goes_on(results: Results) -> None:
+    plain, same_state, _, goes_on = same(results["reloaded"])
     assert plain and same_state and goes_on
 
 
-def test_a_gradient_missing_on_one_rank(told: Told, backend: str) -> None:
-    first, second = told["missing"]
+def test_a_gradient_missing_on_one_rank(results: Results, backend: str) -> None:
+    first, second = results["missing"]
     if backend == "jax":  # where there are none: zeros instead
         assert first == second and first[0][0] == first[1][0] == {}
         return
@@ -86,14 +86,14 @@ def test_a_gradient_missing_on_one_rank(told: Told, backend: str) -> None:
     assert first[1][1] == second[1][1]
 
 
-def test_uneven_data_found_out_on_the_way(told: Told) -> None:
-    for error in told["uneven"]:
+def test_uneven_data_found_out_on_the_way(results: Results) -> None:
+    for error in results["uneven"]:
         assert error["error"] == "DesyncError"
         assert "rank 0: was in epoch 0 after 2 steps, rank 1: had ended epoch 0 after 2 steps" in error["says"]
 
 
-def test_a_rank_that_is_killed_is_named_out_of_fit(told: Told) -> None:
-    (found,) = told.survivors("killed")
+def test_a_rank_that_is_killed_is_named_out_of_fit(results: Results) -> None:
+    (found,) = results.survivors("killed")
     error, ranks, calls = found
     assert error["error"] == "PeerLost" and ranks == [1]
     assert "rank 0, step" in error["says"] and "rank 1" in error["says"]

@@ -22,28 +22,28 @@ def python(program: str, **environment: str) -> str:
 
 
 def test_keras_is_missing() -> None:
-    said = python("import sys; sys.modules['keras'] = None; import collectives.keras")
-    assert said == "ImportError: collectives.keras needs Keras 3: pip install keras tensorflow"
+    output = python("import sys; sys.modules['keras'] = None; import collectives.keras")
+    assert output == "ImportError: collectives.keras needs Keras 3: pip install keras tensorflow"
 
 
 def test_keras_is_too_old() -> None:
     old = "import sys, types; sys.modules['keras'] = types.SimpleNamespace(__version__='2.15.0')"
-    said = python(f"{old}; import collectives.keras")
-    assert said.startswith("ImportError: collectives.keras needs Keras 3, and this is 2.15.0")
+    output = python(f"{old}; import collectives.keras")
+    assert output.startswith("ImportError: collectives.keras needs Keras 3, and this is 2.15.0")
 
 
 def test_a_backend_that_is_missing() -> None:
     pytest.importorskip("keras", reason="pip install keras tensorflow")
-    said = python("import sys; sys.modules['jax'] = None; import collectives.keras", KERAS_BACKEND="jax")
-    assert said.startswith("ImportError: Keras's backend needs 'jax")
+    output = python("import sys; sys.modules['jax'] = None; import collectives.keras", KERAS_BACKEND="jax")
+    assert output.startswith("ImportError: Keras's backend needs 'jax")
 
 
 def test_a_backend_that_cannot() -> None:
     pytest.importorskip("keras", reason="pip install keras tensorflow")
     pytest.importorskip("jax", reason="Keras's NumPy backend needs it: pip install jax")
-    said = python(
+    output = python(
         "import collectives, collectives.keras as hooks\nwith collectives.init(): hooks.DistributedOptimizer('sgd')",
         KERAS_BACKEND="numpy",
         COLLECTIVES_CALIBRATE="off",
     )
-    assert "not on 'numpy'" in said and "KERAS_BACKEND=tensorflow" in said
+    assert "not on 'numpy'" in output and "KERAS_BACKEND=tensorflow" in output

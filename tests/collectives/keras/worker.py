@@ -27,10 +27,10 @@ def run(comm: collectives.Communicator, scenarios: Iterable[Scenario]) -> None:
     for scenario in scenarios:
         keras.utils.set_random_seed(100 + comm.rank)
         try:
-            told = scenario(comm)
+            results = scenario(comm)
         except Exception as error:
-            told = failure(error)
-        print(json.dumps([scenario.__name__, told]), flush=True)
+            results = failure(error)
+        print(json.dumps([scenario.__name__, results]), flush=True)
         sys.stdout.flush()
 
 

@@ -153,8 +153,8 @@ def missing(comm: Comm) -> Any:
         keras.utils.set_random_seed(7)
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3), Unused(comm.rank == 1)])
         model.compile(hooks.DistributedOptimizer(SGD(0.1), missing=how), loss="mse")
-        told = worker.raised(lambda: model.fit(*worker.samples(comm.rank, 2), batch_size=8, verbose=0))  # noqa: B023
-        found.append([told, worker.state(model)])
+        results = worker.raised(lambda: model.fit(*worker.samples(comm.rank, 2), batch_size=8, verbose=0))  # noqa: B023
+        found.append([results, worker.state(model)])
     return found
 
 

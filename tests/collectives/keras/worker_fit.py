@@ -150,8 +150,8 @@ def missing_on_one_rank(comm: Comm) -> Any:
         model.build((None, 5))
         model.compile(hooks.DistributedOptimizer(Adam(0.01), missing=missing), loss="mse")
         words = _words(comm.rank)
-        told = worker.raised(lambda: model.fit(*words, batch_size=8, verbose=0))  # noqa: B023
-        found.append([told, worker.state(model)])
+        results = worker.raised(lambda: model.fit(*words, batch_size=8, verbose=0))  # noqa: B023
+        found.append([results, worker.state(model)])
     return found
 
 
@@ -251,8 +251,8 @@ def never_used(comm: Comm) -> Any:
     seen = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: epochs.append(epoch))
     share = worker.samples(comm.rank, 2)
     given = keras.callbacks.CallbackList([seen], model=model, epochs=5, steps=2)
-    told = worker.raised(lambda: model.fit(*share, batch_size=8, epochs=5, verbose=0, callbacks=given))
-    return told, epochs, given.callbacks == [seen]
+    results = worker.raised(lambda: model.fit(*share, batch_size=8, epochs=5, verbose=0, callbacks=given))
+    return results, epochs, given.callbacks == [seen]
 
 
 class Two(keras.Sequential):
@@ -276,8 +276,8 @@ def own_optimizer(comm: Comm) -> Any:
         assert hook is not None
         hook.inside = bypassed
         model.compile()
-        told = worker.raised(lambda: model.fit(*worker.samples(comm.rank, 2), batch_size=8, verbose=0))  # noqa: B023
-        found.append([told, hook.exchange.calls, worker.digest(model.weights)])
+        results = worker.raised(lambda: model.fit(*worker.samples(comm.rank, 2), batch_size=8, verbose=0))  # noqa: B023
+        found.append([results, hook.exchange.calls, worker.digest(model.weights)])
     return found
 
 
@@ -358,8 +358,8 @@ def stopping_apart(comm: Comm) -> Any:
         share = np.zeros((8, 6), np.float32), np.full((8, 3), [1.2, 0.6][comm.rank], np.float32)  # losses 1.44, 0.36
         callbacks = [*([hooks.MetricAverageCallback()] if averaged else []), stop]
         model.set_weights([np.zeros_like(w) for w in model.get_weights()])
-        told = worker.raised(lambda: model.fit(*share, batch_size=8, epochs=3, verbose=0, callbacks=callbacks))  # noqa: B023
-        found.append([told, worker.calls(model)])
+        results = worker.raised(lambda: model.fit(*share, batch_size=8, epochs=3, verbose=0, callbacks=callbacks))  # noqa: B023
+        found.append([results, worker.calls(model)])
     return found
 
 
@@ -367,9 +367,9 @@ def models_differ(comm: Comm) -> Any:
     model = worker.dense(width=8 + comm.rank)
     model.compile(hooks.DistributedOptimizer(SGD(0.1)), loss="mse")
     before = worker.state(model)[0]
-    told = worker.raised(lambda: model.fit(*worker.samples(comm.rank, 1), verbose=0, callbacks=[start()]))
+    results = worker.raised(lambda: model.fit(*worker.samples(comm.rank, 1), verbose=0, callbacks=[start()]))
     gradients = worker.raised(lambda: model.fit(*worker.samples(comm.rank, 1), verbose=0))
-    return told, gradients, worker.state(model)[0] == before
+    return results, gradients, worker.state(model)[0] == before
 
 
 SCENARIOS = (

@@ -49,8 +49,8 @@ def test_measured_rows_stay() -> None:
     """They alone decide for the groups they were measured for: those that fit a few cores of one host."""
     for size in range(1, 17):
         for kind, largest in (("shm", 16), ("inproc", 16), ("tcp", 8)):
-            for crowded in (False, True):
-                situation = Situation(size, kind, crowded, per_host=size, hosts=1)
+            for oversubscribed in (False, True):
+                situation = Situation(size, kind, oversubscribed, per_host=size, hosts=1)
                 for collective in COLLECTIVES if size <= largest else ():
                     for nbytes in (0, 8, 4096, 1 << 20, 1 << 30):
                         row = select(collective, nbytes, situation, lambda _: True).row

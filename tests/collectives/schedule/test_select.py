@@ -34,10 +34,10 @@ def test_every_row_names_an_algorithm_and_is_reached(row: Row) -> None:
     assert row.algorithm in {a.name for a in algorithms.algorithms(row.collective)}
     kind = row.kinds[-1] if row.kinds else "somebody's own"
     per_host, hosts = (row.per_host or (0, 0))[0], (row.hosts or (0, 0))[0]
-    most = 16 if row in MEASURED.rows and not row.crowded and "shm" in row.kinds else 64
+    most = 16 if row in MEASURED.rows and not row.oversubscribed and "shm" in row.kinds else 64
     size = per_host * hosts or min(row.ranks[1], max(row.ranks[0], most))
     choice = select(
-        row.collective, row.bytes, Situation(size, kind, bool(row.crowded), per_host, hosts), lambda _: True
+        row.collective, row.bytes, Situation(size, kind, bool(row.oversubscribed), per_host, hosts), lambda _: True
     )
     assert choice.row is row
     assert (choice.algorithm, choice.reason) == (row.algorithm, row.reason)
@@ -53,7 +53,7 @@ def test_an_algorithm_that_does_not_work_here_is_passed_over() -> None:
 
 OWN = parse(
     """
-    allreduce  tcp  4-8  1K   tree   per-host=2-4 crowded=no : of our own
+    allreduce  tcp  4-8  1K   tree   per-host=2-4 oversubscribed=no : of our own
     allreduce  tcp  4-8  any  star   per-host=2-
     """,
     "own",
@@ -67,7 +67,7 @@ OWN = parse(
         (Situation(4, "tcp", per_host=2), 1025, "star"),
         (Situation(8, "tcp", per_host=4), 8, "tree"),
         (Situation(8, "tcp", per_host=5), 8, "star"),
-        (Situation(4, "tcp", crowded=True, per_host=2), 8, "star"),
+        (Situation(4, "tcp", oversubscribed=True, per_host=2), 8, "star"),
         (Situation(4, "tcp", per_host=1, hosts=4), 8, "one_shot"),
         (Situation(4, "tcp"), 8, "one_shot"),
         (Situation(3, "tcp", per_host=3, hosts=1), 8, "recursive_doubling"),

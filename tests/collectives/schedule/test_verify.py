@@ -157,14 +157,14 @@ def test_a_reduction_takes_all_its_messages_at_once() -> None:
             got = zero.like(zero.inp())
             zero.reduce(got, zero.inp(), 2)
             zero.reduce(zero.out(), got, 1, final=True)
-        told, sent, mine = one.like(one.inp()), two.like(two.inp()), one.like(one.inp())
+        message, sent, mine = one.like(one.inp()), two.like(two.inp()), one.like(one.inp())
         two.send([0, 1], two.inp())  # complete when both have it
         two.copy(sent, two.inp())
         two.send(1, sent)
-        one.recv(2, told)
+        one.recv(2, message)
         one.recv(2, mine)
-        one.copy(told, mine)  # what was told first is lost: found out only by those who get this far
-        one.send(0, told)
+        one.copy(message, mine)  # what was told first is lost: found out only by those who get this far
+        one.send(0, message)
         return [b.build() for b in (zero, one, two)]
 
     assert "deadlock" in str(rejected(plan(together=True)))

@@ -313,9 +313,9 @@ def test_numbers_that_are_no_costs() -> None:
 
 def test_the_documented_costs_are_the_defaults() -> None:
     document = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
-    told = re.findall(r"^\| `(\w+)` \| (\S+) \|", document.partition("## Costs")[2], re.MULTILINE)
-    assert [name for name, _ in told] == list(NAMES)
-    assert Costs.from_text("".join(f"{name} = {value}\n" for name, value in told)) == Costs()
+    reported = re.findall(r"^\| `(\w+)` \| (\S+) \|", document.partition("## Costs")[2], re.MULTILINE)
+    assert [name for name, _ in reported] == list(NAMES)
+    assert Costs.from_text("".join(f"{name} = {value}\n" for name, value in reported)) == Costs()
 
 
 # --- training

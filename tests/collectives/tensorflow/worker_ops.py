@@ -391,8 +391,8 @@ def check_variables(comm: Communicator) -> None:
 
 def check_objects(comm: Communicator) -> None:
     rank = comm.rank
-    told = {"epoch": 3, "rates": [0.1, 1e-300], "name": "ä", "none": None, "yes": True}
-    assert ct.broadcast_object(told if rank == 0 else None, comm=comm) == told
+    reported = {"epoch": 3, "rates": [0.1, 1e-300], "name": "ä", "none": None, "yes": True}
+    assert ct.broadcast_object(reported if rank == 0 else None, comm=comm) == reported
     assert ct.broadcast_object(b"\0\xff" if rank == 1 else "ignored", 1, comm=comm) == b"\0\xff"
     assert ct.allgather_object({"rank": rank}, comm=comm) == [{"rank": 0}, {"rank": 1}]
     assert ct.allgather_object(b"x" * rank, comm=comm) == [b"", b"x"]

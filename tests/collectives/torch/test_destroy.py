@@ -35,11 +35,11 @@ def test_destroying_after_rank_0_has_gone_says_nothing() -> None:
         for rank in ranks:
             assert rank.stdout is not None and rank.stdout.readline() == "ready\n"
         assert ranks[0].communicate(timeout=60)[0] == ""
-        said, complained = ranks[1].communicate(timeout=60)
+        message, complained = ranks[1].communicate(timeout=60)
     finally:
         for rank in ranks:
             rank.kill()
             rank.communicate()
     assert [rank.returncode for rank in ranks] == [0, 0], complained
-    assert said == "destroyed\n"
+    assert message == "destroyed\n"
     assert complained == ""

@@ -50,10 +50,10 @@ def test_a_killed_rank_is_named_by_the_others(tmp_path: Path) -> None:
         subprocess.Popen([*command, str(rank)], env=_environment(), stdout=subprocess.PIPE, text=True)
         for rank in range(3)
     ]
-    said = _ended(ranks)
-    assert [rank.returncode for rank in ranks] == [0, -9, 0], said
-    for survivor in (said[0], said[2]):
-        assert survivor.splitlines()[-1] == "PeerLost (1,) within seconds", said
+    message = _ended(ranks)
+    assert [rank.returncode for rank in ranks] == [0, -9, 0], message
+    for survivor in (message[0], message[2]):
+        assert survivor.splitlines()[-1] == "PeerLost (1,) within seconds", message
 
 
 @pytest.mark.parametrize("way", ["env", "tcp"])
@@ -73,9 +73,9 @@ def test_ways_of_torch_to_meet(way: str, tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    said = _ended(ranks)
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    assert [text.split()[-1] for text in said] == ["met", "met"]
+    message = _ended(ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], message
+    assert [text.split()[-1] for text in message] == ["met", "met"]
 
 
 @pytest.mark.parametrize("launcher", ["collectives", "torchrun"])

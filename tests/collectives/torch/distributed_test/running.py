@@ -30,11 +30,11 @@ class Outcome(NamedTuple):
     def error(self) -> str:
         """The line of the first traceback that says most."""
         lines = [line.strip() for line in self.why.splitlines()]
-        told = [
+        reported = [
             line for line in lines if "exited with error code" not in line and not line.startswith(("raise ", "File "))
         ]
-        errors = [line for line in told if "Error" in line.split(":", maxsplit=1)[0] or "timed out" in line]
-        return (errors or told or ["no message"])[0]
+        errors = [line for line in reported if "Error" in line.split(":", maxsplit=1)[0] or "timed out" in line]
+        return (errors or reported or ["no message"])[0]
 
 
 def outcomes(

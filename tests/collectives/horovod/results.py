@@ -16,7 +16,7 @@ from tests.launched import launched
 _HERE = Path(__file__).parent
 
 
-class Told:
+class Results:
     """`told["fit"]` is a list: what each rank's scenario returned. `told.same("fit")` is what all of them did."""
 
     def __init__(self, size: int, script: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
@@ -39,7 +39,7 @@ class Told:
 
 
 @cache
-def of_tensorflow() -> Told:
+def of_tensorflow() -> Results:
     """For both test modules that need TensorFlow: it takes long to import."""
     with tempfile.TemporaryDirectory() as folder:
-        return Told(2, "worker_tensorflow.py", folder)
+        return Results(2, "worker_tensorflow.py", folder)
