@@ -3,7 +3,7 @@
 Invariant: `parse` and `text` are inverse to each other, sources aside. The first row that fits decides.
 
     # collective   kinds            ranks  up to  algorithm   conditions                    reason
-    allreduce      shm,inproc       3-4    32K    one_shot                                  : reading all copies is cheap
+    allreduce      shm,inproc       3-4    32K    one_shot                                 : reading all copies is cheap
     allreduce      any              2-     any    ring        per-host=1 oversubscribed=no  : fewest bytes
 
 One row a line; "#" begins a comment. A row's fields:

@@ -27,10 +27,11 @@ from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.check import Extents, VerificationError, check, fail
 from collectives.schedule.conditions import Leaf, Prefix, collective
 from collectives.schedule.dependencies import accesses
-from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send
+from collectives.schedule.form import OUT, SCRATCH, Chunk, Copy, Recv, Reduce, Schedule, Send
 from collectives.schedule.group import Group
 from collectives.schedule.layout import Layout, apart, even
 from collectives.schedule.play import Play
+from collectives.schedule.symbols import Memory, Values
 from collectives.schedule.text import chunk_text
 
 _EVERY_ROOT_UP_TO = 8
@@ -182,11 +183,11 @@ def _prove(
     group = Group(schedules)
     _check_sizes(group, extents)
     _check_flat(group)
-    values = _Values(schedules[0].collective, in_order)
+    values = Values(schedules[0].collective, in_order)
     return [_play(group, values, in_place, orders, seed) for in_place in modes]
 
 
-def _play(group: Group, values: _Values, in_place: bool, orders: int, seed: int) -> Play:
+def _play(group: Group, values: Values, in_place: bool, orders: int, seed: int) -> Play:
     """Run the group in one order and then in others."""
     play = Play(group, in_place)
     try:
@@ -240,91 +241,10 @@ def _check_flat(group: Group) -> None:
                 )
 
 
-class _Values:
-    """Expressions by number, 0 for no value. Equal expressions get equal numbers."""
-
-    def __init__(self, name: str, in_order: bool) -> None:
-        contract = collective(name)
-        self.in_order = in_order or contract.prefixes
-        self._has_final = not contract.prefixes
-        self._numbers: dict[object, int] = {}
-        self._blocks: list[int] = [-1]  # which block of the contributions a value is made of
-        self._ranks: list[int] = [0]  # whose contributions, one bit a rank
-        self._ordered: list[bool] = [True]  # whether it combines a run of ranks, one after the other
-        self._once = name != "barrier"
-
-    def leaf(self, rank: int, block: int) -> int:
-        return self._number(("leaf", rank, block), block, 1 << rank, True)
-
-    def _number(self, key: object, block: int, ranks: int, ordered: bool) -> int:
-        number = self._numbers.setdefault(key, len(self._blocks))
-        if number == len(self._blocks):
-            self._blocks.append(block)
-            self._ranks.append(ranks)
-            self._ordered.append(ordered)
-        return number
-
-    def reduced(self, operands: tuple[int, ...]) -> int | str:
-        """The value of operands reduced from left to right, or a description of the fault."""
-        known = self._numbers.get(operands)
-        if known is not None:
-            return known
-        block, ranks, ordered = self._blocks[operands[0]], 0, True
-        for operand in operands:
-            if self._blocks[operand] != block:
-                return f"mixes contributions to block {block} with contributions to block {self._blocks[operand]}"
-            again = ranks & self._ranks[operand]
-            if again and self._once:
-                return f"counts rank {again.bit_length() - 1} twice"
-            follows = ranks == 0 or self._ranks[operand] & -self._ranks[operand] == 1 << ranks.bit_length()
-            ordered = ordered and follows and self._ordered[operand]
-            ranks |= self._ranks[operand]
-        return self._number(operands, block, ranks, ordered)
-
-    def is_final(self, value: int, size: int) -> bool:
-        return self._has_final and self._ranks[value] == (1 << size) - 1
-
-    def is_ordered(self, value: int) -> bool:
-        return self._ordered[value]
-
-    def missing(self, value: int, size: int) -> list[int]:
-        return [r for r in range(size) if not self._ranks[value] >> r & 1]
-
-    def is_total(self, value: int, block: int, ranks: int) -> bool:
-        """Whether it is the reduction of the inputs of ranks 0 to `ranks` - 1."""
-        return self._blocks[value] == block and self._ranks[value] == (1 << ranks) - 1
-
-    def text(self, value: int) -> str:
-        if value == 0:
-            return "nothing"
-        ranks = [r for r in range(self._ranks[value].bit_length()) if self._ranks[value] >> r & 1]
-        return f"block {self._blocks[value]} of " + (f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks}")
-
-
-class _Memory:
-    """One rank's buffers: a value for each block, and whether that value has yet to be read."""
-
-    def __init__(self, schedule: Schedule, values: _Values, in_place: bool) -> None:
-        contract = collective(schedule.collective)
-        self.values: list[list[int]] = []
-        self.unread: list[bytearray] = []
-        for buffer, blocks in enumerate((*schedule.grid, *(len(slot) for slot in schedule.scratch))):
-            given = buffer < SCRATCH and contract.initial(buffer, schedule.rank, schedule.root)
-            leaves = [values.leaf(schedule.rank, b) if given else 0 for b in range(blocks)]
-            self.values.append(leaves)
-            self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
-        if in_place:
-            self.values[OUT] = self.values[IN]
-            self.unread[OUT] = self.unread[IN]
-
-    def same(self, a: Chunk, b: Chunk) -> bool:
-        return a[1:] == b[1:] and self.values[a.buffer] is self.values[b.buffer]
-
-
-def _run(play: Play, values: _Values, in_place: bool, random: Random | None) -> list[list[int]]:
+def _run(play: Play, values: Values, in_place: bool, random: Random | None) -> list[list[int]]:
     """Run all ranks once; OUT of each at the end."""
     group = play.group
-    memories = [_Memory(schedule, values, in_place) for schedule in group.schedules]
+    memories = [Memory(schedule, values, in_place) for schedule in group.schedules]
     size = len(memories)
 
     def read(n: int, chunk: Chunk) -> list[int]:
@@ -371,7 +291,7 @@ def _run(play: Play, values: _Values, in_place: bool, random: Random | None) -> 
     return [memory.values[OUT] for memory in memories]
 
 
-def _check_end(group: Group, values: _Values, memories: Sequence[_Memory]) -> None:
+def _check_end(group: Group, values: Values, memories: Sequence[Memory]) -> None:
     computed: dict[int, tuple[int, int]] = {}  # block that is totalled -> the first rank's value of it, and that rank
     size = len(memories)
     for schedule, memory in zip(group.schedules, memories, strict=True):

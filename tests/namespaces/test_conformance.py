@@ -9,7 +9,8 @@ import pytest
 
 from collectives.bench.namespaces import Host, hosts, received_bytes, why_not
 from collectives.rendezvous import secret
-from tests.collectives.conformance.cases import COLLECTIVES, Case
+from tests.collectives.conformance.case import Case
+from tests.collectives.conformance.cases import COLLECTIVES
 from tests.collectives.conformance.ranks import Job, Rank, everyone, failures, processes
 
 _reason = why_not()

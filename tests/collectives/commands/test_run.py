@@ -1,132 +1,29 @@
-"""`collectives run` with real processes and real signals: what ranks are given, how they end, what is left.
+"""`collectives run` with real processes: what ranks get, what they write, and their exit codes.
 
 Invariant: every process started here is waited for, and every wait has a deadline.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-import select
-import signal
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from collectives.commands import main as cli
-from collectives.commands.supervise import REPEATED
-from tests.waiting import eventually
-
-ROOT = Path(cli.__file__).parents[2]
-ENTRY = "from collectives.commands.main import main; main(prog_name='collectives')"
-DEADLINE = 30.0
-GRACEFUL = ("--grace", "20")  # long enough that nobody is stopped who is about to end
-
-SHOW = """
-import json, os, stat
-secret = os.environ["COLLECTIVES_SECRET_FILE"]
-print(json.dumps({
-    "env": dict(os.environ),
-    "cores": sorted(os.sched_getaffinity(0)),
-    "mode": stat.S_IMODE(os.stat(secret).st_mode),
-    "folder": stat.S_IMODE(os.stat(os.path.dirname(secret)).st_mode),
-    "secret": open(secret).read().strip(),
-    "group": os.getpgrp() == os.getpid(),
-    "session": os.getsid(0),
-    "argv": open("/proc/self/cmdline").read(),
-}))
-"""
-
-PAIR = """
-import os, signal, subprocess, sys
-number, child = int(sys.argv[1]), len(sys.argv) > 2
-started = [] if child else [subprocess.Popen([sys.executable, __file__, str(number), "child"])]
-signal.signal(number, lambda *_: sys.exit(max([p.wait() for p in started], default=0)))
-print(os.getpid())
-signal.pause()
-"""
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", ENTRY, "run", *arguments]
-
-
-def environment(**extra: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "OMP_", "PYTHONUNBUFFERED"))}
-    return {**kept, "PYTHONPATH": str(ROOT), "COLLECTIVES_CALIBRATE": "off", **extra}
-
-
-def run(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        command(*arguments),
-        check=False,
-        input=stdin,
-        capture_output=True,
-        cwd=cwd,
-        env=environment(**env),
-        timeout=DEADLINE,
-    )
-
-
-def shown(result: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
-    """What `SHOW` printed, by rank."""
-    assert result.returncode == 0, result.stderr.decode()
-    lines = [re.fullmatch(rb"\[ *(\d+)\] (.*)", line) for line in result.stdout.splitlines()]
-    return [json.loads(m[2]) for m in sorted((m for m in lines if m), key=lambda m: int(m[1]))]
-
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts launchers in the background; kills those that a failed test leaves."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def begin(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process: subprocess.Popen[bytes] = subprocess.Popen(
-            command(*arguments),
-            env=environment(),
-            **{**pipes, **options},
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate(timeout=DEADLINE)
-
-
-def gone(pid: int) -> bool:
-    """Whether process `pid` has ended (nobody may have reaped it yet)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def numbers(process: subprocess.Popen[bytes], lines: int) -> list[int]:
-    """The process numbers that the ranks print, one per line."""
-    assert process.stdout is not None
-    return [int(process.stdout.readline().split()[-1]) for _ in range(lines)]
-
-
-def finish(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    _, errors = process.communicate(timeout=DEADLINE)
-    return process.returncode, errors.decode()
-
-
-# What a rank is given
+from tests.collectives.commands.running import (
+    DEADLINE,
+    ENTRY,
+    SHOW,
+    command,
+    environment,
+    run,
+    shown,
+)
 
 
 def test_environment_of_the_ranks() -> None:
@@ -257,109 +154,6 @@ def test_exit_codes(script: str, code: int, says: str) -> None:
     assert re.search(says, result.stderr.decode())
 
 
-def test_the_first_failure_counts_and_the_others_may_end_by_themselves(start: Start, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "wait")
-    script = f"""
-    case $COLLECTIVES_RANK in
-    0) exit 5;;
-    *) trap 'exit 7' TERM; : <{tmp_path / "wait"}; exit 6;;
-    esac"""
-    launcher = start("-n", "3", *GRACEFUL, "sh", "-c", script)
-    assert launcher.stderr is not None
-    printed = b""
-    while b"waiting up to 20 s for ranks 1, 2 to end" not in printed:
-        printed += launcher.stderr.readline()
-    with open(tmp_path / "wait", "w"):
-        code, errors = finish(launcher)
-    assert code == 5
-    assert "ranks 1, 2 exited with code 6" in errors
-
-
-def test_ranks_that_do_not_end_are_terminated_and_then_killed(start: Start) -> None:
-    script = """
-    test $COLLECTIVES_RANK = 0 || trap 'echo asked' TERM
-    echo ready
-    test $COLLECTIVES_RANK = 2 && exit 1
-    while :; do sleep 1000; done"""
-    launcher = start("-n", "3", "--grace", "0.5", "bash", "-c", script)
-    output, errors = launcher.communicate(timeout=DEADLINE)
-    assert launcher.returncode == 1
-    assert b"[1] asked" in output.splitlines()
-    assert re.search("ranks 0, 1 still running: sending SIGTERM", errors.decode())
-    assert re.search("rank 1 still running: sending SIGKILL", errors.decode())
-    assert re.search("rank 0 was killed by SIGTERM", errors.decode())
-    assert re.search("rank 1 was killed by SIGKILL", errors.decode())
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
-def test_signals_go_to_all_ranks_and_their_children(start: Start, tmp_path: Path, name: str) -> None:
-    (tmp_path / "pair.py").write_text(PAIR)
-    number = int(getattr(signal, name))
-    launcher = start("-n", "2", *GRACEFUL, str(tmp_path / "pair.py"), str(number))
-    pids = numbers(launcher, 4)
-    launcher.send_signal(number)
-    assert finish(launcher)[0] == 0
-    assert all(gone(pid) for pid in pids)
-
-
-def test_a_rank_that_a_forwarded_signal_kills_is_a_failure(start: Start) -> None:
-    launcher = start("-n", "2", *GRACEFUL, "sh", "-c", "echo $$; exec sleep 1000")
-    numbers(launcher, 2)
-    launcher.send_signal(signal.SIGTERM)
-    code, errors = finish(launcher)
-    assert code == 128 + signal.SIGTERM
-    assert "was killed by SIGTERM" in errors
-
-
-def test_repeating_ctrl_c_kills(start: Start) -> None:
-    launcher = start("-n", "2", *GRACEFUL, "bash", "-c", "trap '' INT; echo $$; while :; do sleep 1000; done")
-    pids = numbers(launcher, 2)
-    launcher.send_signal(signal.SIGINT)
-    assert launcher.stderr is not None
-    while b"SIGINT sent to ranks 0, 1" not in launcher.stderr.readline():
-        assert launcher.poll() is None
-    time.sleep(REPEATED)  # a second one within this time is taken for the first
-    launcher.send_signal(signal.SIGINT)
-    code, errors = finish(launcher)
-    assert code == 128 + signal.SIGKILL
-    assert "SIGINT again: killing ranks 0, 1" in errors
-    assert all(gone(pid) for pid in pids)
-
-
-def test_a_launcher_that_was_ignoring_hangups_goes_on(start: Start) -> None:
-    def ignore() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    launcher = start("-n", "1", "sh", "-c", "echo $$; read x", stdin=subprocess.PIPE, preexec_fn=ignore)
-    numbers(launcher, 1)
-    launcher.send_signal(signal.SIGHUP)
-    launcher.communicate(b"x\n", timeout=DEADLINE)
-    assert launcher.returncode == 0
-
-
-# What is left
-
-
-def test_background_children_of_a_rank_end_with_the_job(start: Start) -> None:
-    launcher = start("-n", "2", "sh", "-c", "sleep 1000 & echo $!")
-    pids = numbers(launcher, 2)
-    assert finish(launcher)[0] == 0
-    assert eventually(lambda: all(gone(pid) for pid in pids), DEADLINE), "background children end"
-
-
-def test_killing_the_launcher_leaves_nothing(start: Start) -> None:
-    script = "dirname $COLLECTIVES_SECRET_FILE; sleep 1000 & echo $!; echo $$; wait"
-    launcher = start("-n", "2", "sh", "-c", script)
-    assert launcher.stdout is not None
-    lines = [launcher.stdout.readline().split()[-1].decode() for _ in range(6)]
-    pids = [int(line) for line in lines if line.isdecimal()]
-    folder = Path(next(line for line in lines if not line.isdecimal()))
-    assert len(pids) == 4 and folder.is_dir()
-    launcher.kill()
-    assert eventually(lambda: all(gone(pid) for pid in pids), DEADLINE), "the ranks and their children end"
-    assert eventually(lambda: not folder.exists(), DEADLINE), "the private directory is removed"
-
-
 def test_a_program_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/no/such/interpreter\n")
@@ -424,60 +218,3 @@ def test_the_umask_does_not_decide_who_reads_the_secret(tmp_path: Path) -> None:
     )
     assert permissive.stdout.split() == [b"600", b"700"]
     assert not os.listdir(tmp_path)
-
-
-ON_A_TERMINAL = """
-import os, subprocess, sys
-entry, root = sys.argv[1:]
-rank = "import os; print('line', input(), os.getsid(0), 'alone', os.getpgrp() == os.getpid(), flush=True)"
-command = [sys.executable, "-c", entry, "run", "-n", "1", "--no-prefix", sys.executable, "-c", rank]
-print("session", os.getsid(0), flush=True)
-sys.exit(subprocess.run(command, cwd=root).returncode)
-"""
-
-
-def test_a_rank_reads_our_terminal_and_stays_in_our_session() -> None:
-    """Linux shares processor time out between sessions first: ranks in sessions of their own could not yield."""
-    terminal, ours = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", ON_A_TERMINAL, ENTRY, str(ROOT)],
-        stdin=ours,
-        stdout=ours,
-        stderr=ours,
-        env=environment(),
-        preexec_fn=_with_terminal(ours),  # noqa: PLW1509 (no other thread here)
-    )
-    os.close(ours)
-    try:
-        os.write(terminal, b"hello\n")
-        printed = read_all(terminal)
-        assert process.wait(DEADLINE) == 0, printed
-    finally:
-        process.kill()
-        process.wait()
-        os.close(terminal)
-    session = re.search(r"session (\d+)", printed)
-    assert session, printed
-    assert f"line hello {session[1]} alone True" in printed
-
-
-def _with_terminal(terminal: int) -> Callable[[], None]:
-    def before_exec() -> None:
-        os.setsid()
-        fcntl.ioctl(terminal, termios.TIOCSCTTY)
-
-    return before_exec
-
-
-def read_all(terminal: int) -> str:
-    """Until nobody has the other end open any more."""
-    printed = b""
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        if not select.select([terminal], [], [], 1.0)[0]:
-            continue
-        try:
-            printed += os.read(terminal, 4096)
-        except OSError:  # the other end is closed
-            break
-    return printed.decode()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.collectives.commands.test_run import DEADLINE, command, environment, finish, gone, run
+from tests.collectives.commands.running import DEADLINE, command, environment, finish, gone, run
 from tests.waiting import eventually
 
 # Rank 1 of 3 fails between two calls; the others lose it. `linger` keeps it from ending before they have.

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from collectives.rendezvous import secret
 from collectives.transports.transport import left_out
-from tests.collectives.conformance.cases import COLLECTIVES, IN_PLACE, REDUCTIONS, Case, ops_of
+from tests.collectives.conformance.case import Case
+from tests.collectives.conformance.cases import COLLECTIVES, IN_PLACE, REDUCTIONS, ops_of
 from tests.collectives.conformance.ranks import Job, Rank, ThreadRank, everyone, failures, processes, threads
 from tests.collectives.conformance.reference import DTYPES
 from tests.redis_server import RedisServer

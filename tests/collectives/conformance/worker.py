@@ -13,7 +13,8 @@ from typing import Any
 
 import collectives
 from collectives.rendezvous import secret
-from tests.collectives.conformance.cases import Case, cases, run
+from tests.collectives.conformance.case import Case
+from tests.collectives.conformance.cases import cases, run
 from tests.collectives.conformance.ranks import OPERATION
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.collectives.commands.test_run import DEADLINE, environment
+from tests.collectives.commands.running import DEADLINE, environment
 
 JOB = """
 import json, sys

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 HERE = Path(__file__).parent
 OPS = HERE / "worker_ops.py"
+STATE = HERE / "ops_state.py"
 EXCHANGE = HERE / "worker_exchange.py"
 ONE_THREAD = HERE / "worker_one_thread.py"
 
@@ -30,7 +31,7 @@ def job(worker: Path) -> Launched:
     return launched(2, worker)
 
 
-@pytest.mark.parametrize("name", checks.names(OPS))
+@pytest.mark.parametrize("name", [*checks.names(OPS), *checks.names(STATE)])
 def test_ops(name: str) -> None:
     checks.passed(job(OPS), name)
 
