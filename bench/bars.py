@@ -1,7 +1,6 @@
-"""What the library is held to beside other systems: our time over theirs, by where, how many ranks, and size.
+"""The bars of the library relative to other systems: our time over theirs, by number of ranks, collective and size.
 
-Invariant: bars are data; nothing here measures or judges. They were set by what a prototype had reached on a machine
-with two cores.
+Invariant: bars are data; nothing here measures or judges. They come from a prototype on a machine with two cores.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ MPI: Final = ("openmpi", "mpich", "impi")
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A range of sizes in bytes, both ends included, and those of it that are measured."""
+    """A range of sizes in bytes, both ends included, and the measured sizes in it."""
 
     first: int
     last: int
@@ -33,9 +32,9 @@ BANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: the ratio to the best of `against` is to be at most `bars`, one for each band there is.
+    """One line of the table: the ratio to the best of `against` has to be at most `bars`, one for each band.
 
-    `near`: bars instead of those where the cores are near each other (see `ping`). `buffers`, `row`: as in a plan.
+    `near`: other bars if the cores are near each other (see `ping`). `buffers`, `row`: as in a plan.
     """
 
     transport: str
@@ -84,6 +83,6 @@ LINES: Final = (
         for collective in ("reduce_scatter", "allgather", "broadcast", "alltoall")
         for ranks in (2, 4)
     ),
-    # Short messages without barriers in between, as the prototype seems to have been measured: see docs/benchmark.md.
+    # Short messages without barriers in between, as the prototype was probably measured: see docs/benchmark.md.
     *(Line("shm", "plain", ranks, "allreduce", MPI, (bar,), row=ROW) for ranks, bar in ((2, 0.6), (4, 0.65), (8, 0.5))),
 )

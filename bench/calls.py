@@ -1,7 +1,7 @@
 """A case bound to a communicator and to memory: one call, ready to be repeated.
 
-Invariant: the call is what a user would write, with everything checked and looked up as a user's would be; arrays
-are made once per case and used for all that is measured of it.
+Invariant: the call is one that a user would write, with all its checks; arrays are made once per case and used for all
+its measurements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A rank's memory for one case. `out` is for results that the caller provides memory for."""
+    """A rank's memory for one case. `out` is for results for which the caller provides memory."""
 
     inp: Array
     out: Array
@@ -59,11 +59,11 @@ class Bound:
     call: Callable[[], Any]
 
     def renew(self) -> None:
-        """Write the input, as if it had just been computed."""
+        """Write the input, so that it is in the state of data that was just computed."""
         self.arrays.inp.fill(1)
 
     def wrong(self, salt: int) -> int:
-        """Call once, with values chosen by `salt`: how many elements of this rank's result are wrong."""
+        """Call once, with values chosen by `salt`; returns the number of wrong elements in this rank's result."""
         if self.case.collective == "barrier":
             self.call()
             return 0
@@ -90,7 +90,7 @@ def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
 
 
 def _one(comm: Communicator, case: Case, x: Array, out: Array) -> tuple[Callable[[], Any], Array]:
-    """The call for one array, and where its result is; `out` may be `x`."""
+    """The call for one array, and its result's array; `out` may be `x`."""
     return _call(comm, case, x, out), out
 
 
@@ -139,7 +139,7 @@ def algorithm_of(comm: Communicator, case: Case) -> str:
 
 
 def transports_of(comm: Communicator) -> dict[str, int]:
-    """How many of this rank's peers are reached over which transport."""
+    """The number of this rank's peers for each transport."""
     reported = dict(_pairs(comm.explain("barrier", 0, "uint8")))
     pairs = (entry.split(" over ") for entry in reported["peers"].split(", ") if " over " in entry)
     return {kind: int(number) for number, kind in pairs}

@@ -25,9 +25,9 @@ IN_PLACE: Final = "in-place"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A collective as the benchmark sees it.
+    """A collective in the benchmark.
 
-    `parts`: size counts the parts of all ranks together. `places`: how it can be called, the usual way first.
+    `parts`: size counts the parts of all ranks together. `places`: the forms of the call, the usual one first.
     `factor(ranks)`: bus bandwidth over algorithm bandwidth.
     """
 
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """What a table of such cases is called."""
+        """The title of a table of such cases."""
         return f"{self.collective} of the gradients of {self.trace}" if self.trace else self.collective
 
     @property
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """The size: bytes of the larger of the arrays that a rank passes and gets."""
+        """The size: bytes of the larger of a rank's two arrays, input and output."""
         return self.count * (self.ranks if self.kind.parts else 1) * self.itemsize
 
     @property
@@ -116,7 +116,7 @@ class Case:
         return self.nbytes / seconds / 1e9 if seconds > 0 else 0.0
 
     def busbw(self, seconds: float) -> float:
-        """The same scaled to what a link has to carry, so that rank counts can be compared."""
+        """The same scaled to the load of a link, so that numbers of ranks can be compared."""
         return self.algbw(seconds) * self.kind.factor(self.ranks)
 
 

@@ -1,10 +1,10 @@
 """Messages between processes of this machine that sleep while they wait.
 
-Invariant: a process that waits here is blocked in the kernel and uses no processor time, which a rank that waits in
-a collective may; only processes of this user are let in. Imports nothing but the standard library: the workers of
-peers use it with a Python of their own.
+Invariant: a process that waits here is blocked in the kernel and uses no processor time, unlike a rank that waits in a
+collective; only processes of this user are accepted. Imports nothing but the standard library: the workers of peers use
+it with a Python of their own.
 
-One side opens a `Listener` and says its name to the others, which `connect`; a message is a line of JSON.
+One side opens a `Listener` and passes its name to the others, which `connect`; a message is a line of JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class Channel:
-    """One connection; owns its socket. Errors: TimeoutError, ConnectionError where the other side is gone."""
+    """One connection; owns its socket. Errors: TimeoutError, ConnectionError if the other side has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket: Final = connection
@@ -54,7 +54,7 @@ class Channel:
 
 
 class Listener:
-    """Where others connect, each under a number of its own. Close it, or use it in a `with` statement."""
+    """Accepts connections, each with a number of its own. Close it, or use it in a `with` statement."""
 
     def __init__(self) -> None:
         self.name: Final = f"pycollectives-bench-{secrets.token_hex(16)}"
@@ -63,7 +63,7 @@ class Listener:
         self._socket.listen(256)
 
     def accept(self, missing: Collection[int], timeout: float) -> tuple[int, Channel]:
-        """The next of those to come, and its channel, which is the caller's to close. TimeoutError, ConnectionError."""
+        """The number and channel of the next connection, which the caller closes. TimeoutError, ConnectionError."""
         end = time.monotonic() + timeout
         while True:
             self._socket.settimeout(max(end - time.monotonic(), 1e-3))
@@ -93,7 +93,7 @@ class Listener:
 
 
 def connect(name: str, number: int, timeout: float) -> Channel:
-    """To the listener of that name, as that number. Raises OSError."""
+    """Connect to the listener of that name, with that number. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)

@@ -1,7 +1,7 @@
-"""How close the automatic choice comes to the best single algorithm: what a rank measures, and who starts it.
+"""How close the automatic choice comes to the best single algorithm: the measurement of a rank, and its launcher.
 
-Invariant: the automatic choice and every algorithm that is not far behind take turns within one run, and are compared
-within each turn; a time is that of the slowest rank after a barrier, and after every rank has written its input anew.
+Invariant: the automatic choice and every algorithm that is not far slower take turns within one run, and are compared
+within each turn; a time is that of the slowest rank after a barrier, and after every rank has written its input again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BAR: Final = 1.15  # of the best algorithm's time
 AUTO: Final = "auto"
 ROUNDS: Final = 7
 _LOOKS: Final = (5, 2)  # iterations and rounds of a first look
-_FAR: Final = 2.0  # what takes longer than the choice by this factor at first sight is not looked at again
+_FAR: Final = 2.0  # algorithms that are slower than the choice by this factor at first are not measured again
 _BOUNDS: Final = (3, 200)  # iterations in a round
 
 

@@ -1,7 +1,7 @@
-"""Two results of the benchmark side by side: what has become slower, and whether that can be told from noise.
+"""Compares two results of the benchmark: which figures have become slower, and whether noise explains it.
 
-Invariant: only like is compared with like: the same case on as many ranks over the same transport, in the same mode
-of the machine; judged by raw samples, never by two medians alone.
+Invariant: only equal cases are compared: the same case on as many ranks over the same transport, in the same mode of
+the machine; judged by raw samples, never by two medians alone.
 """
 
 from __future__ import annotations

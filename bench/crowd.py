@@ -1,7 +1,7 @@
-"""Ranks as threads of this process, and places where they can meet: for what is about meeting, not about moving data.
+"""Ranks as threads of this process, and stores for them: for measuring how groups form, not how data moves.
 
-Invariant: the threads stay the same from one task to the next, so that what a task leaves behind can be told from
-what starting threads does; a place made here is gone when its context ends.
+Invariant: the threads stay the same from one task to the next, so that resources that a task leaves can be
+distinguished from those of starting threads; a store made here is removed when its context ends.
 """
 
 from __future__ import annotations

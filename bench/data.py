@@ -1,7 +1,7 @@
-"""What a rank brings to a case, and what it has to get.
+"""The inputs of a rank in a case, and the expected results.
 
-Invariant: this is the one place that knows the collectives' meaning for the benchmark, so that our results and a
-peer's are held against the same. Imports nothing but NumPy: see `values`.
+Invariant: this is the one place that defines the collectives' meaning for the benchmark, so that our results and a
+peer's are compared with the same values. Imports nothing but NumPy: see `values`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Puts our own ranks to sleep while others are measured.
+"""Lets our own ranks sleep while others are measured.
 
-Invariant: a rank at the gate uses no processor time, and none comes through before rank 0 lets it.
+Invariant: a rank at the gate uses no processor time, and none continues before rank 0 opens it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Gate:
             self._up = connect(name.tobytes().rstrip(b"\0").decode(), comm.rank, JOIN)
 
     def while_asleep(self, work: Callable[[], str]) -> str:
-        """On rank 0 do `work`, while the others sleep; what it says is returned on every rank."""
+        """On rank 0 run `work`, while the others sleep; its result is returned on every rank."""
         if self._up is not None:
             return str(self._up.receive(WAIT))
         answer = work()

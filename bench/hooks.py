@@ -1,7 +1,7 @@
-"""What gradient hooks cost beside what frameworks have of their own: the cases, the systems, and the bars.
+"""The cost of gradient hooks compared with the frameworks' own exchange: the cases, the systems, and the bars.
 
-Invariant: a factor is of times that were taken in turns, in one run, of calls whose results were checked. Of several
-ways of calling, the best of theirs stands against the best of ours.
+Invariant: a factor is the quotient of times that were taken in turns, in one run, of calls whose results were checked.
+Of several forms of the call, the best of theirs is compared with the best of ours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Facts about where a run took place, without which its figures mean nothing.
+"""The conditions of a run, without which its figures have no meaning.
 
-Invariant: read from the kernel and the running interpreter, never from what a user or a launcher claims.
+Invariant: read from the kernel and the running interpreter, never from settings of a user or a launcher.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Group:
 
     @property
     def pairs(self) -> dict[str, int]:
-        """How many pairs of ranks talk over which transport."""
+        """The number of pairs of ranks for each transport."""
         ends: Counter[str] = Counter()
         for facts in self.ranks:
             ends.update(facts.transports)
@@ -73,7 +73,7 @@ class Group:
 
 
 def gather(comm: Communicator) -> Group:
-    """Everybody's facts, on every rank. Collective."""
+    """The facts of all ranks, on every rank. Collective."""
     mine = comm._linked.place
     identities = [HostIdentity.from_json(json.loads(text)) for text in _exchange(comm, json.dumps(mine.to_json()))]
     facts = Facts(
@@ -106,7 +106,7 @@ def cores(comm: Communicator) -> list[int]:
 
 
 def agree(comm: Communicator, number: int) -> bool:
-    """Whether all ranks bring the same number. Collective."""
+    """Whether all ranks pass the same number. Collective."""
     return len(set(comm.allgather(np.array(number, np.int64)).tolist())) == 1
 
 

@@ -1,7 +1,7 @@
-"""Communicators made and closed many times in one process, and what each of them leaves behind.
+"""Communicators that are made and closed many times in one process, and the resources that remain.
 
-Invariant: counted by the kernel's and the store's own books, before and after, with the same threads; the first
-rounds do not count, since they load code and warm up what Python and the allocator keep.
+Invariant: counted by the kernel and the store, before and after, with the same threads; the first rounds are a warm-up,
+because they load code and fill caches of Python and the allocator.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Lifetimes:
 
     @property
     def grown(self) -> list[str]:
-        """The names of what has become more."""
+        """The names of the counts that have grown."""
         before, after = asdict(self.before), asdict(self.after)
         return [name for name in before if after[name] > before[name] + (GROWTH if name == "memory" else 0)]
 

@@ -59,7 +59,7 @@ def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStac
 
 
 class Floor:
-    """Something that every rank does at the same time. `begin` gets the memory for a case, and gives the call."""
+    """An operation that all ranks run at the same time. `begin` gets the memory for a case, and returns the call."""
 
     is_ours: Final = False
 
@@ -116,7 +116,7 @@ class Flag:
         return (np.array(times),) if times else ()
 
     def finish(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""
 
 
 def _slowest(comm: Communicator, call: Callable[[], None], iterations: int) -> float:

@@ -1,4 +1,4 @@
-"""The timing loop, and the figures made of what it gives.
+"""The timing loop, and the figures computed from its times.
 
 Invariant: the clock starts after the barrier on each rank, so neither the barrier nor waiting for the slowest rank's
 previous iteration is measured; nothing else happens inside the loop. Imports nothing but NumPy: the workers of peers
@@ -100,7 +100,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What is said about a series of times, in seconds; `median` is the headline."""
+    """Statistics of a series of times, in seconds; `median` is the main one."""
 
     median: float
     mean: float

@@ -1,8 +1,8 @@
-"""Measures cases: everyone who takes part prepares, is timed in turns, and is checked again.
+"""Measures cases: all contestants prepare, are timed in turns, and are checked again.
 
-Invariant: contestants take turns round by round (A B A B ...), so that a machine which changes its mood changes
-it for all of them; a time is that of the slowest rank in each iteration; samples travel only after the last
-iteration of a turn. Every rank goes through the same steps in the same order.
+Invariant: contestants take turns round by round (A B A B ...), so that a change of the machine's speed affects all of
+them; a time is that of the slowest rank in each iteration; samples are exchanged only after the last iteration of a
+turn. Every rank goes through the same steps in the same order.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ AGAIN = 2  # untimed calls at the beginning of a turn: another contestant has ju
 
 
 class Unsupported(Exception):
-    """A contestant cannot do this case; the message says why."""
+    """A contestant does not support this case; the message has the reason."""
 
 
 class Contestant(Protocol):
-    """Somebody who can be timed on a case. Every method is called on every rank; what it gives counts on rank 0.
+    """A system that can be timed on a case. Every method is called on every rank; rank 0's result counts.
 
-    `name` says what its figures are called. `is_ours`: whether its mistakes are ours.
+    `name` is the name of its figures. `is_ours`: whether it is this library.
     """
 
     @property
@@ -49,10 +49,10 @@ class Contestant(Protocol):
         """How many iterations a turn has time for."""
 
     def turn(self, iterations: int) -> tuple[Samples, ...]:
-        """Seconds that each iteration took, for every rank. Empty where there is nothing to tell."""
+        """Seconds of each iteration, for every rank. Empty if there are none."""
 
     def finish(self) -> None:
-        """Let go of the case's memory."""
+        """Release the case's memory."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: the algorithm that ran, and everybody's figures, ours first.
+    """One line of the table: the algorithm that ran, and the figures of all contestants, ours first.
 
     `pings`: for each round, before and after it.
     """
@@ -92,7 +92,7 @@ class Row:
 
     @property
     def ours(self) -> Measurement:
-        """What others are compared with: the usual way of calling, of those that were asked for."""
+        """The figure with which others are compared: the usual form of the call, among the measured ones."""
         return next(m for m in self.measurements.values() if m.is_ours and not m.unsupported)
 
     @property
@@ -101,7 +101,7 @@ class Row:
 
     @property
     def set_aside(self) -> list[int]:
-        """Rounds that are left out of ratios: the machine was in another mode."""
+        """Rounds that ratios omit: the machine was in another mode."""
         return sorted(set(range(len(self.pings))) - set(alike(self.pings)))
 
     def ratio(self, theirs: Measurement) -> float:

@@ -1,7 +1,7 @@
-"""How long ranks take to meet: through a store alone, and to a communicator that is ready.
+"""The time to form a group: through a store alone, and until a communicator is ready.
 
-Invariant: the clock runs from the first rank's start to the last rank's end, all of them threads of one process that
-were there before.
+Invariant: the clock runs from the first rank's start to the last rank's end; all ranks are existing threads of one
+process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the library costs in memory, measured in processes of its own.
+"""The library's memory, measured in separate processes.
 
-Invariant: a figure is resident memory as the kernel counts it for the process, shared memory included, so what
-several ranks map counts for each of them; each stands beside the bar that it is held to.
+Invariant: a figure is resident memory as the kernel counts it for the process, shared memory included, so memory that
+several ranks map counts for each of them; each is printed beside its bar.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Host:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What stands in front of a command that is to run there."""
+        """The prefix of a command that is to run there."""
         return ("ip", "netns", "exec", self.namespace)
 
 

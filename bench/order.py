@@ -1,6 +1,6 @@
-"""What ranks that a command starts for the purpose are to measure.
+"""The task of ranks that a command starts for measuring.
 
-Invariant: survives JSON, by which it reaches them.
+Invariant: survives JSON, in which it is passed to them.
 """
 
 from __future__ import annotations

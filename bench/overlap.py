@@ -1,7 +1,7 @@
-"""How much of an exchange of gradients hides behind backpropagation, between hosts on a slow link.
+"""How much of an exchange of gradients overlaps with backpropagation, between hosts on a slow link.
 
 Invariant: the hosts are network namespaces of this machine, whose link is the bottleneck; steps with buckets, with one
-fused call and with no exchange take turns. All of them give the same gradients, which the ranks check.
+fused call and with no exchange take turns. All of them compute the same gradients, which the ranks check.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""How long a small message between ranks 0 and 1 takes just now, and a little work on their cores: what tells one mood
-of a machine from another.
+"""The time of a small message between ranks 0 and 1, and of a short loop on their cores, to detect modes of a machine.
 
-Invariant: cheap enough to be taken before and after every round; a rank that has no part in it sleeps or waits in a
-barrier meanwhile. Python is in every figure, so pings are compared with one another and are no floors.
+Invariant: cheap enough to be measured before and after every round; ranks that take no part sleep or wait in a barrier
+meanwhile. Python is in every figure, so pings are compared with one another and are not lower limits.
 
-Virtual machines move between places: the same two processes are near each other (one cache between them) at one
-time and far the next, and all that goes through memory becomes two or three times as slow. And a core that the
-machine's owner has given two threads of runs at little more than half its speed while the other thread, our own other
-rank's or a stranger's, has work. A figure from one mode and a figure from another cannot be compared.
+Virtual machines are moved between cores: the same two processes share a cache at one time and not at another, and all
+that goes through memory becomes two or three times as slow. A core that is a hardware thread runs at little more than
+half its speed while the other thread is busy, with our other rank or another machine. Figures from different modes
+cannot be compared.
 """
 
 from __future__ import annotations
@@ -40,9 +39,10 @@ _LINES: Final = (0, 16)  # where ranks 0 and 1 write, in words: not on one cache
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One-way times in seconds. `flag`: 8 bytes in memory that both map, None where there is none.
-    `link`: a message of 8 bytes over the group's own link. `core`: a short loop while both
-    run it, the slower one's."""
+    """Times of one direction in seconds. `flag`: 8 bytes in memory that both map, None if there is none.
+
+    `link`: a message of 8 bytes over the group's own link. `core`: a short loop while both run it, the slower one's.
+    """
 
     flag: float | None
     link: float | None
@@ -50,7 +50,7 @@ class Reading:
 
     @property
     def ping(self) -> float | None:
-        """What near is told from far by."""
+        """The value by which near and far are distinguished."""
         return self.flag if self.flag is not None else self.link
 
 

@@ -1,7 +1,7 @@
-"""A run of the benchmark as a value: what is measured how, the same on every rank.
+"""A run of the benchmark as a value: what is measured and how, the same on every rank.
 
-Invariant: a plan that `check` accepted names only things that exist, so that nothing has to be refused once ranks
-have been started. It says nothing secret: where ranks meet, and how they trust each other, is the launcher's.
+Invariant: a plan that `check` accepted names only existing things, so that no error remains once ranks have been
+started. It contains no secrets: the launcher sets the store and the secret.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> int:
-        """The same on ranks that were told the same. Where results are written and drawn concerns rank 0 alone."""
+        """The same on ranks with the same plan. The files for results and pictures concern rank 0 alone."""
         return zlib.crc32(replace(self, json=None, plot=None).to_json().encode())
 
 

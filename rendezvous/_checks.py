@@ -1,7 +1,7 @@
 """Deadlines and the argument checks that all stores share.
 
-Invariant: nothing here touches the outside world; a wrong argument is ValueError or TypeError before a store
-has sent or written anything.
+Invariant: nothing here has side effects; a wrong argument is ValueError or TypeError before a store has sent or written
+anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 MAX_KEY = 512  # bytes of UTF-8
 MAX_VALUE = 16 << 20  # bytes
 DEFAULT_TIMEOUT = 30.0  # seconds
-GRACE = 1.0  # seconds a call may overrun its deadline while a server still owes it the answer
+GRACE = 1.0  # seconds by which a call may overrun its deadline while it waits for a server's answer
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _DIGITS = 20  # of the longest of them, its sign included
@@ -47,7 +47,7 @@ class Deadline:
 
 
 def check_timeout(timeout: object, name: str = "timeout") -> float:
-    """`timeout` as a float of seconds: finite and not negative, else ValueError; TypeError for no number."""
+    """`timeout` as a float of seconds: finite and not negative, else ValueError; TypeError if it is no number."""
     if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
         raise TypeError(f"{name} must be a number of seconds, not {type(timeout).__name__}")
     seconds = float(timeout)
@@ -66,7 +66,7 @@ def check_key(key: object) -> str:
 
 
 def check_keys(keys: str | Sequence[str]) -> list[str]:
-    """A list of keys; one str stands for one key, since its characters are never what was meant."""
+    """A list of keys; one str stands for one key, not for its characters."""
     if isinstance(keys, str):
         return [check_key(keys)]
     if not isinstance(keys, Iterable):
@@ -92,13 +92,13 @@ def check_amount(amount: object) -> int:
 
 
 class NotANumber(StoreError, ValueError):
-    """What a key holds cannot be added to: somebody else wrote it, so it is a StoreError. Also a ValueError."""
+    """The value of a key is no number: another program wrote it, so it is a StoreError. Also a ValueError."""
 
 
 def count(store: str, key: str, value: bytes | None, amount: int) -> int:
-    """What a counter that holds `value` (None: does not exist) becomes after adding `amount`; `store` names it.
+    """The value of a counter after adding `amount` to `value` (None: does not exist); `store` names the store.
 
-    Raises: NotANumber, also where the sum does not fit 64 bits.
+    Raises: NotANumber, also if the sum does not fit 64 bits.
     """
     where = f"{store}: " if store else ""
     try:

@@ -12,12 +12,12 @@ Environment: TypeAlias = Mapping[str, str]
 
 
 def get(env: Environment, key: str) -> str | None:
-    """None where it is not set."""
+    """None if it is not set."""
     return env.get(key) or None
 
 
 def integer(env: Environment, key: str) -> int | None:
-    """None where it is not set. Raises ValueError for what is no number, zero or more."""
+    """None if it is not set. Raises ValueError unless it is a number, zero or more."""
     text = get(env, key)
     if text is None:
         return None

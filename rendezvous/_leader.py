@@ -1,7 +1,7 @@
-"""The leader of a session: receives the ranks, decides, and tells everybody.
+"""The leader of a session: receives the ranks, decides, and publishes the outcome.
 
-Invariant: the leader alone moves its notice from open to closed or failed, and only by compare_set from the very
-bytes with which it opened it; if that fails, the session is void and nobody has been told otherwise.
+Invariant: only the leader changes its notice from open to closed or failed, and only by compare_set from the very bytes
+with which it opened it; if that fails, the session is void and no rank has seen another outcome.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ._checks import MAX_VALUE
 from ._participant import Formed, Participant, session_keys, slot
 from ._records import Hello, parse_hello, ranks_text
 
-BEAT = 0.1  # seconds between signs of life
-LINGER = 0.8  # seconds a failed session tells latecomers why
-AUTH_GRACE = 0.6  # seconds the rightful rank has to take the place of one that does not know the secret
+BEAT = 0.1  # seconds between heartbeats
+LINGER = 0.8  # seconds for which a failed session shows latecomers the reason
+AUTH_GRACE = 0.6  # seconds for the rank with the secret to replace a value without a valid HMAC
 MAX_SETTLE = 0.5
 
 Verdict = Mapping[str, Any]
@@ -40,7 +40,7 @@ class Leader:
         participant.leaving = session_keys(participant.scope, session, participant.me.size)
 
     def run(self) -> Formed | None:
-        """The group, or None if the session was taken over; raises what it ends with."""
+        """The group, or None if the session was taken over; raises the session's error."""
         participant = self._participant
         slots = [self._key(slot(rank)) for rank in range(participant.me.size)]
         rival = participant.arrive(self._session)
@@ -78,10 +78,10 @@ class Leader:
         self._participant.leading = None
         self._participant.clean(self._session, self._participant.me.size)
 
-    # -- judging
+    # -- verdicts
 
     def _examine(self, values: list[bytes]) -> tuple[list[Hello], Verdict | None]:
-        """The hellos of a full group; or what is wrong with them; or neither, while a foreign value is among them."""
+        """The hellos of a full group; or a verdict; or neither, while a value without a valid HMAC is among them."""
         me = self._participant.me
         hellos = []
         for rank, value in enumerate(values):
@@ -98,12 +98,12 @@ class Leader:
         return hellos, None
 
     def _wait_for_objections(self, hellos: list[Hello]) -> bool:
-        """Leave others a moment to object to this table being the group; True if nobody does."""
+        """Give other ranks time to object to this table; True if any does."""
         participant = self._participant
         settle = participant.settle
         if settle is None:
-            # jobs without run ids can be told apart only by ranks that come twice: leave the second ones
-            # about as long to show up as all the first ones took
+            # Jobs without run ids can be distinguished only if a rank number occurs twice: leave the second ranks about
+            # as long as the first ones took.
             one_process = len({hello.origin or hello.place for hello in hellos}) == 1
             spread = max(time.monotonic() - self._opened, 0.02 if one_process else 0.15)
             settle = 0.0 if participant.scope.run is not None or participant.me.size == 1 else min(MAX_SETTLE, spread)
@@ -113,7 +113,7 @@ class Leader:
         return participant.get(self._key("flag")) is None or self._complaint() is None
 
     def _complaint(self) -> Verdict | None:
-        """What a member objects to, as the verdict on this session."""
+        """A member's objection, as the verdict on this session."""
         participant = self._participant
         value = participant.get(self._key("flag"))
         if value is None:
@@ -131,7 +131,7 @@ class Leader:
             case {"kind": "config", "text": str(text)}:
                 return {"kind": "config", "text": text}
         self._saw_foreign(self._key("flag"), document is None or authentic)
-        participant.delete([self._key("flag")])  # who does not know the secret must not keep others from objecting
+        participant.delete([self._key("flag")])  # without the secret, a process must not prevent objections
         return None
 
     def _saw_foreign(self, key: str, garbage: bool) -> None:
@@ -140,7 +140,7 @@ class Leader:
             self._stranger_at = key if garbage and self._participant.scope.secret is None else ""
 
     def _foreign(self) -> Verdict | None:
-        """The verdict where a foreign value came and the rightful ranks did not complete the group meanwhile."""
+        """The verdict if a value without a valid HMAC was found and the ranks did not complete the group meanwhile."""
         if self._stranger_since is None or time.monotonic() - self._stranger_since < AUTH_GRACE:
             return None
         me = self._participant.me
@@ -176,7 +176,7 @@ class Leader:
         return participant.outcome(self._session, closed)
 
     def _fail(self, verdict: Verdict) -> None:
-        """End the session for everybody; raises the verdict, unless the session was taken over."""
+        """End the session for all ranks; raises the verdict, unless the session was taken over."""
         participant = self._participant
         failed = participant.notice("failed", self._session, verdict=verdict)
         if participant.compare_set(participant.scope.notice, self._notice, failed) != failed:
@@ -188,7 +188,7 @@ class Leader:
         until = time.monotonic() + LINGER
         pause = 0.005
         while (left := until - time.monotonic()) > 0:
-            # who is missing at the deadline will not come; who misconfigured the job may still be starting
+            # ranks missing at the deadline will not join; ranks of a misconfigured job may still be starting
             if verdict["kind"] == "late" and self._left() >= arrived:
                 break
             self._beat()
@@ -197,7 +197,7 @@ class Leader:
         participant.fail(verdict)
 
     def _left(self) -> int:
-        """How many have read the outcome; 0 where somebody else wrote there."""
+        """How many have read the outcome; 0 if another program wrote there."""
         value = self._participant.get(self._key("left")) or b""
         return int(value) if len(value) < 10 and value.isdigit() else 0
 

@@ -1,6 +1,6 @@
 """The sockets on which a tcp store's server listens.
 
-Invariant: all of them have one port, and nobody outside this machine can reach them unless the caller said so.
+Invariant: all of them have one port, and other machines can reach them only if the caller allows it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collectives.native.errors import StoreError
 from ._checks import Deadline
 
 BACKLOG = 4096  # or what the system allows; where it is full, a rank tries again after a second
-UNKNOWN = 20.0  # seconds that a name may be unknown before it is taken for a wrong one
+UNKNOWN = 20.0  # seconds that a name may be unknown before it counts as wrong
 
 
 def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> list[socket.socket]:
     """Listening sockets on all addresses of `host`, on one port.
 
-    A name that is not known is asked for again until the deadline, at most for `UNKNOWN`: those of Pods appear in the
-    DNS some seconds after the Pods.
+    An unknown name is looked up again until the deadline, at most for `UNKNOWN`, because the names of Pods appear in
+    the DNS some seconds after the Pods.
     """
     try:
         infos = _resolved(host, port, deadline)
@@ -41,7 +41,7 @@ def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> li
             f"tcp store on {host!r}: other machines could reach it, so it needs a secret "
             "(COLLECTIVES_SECRET_FILE), or insecure=True to serve everybody; for ranks of one machine use 127.0.0.1"
         )
-    for _ in range(8):  # with port 0, the port free in one family may be taken in the other
+    for _ in range(8):  # with port 0, the port that is free in one family may be in use in the other
         listeners: list[socket.socket] = []
         failure: OSError | None = None
         for family, kind, protocol, _, address in dict.fromkeys(infos):
@@ -51,7 +51,7 @@ def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> li
                 failure = error
                 if error.errno == errno.EADDRINUSE:
                     break
-        # a family this machine does not have is no loss; a port that is taken in one of them is
+        # a family this machine does not have is no error; a port in use in one of them is
         if listeners and (failure is None or failure.errno != errno.EADDRINUSE):
             return listeners
         for sock in listeners:

@@ -1,8 +1,7 @@
-"""A member of a session, and what to do about a notice whose session is over or whose leader is dead.
+"""A member of a session, and the handling of a notice whose session is over or whose leader is dead.
 
-Invariant: what a rank finds in the store leads to an error only if it changed, or answered this rank, while
-this rank was watching; and a session that is taken for dead by mistake can no more form a group once its notice
-has been replaced.
+Invariant: a value in the store leads to an error only if it changed, or answered this rank, while this rank was
+watching; and a session that was wrongly considered dead can no longer form a group once its notice has been replaced.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from ._leader import AUTH_GRACE, Leader, sizes_text
 from ._participant import Formed, Participant, Pulse
 from ._records import VERSION, Hello, Notice
 
-SLICE = 0.2  # seconds between looks at the leader; longer ones once it takes long
-PATIENCE = 1.5  # seconds without a sign of life after which a leader is taken for dead
+SLICE = 0.2  # seconds between checks of the leader; longer ones after a while
+PATIENCE = 1.5  # seconds without a heartbeat after which a leader counts as dead
 CLEARING = 3.0  # seconds the members of a formed group have to pick up the roster
-LAST_WORD = 0.7  # seconds a rank that gives up waits for the leader to tell everybody
+LAST_WORD = 0.7  # seconds that a rank which fails waits for the leader to publish the outcome
 
 
 class Member:
-    """Looks at the notice until it is a member; becomes the leader where there is none."""
+    """Watches the notice until it is a member; becomes the leader if there is none."""
 
     def __init__(self, participant: Participant) -> None:
         self._participant = participant
@@ -55,19 +54,19 @@ class Member:
         return [rank for rank in range(self._participant.me.size) if rank != self._participant.me.rank]
 
     def _visit(self, found: bytes) -> Formed | None:
-        """Do what the notice calls for; None to look at it again."""
+        """React to the notice; None to read it again."""
         notice, authentic = self._participant.read_notice(found)
         if notice is not None and notice.state == "open":
             return self._join(found, notice, authentic)
         if notice is not None and authentic and self._participant.is_member(notice):
-            # we gave that leader up for dead just when it let us in
+            # this rank considered the leader dead just when the leader accepted it
             self._announce(notice.session, found)
             return self._participant.outcome(notice.session, found)
         return self._watch(found, notice, authentic)
 
     def _watch(self, found: bytes, notice: Notice | None, authentic: bool) -> Formed | None:
-        """Wait until a session that has ended is cleared away, or do it. A leader that still shows life after
-        a failure means this rank too."""
+        """Wait until a session that has ended is cleared away, or clear it. A leader that still beats after a failure
+        reports it to this rank too."""
         participant = self._participant
         failed = notice is not None and notice.state == "failed"
         patience = self._patience if failed or notice is None else CLEARING
@@ -89,7 +88,7 @@ class Member:
         return None if participant.deadline.passed else self._take_over(found, notice)
 
     def _join(self, found: bytes, notice: Notice, authentic: bool) -> Formed | None:
-        """Take a slot and wait for what the leader decides."""
+        """Take a slot and wait for the leader's decision."""
         participant = self._participant
         session = notice.session
         if _process.is_gone(notice.origin):
@@ -117,8 +116,8 @@ class Member:
             if participant.deadline.passed:
                 return self._give_up(notice, alive=pulse.beats > 0)
             if pulse.beat(participant.get(participant.scope.key(session, "beat"))):
-                # alive, so not left over from an earlier run: whoever it is does not know our secret. It
-                # notices the same within AUTH_GRACE if we stay so long
+                # Alive, so not left over from an earlier run: the other process does not have our secret. It detects
+                # the same within AUTH_GRACE if this rank stays that long.
                 if not authentic and here > 2 * AUTH_GRACE:
                     participant.no_secret(notice)
                 continue
@@ -139,7 +138,7 @@ class Member:
                 return self._take_over(found, notice)
 
     def _announce(self, session: str, outcome: bytes) -> None:
-        """Do what the leader died before doing."""
+        """Publish the outcome, because the leader died before it did."""
         participant = self._participant
         go = participant.scope.key(session, "go")
         participant.set(go, outcome)
@@ -147,7 +146,7 @@ class Member:
             participant.delete([go])
 
     def _objection(self, notice: Notice, authentic: bool) -> Mapping[str, Any] | None:
-        """What speaks against this rank and that leader being in one group."""
+        """The reason why this rank and that leader cannot be in one group."""
         me = self._participant.me
         if not authentic:
             return {"kind": "auth"}
@@ -164,7 +163,7 @@ class Member:
         return None
 
     def _give_up(self, notice: Notice, alive: bool) -> Formed:
-        """Our deadline has passed: tell the leader, so that all ranks end with the same list of missing ones."""
+        """After the deadline: notify the leader, so that all ranks end with the same list of missing ones."""
         participant = self._participant
         missing = self._others()
         if alive:
@@ -180,11 +179,11 @@ class Member:
         raise participant.late(missing)
 
     def _take_over(self, found: bytes, notice: Notice | None) -> Formed | None:
-        """Replace a notice whose session is dead or done by our own."""
+        """Replace a notice whose session is dead or done by this rank's own."""
         participant = self._participant
         session = secrets.token_hex(16)
         mine = participant.notice("open", session, before=notice)
-        self._patience *= 2  # if that leader was alive after all, everything is slow here
+        self._patience *= 2  # the leader may be alive and slow, so wait longer
         if participant.compare_set(participant.scope.notice, found, mine) != mine:
             participant.withdraw()
             return None

@@ -1,7 +1,7 @@
-"""What leader and members of a session share: one rank's identity, its keys in the store, and how it fails.
+"""The common part of leader and members of a session: one rank's identity, its keys in the store, and its failure.
 
-Invariant: a rank that leaves `form` by an error has removed what it put into the store, as far as the store
-still answers; whatever it wrote carries its scope and, but for the notice, the session's random name.
+Invariant: a rank that leaves `form` by an error has removed its keys from the store, as far as the store still answers;
+each value that it wrote carries its scope and, except the notice, the session's random name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Formed:
 
 
 class Pulse:
-    """Whether a value that someone alive keeps changing still changes."""
+    """Whether a value that a live process keeps changing still changes."""
 
-    QUIET = 6  # looks: if all of us are starved of time, the one we watch may be too
+    QUIET = 6  # checks: if all processes are starved of CPU time, so may be the one that is watched
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -47,7 +47,7 @@ class Pulse:
         self.beats = 0
 
     def beat(self, value: bytes | None) -> bool:
-        """Take a look; True if the value changed since the look before."""
+        """Check once; True if the value changed since the check before."""
         changed = self._looks > 0 and value is not None and value != self._last
         if changed:
             self.beats += 1
@@ -83,7 +83,7 @@ class Participant:
         self.settle = settle
         self.me = Hello(rank, size, secrets.token_hex(16), fingerprint, _process.place(), _process.origin(), record)
         self.leaving: list[str] = []  # keys to remove if this call ends before the session does
-        self.leading: bytes | None = None  # what the notice says while this rank leads
+        self.leading: bytes | None = None  # the content of the notice while this rank leads
 
     # -- the store; each exchange gets a few seconds, and one even after the deadline, to clean up
 
@@ -110,7 +110,7 @@ class Participant:
         self.delete(session_keys(self.scope, session, size))
 
     def withdraw(self) -> None:
-        """Remove what we left in a session that we leave."""
+        """Remove this rank's keys from a session that it leaves."""
         if self.leaving:
             self.delete(self.leaving)
             self.leaving = []
@@ -134,7 +134,7 @@ class Participant:
         verdict: Mapping[str, Any] | None = None,
         before: Notice | None = None,
     ) -> bytes:
-        """What to write on the notice; `before` is the one it replaces, whose keys are still to be removed."""
+        """The content of the notice; `before` is the one it replaces, whose keys are still to be removed."""
         document = {
             "v": VERSION,
             "state": state,
@@ -156,9 +156,9 @@ class Participant:
         return parse_notice(document), authentic
 
     def arrive(self, session: str, *, leader_is_authentic: bool = True) -> str | None:
-        """Take our slot; if someone else who knows the secret has it, say who.
+        """Take this rank's slot; if another process with the secret has it, return its name.
 
-        A value without the HMAC of our secret gives way, unless the leader's notice has none either: then ours does.
+        A value without the HMAC of our secret is replaced, unless the leader's notice has none either: then ours is.
         """
         key, name = self.scope.key(session, slot(self.me.rank)), f"{session}/{slot(self.me.rank)}"
         hello = self.scope.seal(name, self.me.document())
@@ -188,7 +188,7 @@ class Participant:
         return found
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
-        """Object to the session; its leader sees to it that everybody hears. The first one counts."""
+        """Object to the session; its leader reports the objection to all ranks. The first one counts."""
         key = self.scope.key(session, "flag")
         value = self.scope.seal(f"{session}/flag", complaint)
         if self.compare_set(key, None, value) == value:
@@ -197,7 +197,7 @@ class Participant:
     # -- how a session ends
 
     def outcome(self, session: str, value: bytes) -> Formed:
-        """What the notice, or its copy, says of a session that this rank took part in; raises its verdict."""
+        """The outcome of a session of this rank, from the notice or its copy; raises its verdict."""
         notice, authentic = self.read_notice(value)
         if notice is None and self.scope.secret is None:
             raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
@@ -222,13 +222,13 @@ class Participant:
         return notice.state == "closed" and nonces[self.me.rank : self.me.rank + 1] == [self.me.nonce]
 
     def _sign_off(self, notice: Notice, value: bytes) -> None:
-        """Say that this rank needs the session's keys no more; the last member removes them."""
+        """Declare that this rank needs the session's keys no more; the last member removes them."""
         left = self.scope.key(notice.session, "left")
-        # the session has ended: a store that fails now fails nobody
+        # the session has ended: errors of the store have no effect now
         with contextlib.suppress(StoreError):
             reported = self.add(left)
             if notice.state == "closed" and reported >= notice.size:
-                # the notice last: who is killed in between leaves one that leads to what remains
+                # the notice last: if this process is killed in between, the notice still names the remaining keys
                 self.clean(notice.session, notice.size)
                 self.compare_set(self.scope.notice, value, None)
             elif self.get(self.scope.key(notice.session, "go")) is None:
@@ -249,7 +249,7 @@ class Participant:
         )
 
     def foreign(self, key: str) -> str:
-        """What to say of a key that holds what no rank has written."""
+        """The error for a key with a value that no rank has written."""
         return (
             f"{self.store!r}: key {key!r} holds something that no rank of this library wrote; "
             "see who else uses this store, or give the job a secret, or a store of its own"
@@ -276,7 +276,7 @@ def word(rank: int) -> str:
 
 
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """All keys with which a session forms, but the notice."""
+    """All keys with which a session forms, except the notice."""
     names = [*(slot(rank) for rank in range(size)), "flag", "beat", "go", "left"]
     return [scope.key(session, name) for name in names]
 

@@ -1,6 +1,6 @@
-"""Which process this is, and whether another one of this machine is still there.
+"""The identity of this process, and whether another process of this machine still exists.
 
-Invariant: `is_gone` says yes only if it is certain; everything else is "cannot tell".
+Invariant: `is_gone` returns True only if it is certain; everything else is "unknown".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 
 @functools.cache
 def boot_id() -> str:
-    """Names this boot of this machine; empty where the kernel does not tell."""
+    """Names this boot of this machine; empty if the kernel hides it."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(64).strip()
@@ -21,13 +21,13 @@ def boot_id() -> str:
 
 
 def place() -> str:
-    """This process, for messages: host name and pid. Printable, whatever the host is called."""
+    """This process, for messages: host name and pid. Printable for any host name."""
     host = "".join(letter if letter.isprintable() else "?" for letter in socket.gethostname())
     return f"{host}:{os.getpid()}"
 
 
 def origin() -> str:
-    """This process, for `is_gone`: boot, pid namespace, user, pid, start time. Empty where /proc does not tell."""
+    """This process, for `is_gone`: boot, pid namespace, user, pid, start time. Empty if /proc does not show them."""
     return _origin(os.getpid())  # by pid, so that a forked child does not inherit its parent's answer
 
 
@@ -52,7 +52,7 @@ def is_gone(process: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When `pid` began, in clock ticks since boot; empty if there is no such process, or only its corpse."""
+    """When `pid` started, in clock ticks since boot; empty if there is no such process, or only a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read(4096).rpartition(b")")[2].split()

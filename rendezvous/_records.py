@@ -29,7 +29,7 @@ _SESSION = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where the ranks that want to meet look for each other, and what proves that they may."""
+    """The scope in which ranks look for each other, and the secret that authenticates them."""
 
     name: str
     run: str | None
@@ -38,7 +38,7 @@ class Scope:
 
     @property
     def base(self) -> str:
-        """What all keys begin with: readable, and different for every name, run and epoch."""
+        """The prefix of all keys: readable, and different for every name, run and epoch."""
         mark = hashlib.sha256(json.dumps([self.name, self.run]).encode()).hexdigest()[:16]
         return f"{self.name}~{mark}/{self.epoch}"
 
@@ -56,7 +56,7 @@ class Scope:
         return b"\1" + secrets.sign(self.secret, self.base, self.epoch, key, body) + body
 
     def unseal(self, key: str, data: bytes) -> tuple[dict[str, Any] | None, bool]:
-        """The document (None if it is none), and whether it is authentic."""
+        """The document (None if it is invalid), and whether it is authentic."""
         sealed = data[:1] == b"\1"
         start = 1 + secrets.TAG_SIZE if sealed else 1
         tag, body = data[1:start], data[start:]
@@ -65,7 +65,7 @@ class Scope:
         else:
             authentic = sealed and secrets.verify(self.secret, self.base, self.epoch, key, body, tag)
         try:
-            # what `dumps` refuses must not come in either: it would be refused where it is passed on
+            # a document that `dumps` refuses must not be accepted either, because it could not be passed on
             document = json.loads(body, parse_constant=_refuse, parse_float=_finite)
         except (ValueError, RecursionError):
             return None, authentic
@@ -74,7 +74,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the notice of a scope says: which session meets behind it, and how that ended."""
+    """The content of a scope's notice: the session behind it, and its outcome."""
 
     version: int
     state: str  # open, closed (the group has formed) or failed
@@ -131,7 +131,7 @@ def _is_size(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a rank leaves at its slot."""
+    """The value in a rank's slot."""
 
     rank: int
     size: int
@@ -179,7 +179,7 @@ def fits(value: Any, depth: int = MAX_DEPTH) -> bool:
 
 
 def _is_text(text: str) -> bool:
-    """Whether it can be printed and sent on. (JSON knows halves of surrogate pairs, which no encoding takes.)"""
+    """Whether it can be printed and sent. (JSON allows single surrogates, which no encoding accepts.)"""
     return len(text) <= _MAX_TEXT and text.isprintable()
 
 
@@ -195,12 +195,12 @@ def _finite(text: str) -> float:
 
 
 def dumps(document: Mapping[str, Any]) -> bytes:
-    """Compact JSON; ValueError and TypeError for what JSON cannot carry, NaN included."""
+    """Compact JSON; ValueError and TypeError for values that JSON cannot represent, NaN included."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
 def ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
-    """`[1, 3, 4, 5]` as "ranks 1, 3-5"; long lists are cut."""
+    """`[1, 3, 4, 5]` as "ranks 1, 3-5"; long lists are shortened."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if runs and rank == runs[-1][1] + 1:

@@ -1,7 +1,7 @@
-"""What a Redis server does for one operation of a store, in Lua.
+"""The operations of a store on a Redis server, in Lua.
 
-Invariant: each script is one step on the server, and whoever it finds waiting for a key it makes is woken in that step.
-`redis.py` says which keys there are.
+Invariant: each script is one step on the server. If a script creates a key, it wakes all clients that wait for that key
+in the same step. `redis.py` describes the keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys, values and watches of a store that lives in one process.
 
-Invariant: a table is used under one lock or by one thread; it never blocks, and it calls a watch's `wake`
-at most once, at the moment the last key it waits for appears.
+Invariant: a table is used under one lock or by one thread; it never blocks, and it calls a watch's `wake` at most once,
+at the moment the last awaited key appears.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ._checks import count
 
 
 class Watch:
-    """Someone who waits until none of `keys` is missing."""
+    """Waits until none of `keys` is missing."""
 
     __slots__ = ("keys", "wake")
 
@@ -26,7 +26,7 @@ class Table:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._watches: dict[str, dict[Watch, None]] = {}  # in the order in which they came
+        self._watches: dict[str, dict[Watch, None]] = {}  # in the order in which they were added
         self.nbytes = 0  # of all keys and values
 
     def __len__(self) -> int:
@@ -74,8 +74,8 @@ class Table:
         return found
 
     def watch(self, keys: Sequence[str], wake: Callable[[], None]) -> Watch:
-        """Call `wake` when all of `keys`, which are missing now, have appeared. They may be gone again by
-        then: look, and watch anew."""
+        """Call `wake` when all of `keys`, which are missing now, have appeared. They may have been deleted again by
+        then: check, and watch again."""
         watch = Watch(set(keys), wake)
         for key in watch.keys:
             self._watches.setdefault(key, {})[watch] = None
@@ -90,6 +90,6 @@ class Table:
         watch.keys = set()
 
     def weight(self, key: str) -> int:
-        """What the key adds to `nbytes`."""
+        """The bytes that the key adds to `nbytes`."""
         value = self._values.get(key)
         return 0 if value is None else len(key) + len(value)

@@ -1,11 +1,10 @@
 """The server side of a tcp store: one thread, non-blocking sockets, one table.
 
-Invariant: no peer can stop the loop, keep it busy or make it hold more than its bounds: at most `MAX_PENDING`
-connections that have not authenticated (see `_admission`), each for at most `HELLO_TIMEOUT`; one request at a time
-per connection, of at most `MAX_KEYS` keys, whose frame must be complete within `FRAME_TIMEOUT` of its first byte;
-`MAX_BUFFERED` bytes of requests that are not complete; an answer of which a part is fetched every `FRAME_TIMEOUT`; at
-most `MAX_STORED` bytes and `MAX_STORED_KEYS` keys in the table. Whatever a peer sends, the worst that happens is that
-its own connection is closed.
+Invariant: no peer can stop the loop, keep it busy, or make it exceed its bounds. The bounds: at most `MAX_PENDING`
+unauthenticated connections (see `_admission`), each for at most `HELLO_TIMEOUT`; one request at a time per connection,
+of at most `MAX_KEYS` keys, whose frame must be complete within `FRAME_TIMEOUT` of its first byte; `MAX_BUFFERED` bytes
+of incomplete requests; a part of an answer has to be read every `FRAME_TIMEOUT`; at most `MAX_STORED` bytes and
+`MAX_STORED_KEYS` keys in the table. The worst effect of any data from a peer is that its own connection is closed.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Server:
         self._pending: Admission[_Peer] = Admission(MAX_PENDING, _wire.HELLO_TIMEOUT)
         # insertion order is order of age: all entries of one dictionary have the same patience
         self._partial: dict[_Peer, float] = {}  # since when a request is not complete
-        self._sending: dict[_Peer, float] = {}  # since when nothing of an answer was fetched
+        self._sending: dict[_Peer, float] = {}  # time since which no part of the answer was read
         self._buffered = 0  # bytes of all requests that are not complete
         self._waits: list[tuple[float, int, _Peer, Watch]] = []
         self._waits_limit = 1024
@@ -92,7 +91,7 @@ class Server:
         try:
             while not self._stopping:
                 events = self._selector.select(self._pause())
-                # who is in has its turn before others are let in, whom it might have to make room for
+                # existing connections are served before new ones are accepted, for which they might have to be closed
                 for key, mask in events:
                     if isinstance(key.data, _Peer):
                         self._guard(key.data, self._serve, mask)
@@ -110,7 +109,7 @@ class Server:
     def _guard(self, peer: _Peer, step: Callable[..., None], *args: object) -> None:
         try:
             step(peer, *args)
-        except Exception:  # lost, malformed, or a mistake of ours: others must not pay for it
+        except Exception:  # lost, malformed, or a bug of ours: other connections must not suffer
             self._drop(peer)
 
     # -- accepting
@@ -134,7 +133,7 @@ class Server:
                     break
                 except OSError:  # out of descriptors or memory
                     victim = self._pending.oldest()
-                    if victim is None:  # others may give some back
+                    if victim is None:  # others may release some
                         self._accept(False)
                         self._accept_again = time.monotonic() + _NO_DESCRIPTORS
                         return
@@ -204,7 +203,7 @@ class Server:
             self._flush(peer)
         if mask & selectors.EVENT_READ:
             data = peer.socket.recv(_READ)
-            if not data or peer.watch is not None:  # gone, or talking out of turn
+            if not data or peer.watch is not None:  # closed, or sent data out of turn
                 raise ConnectionResetError
             peer.incoming += data
             if peer.ready:
@@ -212,7 +211,7 @@ class Server:
         self._advance(peer)
         self._buffered += len(peer.incoming) - peer.counted
         peer.counted = len(peer.incoming)
-        while self._buffered > MAX_BUFFERED:  # who asks for little must not pay for those who ask for much
+        while self._buffered > MAX_BUFFERED:  # peers with small requests must not suffer from those with large ones
             self._drop(max(self._partial, key=operator.attrgetter("counted")))
 
     def _advance(self, peer: _Peer) -> None:
@@ -235,10 +234,10 @@ class Server:
             self._handle(peer, *_wire.decode(frame, _wire.MAX_KEYS + 1))
 
     def _handshake(self, peer: _Peer) -> bool:
-        """Take the next part of the handshake if it is there."""
+        """Process the next part of the handshake if it has arrived."""
         if peer.hello is None:
             if len(peer.incoming) < _wire.HELLO_SIZE:
-                # a scanner's first bytes already tell
+                # a scanner is recognised by its first bytes
                 if not _wire.MAGIC.startswith(bytes(peer.incoming[: len(_wire.MAGIC)])):
                     raise _wire.Malformed
                 return False
@@ -246,7 +245,7 @@ class Server:
             del peer.incoming[: _wire.HELLO_SIZE]
             ours = _wire.make_hello(self._secret)
             peer.hello = (hello.raw, ours)
-            # also to a client of another version or without the secret: it reads from our hello what is wrong
+            # also to a client of another version or without the secret: it reads the reason from this hello
             self._send(peer, ours + _wire.tag(self._secret, b"server", hello.raw, ours))
             return True
         if len(peer.incoming) < _wire.TAG_SIZE:
@@ -273,7 +272,7 @@ class Server:
                 peer.outgoing = peer.outgoing[peer.socket.send(peer.outgoing) :]
         if peer.outgoing:
             self._sending[peer] = time.monotonic()
-        # one reply must be gone before the next request is read: so replies cannot pile up
+        # the reply must be sent before the next request is read, so replies cannot accumulate
         interest = selectors.EVENT_WRITE if peer.outgoing else selectors.EVENT_READ
         if self._selector.get_key(peer.socket).events != interest:
             self._selector.modify(peer.socket, interest, peer)
@@ -318,14 +317,14 @@ class Server:
                 raise _wire.Malformed
 
     def _wait(self, peer: _Peer, timeout: float) -> None:
-        """Answer now, or when the missing keys have come, or at the deadline."""
+        """Answer now, or when the missing keys exist, or at the deadline."""
         peer.due = time.monotonic() + timeout
         if not self._answer_wait(peer):
             self._watch(peer)
 
     def _watch(self, peer: _Peer) -> None:
         def wake() -> None:
-            # by way of the loop: a waking peer must not run inside the request that wakes it
+            # through the loop: a woken peer must not run inside the request that wakes it
             heapq.heappush(self._waits, (0.0, next(self._ticket), peer, watch))
 
         watch = peer.watch = self._table.watch(self._table.missing(peer.awaited), wake)
@@ -341,7 +340,7 @@ class Server:
             peer.watch = None
         if self._answer_wait(peer):
             pass
-        elif now < peer.due:  # the keys came and went
+        elif now < peer.due:  # the keys were created and deleted again
             self._watch(peer)
             return
         else:

@@ -1,31 +1,30 @@
-"""Who this process is in its job, from the launcher's environment.
+"""The rank, size and store of this process, from arguments or the launcher's environment.
 
-Invariant: an explicit argument always wins, our own variables win over other launchers', and what cannot all
-be true at once is a ValueError that names the variables; nothing is guessed.
+Invariant: an explicit argument has priority, variables of this library have priority over those of other launchers, and
+contradictions are a ValueError that names the variables; nothing is guessed.
 
-| launcher            | recognised by                                | store unless COLLECTIVES_STORE says      |
-|---------------------|----------------------------------------------|------------------------------------------|
-| collectives run     | COLLECTIVES_RANK, COLLECTIVES_SIZE           | must be given                            |
-| torchrun            | RANK, WORLD_SIZE, MASTER_ADDR                | tcp, on MASTER_ADDR, port derived        |
-| Open MPI            | OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE   | tcp on loopback if one host, else mpi:// |
-| MPICH, Intel MPI    | PMI_RANK, PMI_SIZE                           | mpi://                                   |
-| Slurm               | SLURM_PROCID inside a step                   | tcp, on the step's first host, derived   |
-| horovodrun          | HOROVOD_RANK, HOROVOD_SIZE                   | tcp on loopback if one host              |
-| Kubernetes          | JOB_COMPLETION_INDEX, COLLECTIVES_SIZE       | must be given                            |
-| Flux, MVAPICH, jsrun| ..._RANK and ..._SIZE (see `launchers`)      | must be given                            |
+    | launcher            | recognised by                                | store unless COLLECTIVES_STORE is set    |
+    |---------------------|----------------------------------------------|------------------------------------------|
+    | collectives run     | COLLECTIVES_RANK, COLLECTIVES_SIZE           | must be given                            |
+    | torchrun            | RANK, WORLD_SIZE, MASTER_ADDR                | tcp, on MASTER_ADDR, port derived        |
+    | Open MPI            | OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE   | tcp on loopback if one host, else mpi:// |
+    | MPICH, Intel MPI    | PMI_RANK, PMI_SIZE                           | mpi://                                   |
+    | Slurm               | SLURM_PROCID inside a step                   | tcp, on the step's first host, derived   |
+    | horovodrun          | HOROVOD_RANK, HOROVOD_SIZE                   | tcp on loopback if one host              |
+    | Kubernetes          | JOB_COMPLETION_INDEX, COLLECTIVES_SIZE       | must be given                            |
+    | Flux, MVAPICH, jsrun| ..._RANK and ..._SIZE (see `launchers`)      | must be given                            |
 
-A launcher of which only a part is here (a rank without a size, or the reverse), or that tells no size (PMIx, PALS,
-ALPS), is an error unless an argument, or a variable of ours, completes it: the process would run alone.
+If only some variables of a launcher are set (a rank without a size, or the reverse), or if it sets no size (PMIx, PALS,
+ALPS), it is an error unless an argument, or a variable of this library, supplies the rest: otherwise the process would
+run as a group of one. With mpi:// as the store and no launcher, rank and size are those of MPI.COMM_WORLD. The first
+match counts; for nested launchers it is the one nearest to the process.
 
-With mpi:// as the store and none of these, rank and size are those of MPI.COMM_WORLD.
-
-The first that matches counts; it is the one nearest to the process where launchers are nested. A derived port is
-15000 plus a hash of the job's identity below 15000: MASTER_PORT and its neighbours belong to others, and a port
-of the system's ephemeral range (32768 and up) could be taken by any connection. A job whose processes are
-all on one host gets 127.0.0.1, others need a secret for tcp (COLLECTIVES_SECRET_FILE).
+A derived port is 15000 plus a hash of the job's identity below 15000: MASTER_PORT and its neighbours are used by
+others, and a port of the system's ephemeral range (32768 and up) could be in use by any connection. A job whose
+processes are all on one host gets 127.0.0.1, others need a secret for tcp (COLLECTIVES_SECRET_FILE).
 
 COLLECTIVES_NAME, COLLECTIVES_TRANSPORT, COLLECTIVES_TIMEOUT, COLLECTIVES_SECRET_FILE, COLLECTIVES_RUN_ID,
-COLLECTIVES_LOCAL_RANK and COLLECTIVES_LOCAL_SIZE count under every launcher. An empty variable is an unset one.
+COLLECTIVES_LOCAL_RANK and COLLECTIVES_LOCAL_SIZE are read under every launcher. An empty variable is an unset one.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process's place in its job. None: nobody said.
+    """This process's place in its job. None: not set.
 
-    `launcher` is that of `launchers`, or "mpi" (MPI itself said it), "arguments", "none". `variables` are the variables
-    that say rank and size, for messages.
+    `launcher` is a name of `launchers`, or "mpi" (from MPI itself), "arguments", "none". `variables` are the variables
+    with rank and size, for messages.
     """
 
     launcher: str
@@ -83,11 +82,10 @@ def bootstrap(
 ) -> Launch:
     """Combine arguments (None: not given) with `env` (None: this process's).
 
-    `rank` and `size` both given override every launcher. One of them alone must agree with the
-    environment, or complete it. With neither, and no launcher, this is a job of one process.
-
-    Raises: ValueError for garbage, contradictions, a launcher's variables that are here only in part, a rank out of
-    range, or several processes and no store; TypeError; AuthError for a secret file that must not be used.
+    `rank` and `size` both given override every launcher. One of them alone must agree with the environment, or complete
+    it. With neither, and no launcher, this is a job of one process. Raises: ValueError for invalid values,
+    contradictions, an incomplete set of a launcher's variables, a rank out of range, or several processes and no store;
+    TypeError; AuthError for a secret file that must not be used.
     """
     environment = os.environ if env is None else env
     where = store if store is not None else _get(environment, "COLLECTIVES_STORE")

@@ -68,7 +68,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 
 class FileStore:
-    """`file:///dir`. The directory is made if it does not exist (mode 0700); it is never removed."""
+    """`file:///dir`. The directory is created if it does not exist (mode 0700); it is never removed."""
 
     def __init__(self, directory: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> None:
         check_timeout(timeout)
@@ -119,7 +119,7 @@ class FileStore:
             if not left:
                 self._local.last = (names, waited)
                 raise missing(repr(self), absent, deadline.elapsed())
-            # a tenth of what was waited so far: the answer comes at most that much late
+            # a tenth of the time waited so far: the answer is late by at most that much
             pause = max(waited / 10, 0.001 if waited < _FAST_FOR else 0.01)
             time.sleep(min(pause, _SLOWEST, left))
 
@@ -178,7 +178,7 @@ class FileStore:
         return self._path("k." + name)
 
     def _absent(self, homes: dict[str, str]) -> list[str]:
-        """Those keys whose directory is missing; one listing where asking one by one would cost more."""
+        """Those keys whose directory is missing; one listing if single checks would cost more."""
         self._check_open()
         try:
             if len(homes) > 4:
@@ -197,7 +197,7 @@ class FileStore:
         self._check_open()
         try:
             with os.scandir(home) as entries:
-                # NFS leaves files of this name for a while where one was removed that somebody has open
+                # NFS keeps files of this name for a while if another process has a removed file open
                 names = [entry.name for entry in islice(entries, 64) if not entry.name.startswith(".nfs")]
         except FileNotFoundError:
             return None
@@ -225,7 +225,7 @@ class FileStore:
                     if status.st_size > MAX_VALUE:
                         raise self._foreign(path, f"holds {status.st_size} bytes, more than {MAX_VALUE}")
                     data = file.read(MAX_VALUE)
-            except FileNotFoundError:  # the key changed between the two looks, or else somebody removed the file
+            except FileNotFoundError:  # the key changed between the two reads, or another program removed the file
                 if token == before and deadline.passed:
                     raise self._foreign(path, "is missing (was it removed?)") from None
                 before = token
@@ -311,7 +311,7 @@ class FileStore:
             _remove_if_empty(self._path(name))
 
     def _yield_to_others(self, key: str, tries: int, deadline: Deadline) -> int:
-        """After a lost race: random pauses, since all who lost come back at the same time."""
+        """After a lost race: random pauses, since all processes that lost retry at the same time."""
         if tries > 3 and deadline.passed:
             raise StoreError(f"{self!r}: {key!r} kept changing for {deadline.elapsed():.1f} s; gave up")
         time.sleep(random.uniform(0, min(0.05, 0.0005 * 2**tries)))
@@ -327,7 +327,7 @@ class FileStore:
             raise StoreError(f"{self!r} was closed")
 
     def _foreign(self, path: str, what: str) -> StoreError:
-        """The error for what somebody else has put, or done, into the directory."""
+        """The error for a change of the directory by another program."""
         name = os.path.relpath(os.path.join(self._root, path), self._root)
         return StoreError(f"{self!r}: {name!r} {what}; empty the directory, or use one that nothing else uses")
 

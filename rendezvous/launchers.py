@@ -1,10 +1,9 @@
-"""What launchers say of a process: from their variables to a rank, a size and where to meet.
+"""From launchers' variables to a rank, a size and a store.
 
-Invariant: a launcher says all that is needed, or nothing, or is reported as incomplete; a process that was started
-as one rank of several is never taken for a job of its own.
-
-Only variables that a rank alone has count. A login shell inside an allocation (SLURM_JOB_ID, SLURM_NTASKS), a batch
-script, a notebook in a Pod (KUBERNETES_SERVICE_HOST), an exported MASTER_ADDR are no ranks.
+Invariant: a launcher's variables are complete, or absent, or reported as incomplete; a process that was started as one
+rank of several never counts as a job of its own. Only variables that exist in ranks alone are used. A login shell
+inside an allocation (SLURM_JOB_ID, SLURM_NTASKS), a batch script, a notebook in a Pod (KUBERNETES_SERVICE_HOST), or an
+exported MASTER_ADDR do not make a process a rank.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PORTS: Final = 15000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one launcher's variables say; the names are for messages."""
+    """The values of one launcher's variables; the names are for messages."""
 
     launcher: str
     rank: int
@@ -44,10 +43,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A launcher that started this process as a rank, but not all of whose variables are here.
+    """A launcher started this process as a rank, but not all of its variables are set.
 
-    `rank` and `size` are None where they are not told. `present` are the variables that are there, `missing` names
-    the others.
+    `rank` and `size` are None if not set. `present` are the set variables, `missing` names the others.
     """
 
     launcher: str
@@ -71,10 +69,8 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class _Signs:
-    """The variables of a launcher that only its ranks have.
-
-    `size` is empty where it does not tell one. `others` alone say that this is a rank, but not which.
-    """
+    """The variables that a launcher sets for ranks only. `size` is empty if it sets none. `others` alone show that this
+    is a rank, but not which."""
 
     launcher: str
     title: str
@@ -92,7 +88,7 @@ class _Signs:
         return Found(self.launcher, rank, size, self.rank, self.size, *local, run_id, store, self.title)
 
     def incomplete(self, env: Environment) -> Incomplete | None:
-        """What is there, where that is only a part. With a size of one there is nobody to meet."""
+        """The set variables, if they are only a part. With a size of one no other rank is needed."""
         names = (self.rank, self.size, self.local_rank, *self.others)
         present = {name: env[name] for name in names if get(env, name) is not None}
         rank, size = integer(env, self.rank), integer(env, self.size)
@@ -130,7 +126,7 @@ _HOROVODRUN: Final = _Signs(
     "horovodrun", "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"
 )
 _KUBERNETES: Final = _Signs("kubernetes", "a Kubernetes indexed Job", "JOB_COMPLETION_INDEX", "COLLECTIVES_SIZE")
-# These do not say where to meet.
+# These do not name a store.
 _OTHERS: Final = (
     _Signs("flux", "Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     _Signs("mvapich", "MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
@@ -142,8 +138,11 @@ _OTHERS: Final = (
 
 
 def find(env: Environment) -> tuple[Found | None, list[Incomplete]]:
-    """The launcher nearest to this process that says all; those that are nearer (or any, where none does) and say a
-    part. Raises ValueError for a number that is none."""
+    """The nearest launcher whose variables are complete, and the nearer ones (or all, if none is complete) with only a
+    part of theirs.
+
+    Raises ValueError for an invalid number.
+    """
     partly: list[Incomplete] = []
     for look, part in _LAUNCHERS:
         found = look(env)
@@ -161,7 +160,7 @@ def _torchrun(env: Environment) -> Found | None:
         return None
     parts = [get(env, key) for key in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")]
     identity = "-".join(part or "" for part in parts)
-    # torchrun calls a job that got no id "none"; address and port still tell it from others at one time
+    # torchrun uses the id "none" for a job without one; address and port still distinguish concurrent jobs
     run_id = f"torchrun-{address}-{identity}" if get(env, "TORCHELASTIC_RUN_ID") else None
     host = "127.0.0.1" if local_size is not None and local_size == integer(env, "WORLD_SIZE") else address
     return _TORCHRUN.found(env, run_id, _tcp(host, f"torchrun-{identity}"))

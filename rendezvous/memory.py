@@ -1,6 +1,6 @@
 """A store shared by the threads of one process.
 
-Invariant: all open stores of one name show the same keys; the keys go when the last of them closes.
+Invariant: all open stores of one name have the same keys; the keys are deleted when the last of them closes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ._table import Table
 
 
 class _Space:
-    """What the stores of one name share."""
+    """The state that the stores of one name share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

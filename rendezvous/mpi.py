@@ -1,11 +1,11 @@
-"""A store for the processes of an MPI job: MPI carries only the address.
+"""A store for the processes of an MPI job: MPI only broadcasts the address.
 
 Invariant: after `open_mpi` returns, MPI is not used any more.
 
-Rank 0 of MPI's world serves a tcp store on a free port and broadcasts its addresses, with a secret minted for
-this store, over MPI.COMM_WORLD; everybody connects. One-sided windows would need progress from ranks that
-compute, and set, get and wait have no other counterpart in MPI. The job's own network and launcher are
-trusted with the secret, as they are with the processes themselves.
+Rank 0 of MPI.COMM_WORLD serves a tcp store on a free port and broadcasts its addresses, with a secret made for this
+store; all ranks connect. One-sided windows would need progress from ranks that compute, and set, get and wait have no
+other counterpart in MPI. The job's own network and launcher are trusted with the secret, as they are with the processes
+themselves.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ def world() -> tuple[int, int]:
 
 
 def check_world(rank: int, size: int, variables: str) -> None:
-    """Check that MPI knows of as many processes as the launcher, which said `variables`, has started.
+    """Check that MPI.COMM_WORLD has as many processes as the launcher has started, according to `variables`.
 
-    An MPI that does not understand the launcher, being of another make, takes each process for a world of one.
-
-    Raises: ConfigMismatch naming both; TransportUnavailable.
+    An MPI that does not recognise the launcher of another MPI makes each process a world of one. Raises: ConfigMismatch
+    naming both; TransportUnavailable.
     """
     mpi = _mpi()
     there = mpi.COMM_WORLD.Get_size()
@@ -112,7 +111,7 @@ def _connect(offer: dict[str, Any], deadline: Deadline) -> TcpStore:
     if "error" in offer:
         raise StoreError(f"mpi://: rank 0 could not serve the store: {offer['error']}")
     known = offer["boot"] and offer["boot"] == boot_id()
-    # Where the boot id is hidden, or is another one in each container, rank 0 may still be here.
+    # If the boot id is hidden, or differs in each container, rank 0 may still be on this host.
     hosts = dict.fromkeys(["127.0.0.1", *offer["hosts"]] if known else [*offer["hosts"], "127.0.0.1"])
     failure: StoreError | None = None
     while failure is None or not deadline.passed:

@@ -1,7 +1,7 @@
 """A view of a store in which every key gets a prefix.
 
-Invariant: two prefix stores over one store never touch each other's keys, as long as neither prefix begins
-with the other. The wrapped store stays open when the view is closed: it belongs to who opened it.
+Invariant: two prefix stores over one store never access each other's keys, as long as neither prefix begins with the
+other. The wrapped store stays open when the view is closed: its owner closes it.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ from ._checks import (
 T = TypeVar("T")
 
 TTL = 24 * 3600.0  # seconds; far above any join, so that a step of the server's clock does no harm
-PATIENCE = 5.0  # seconds a server that is away is given to come back
-_ANSWER = 3.0  # seconds after which a server that should have answered is taken for gone
+PATIENCE = 5.0  # seconds for which clients retry if the server is unreachable
+_ANSWER = 3.0  # seconds after which a server that does not answer counts as lost
 _SLICE = 1.0  # seconds of one blocking wait, after which a closed store is noticed
 _WAITER_TTL = 60_000  # milliseconds; a waiter renews its keys every _SLICE
 _PREFIX = "collectives:"
@@ -78,10 +78,10 @@ class RedisStore:
         timeout: float = DEFAULT_TIMEOUT,
         ttl: float = TTL,
     ) -> None:
-        """Connect and say hello; a server that is away gets `PATIENCE` to come up.
+        """Connect; retries for `PATIENCE` if the server is unreachable.
 
-        Raises: StoreError where it cannot be reached by `timeout`, refuses the password or the database, or
-        where its certificate does not check.
+        Raises: StoreError if it cannot be reached by `timeout`, refuses the password or the database, or has an invalid
+        certificate.
         """
         deadline = Deadline(timeout)
         self._name = f"{'rediss' if tls else 'redis'}://{host}:{port}/{database}"
@@ -135,7 +135,7 @@ class RedisStore:
             case [1, bytes(total)] if len(total) <= 20 and total.removeprefix(b"-").isdigit():
                 return int(total)
             case [0, bytes() | None as value]:
-                return count(repr(self), key, value, amount)  # which says what is wrong
+                return count(repr(self), key, value, amount)  # which contains the error
         raise self._nonsense()
 
     def compare_set(
@@ -184,7 +184,7 @@ class RedisStore:
         extra: float = 0,
         keys: Sequence[str] = (),
     ) -> Any:
-        """The server's answer; `extra` is how long it may think, `keys` are for messages."""
+        """The server's answer; `extra` is how long it may compute, `keys` are for messages."""
         patience = Deadline(min(PATIENCE, deadline.left()))
         pause = 0.02
         while True:
@@ -207,7 +207,7 @@ class RedisStore:
     def _exchange(self, connection: Any, deadline: Deadline, extra: float, command: Sequence[str | int | bytes]) -> Any:
         try:
             connection.send_command(*command)
-            # the connection's own timeout is for the rest of an answer that has begun
+            # the connection's own timeout applies to the rest of an answer that has begun
             if not connection.can_read(extra + min(deadline.left(), _ANSWER) + GRACE):
                 raise redis.TimeoutError("the server did not answer")
             answer = _parsed(connection.read_response)
@@ -235,8 +235,8 @@ class RedisStore:
         connection = self._take_idle()
         if connection is not None:
             return connection
-        # one at a time: many threads that begin together would slow each other's handshakes down, and most
-        # find a connection that another has done with by the time it is their turn
+        # one at a time: many threads that connect at once would slow each other's handshakes down, and most find a
+        # released connection when it is their turn
         if not self._connecting.acquire(timeout=min(PATIENCE, deadline.left()) + GRACE):
             raise redis.TimeoutError("too many threads connect at once")
         try:
@@ -245,7 +245,7 @@ class RedisStore:
             self._connecting.release()
 
     def _take_idle(self) -> Any:
-        """A connection that is still open and has nothing to say, or None."""
+        """A connection that is still open and has no unread data, or None."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -335,7 +335,7 @@ def _parsed(read: Callable[[], T]) -> T:
 
 
 def _hopeless(error: BaseException) -> bool:
-    """Whether trying again cannot help: password, certificates, files that are not there."""
+    """Whether a retry is useless: password, certificates, missing files."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AuthenticationError | ssl.SSLError | FileNotFoundError | PermissionError):

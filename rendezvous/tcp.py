@@ -1,11 +1,9 @@
 """A store that rank 0 serves on a TCP socket to all ranks, itself included.
 
-Invariant: keys live exactly as long as the store that serves them. A client retries until its deadline while
-the server has not come up yet; once connected, a lost server is an error at once, since it took the keys
-along.
-
-A server that other machines can reach demands the job's secret from every client and proves that it knows
-it itself (`_wire` has the handshake); what is exchanged afterwards is not encrypted.
+Invariant: keys exist exactly as long as the store that serves them. A client retries until its deadline while the
+server is not up yet; once connected, a lost server is an error at once, since its keys are lost too. A server that
+other machines can reach requires the job's secret from every client and proves that it knows it itself (`_wire` has the
+handshake); later traffic is not encrypted.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ _LONGEST = 24 * 3600.0  # seconds of one exchange; sockets refuse timeouts of ye
 class TcpStore:
     """`tcp://host:port`: a client of the server there; `TcpStore.serve` starts the server and its client.
 
-    Each call uses a connection of its own, kept for the next call; a call that waits is parked on the
-    server, so nothing polls.
+    Each call uses a connection of its own, kept for the next call; a call that waits is parked on the server, so
+    nothing polls.
     """
 
     def __init__(self, host: str, port: int, *, secret: bytes | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -147,7 +145,7 @@ class TcpStore:
         return sum(self._number(self._call(_wire.DELETE, part, deadline)) for part in parts(names, _wire.MAX_KEYS))
 
     def close(self) -> None:
-        """As Store.close; the store that serves takes the keys and everybody's connections with it."""
+        """As Store.close; the store that serves also deletes the keys and closes all connections."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -188,7 +186,7 @@ class TcpStore:
     def _exchange(
         self, code: int, fields: Iterable[bytes | None], deadline: Deadline
     ) -> tuple[int, list[bytes | None]]:
-        """A request and its answer's code and fields. Raises what the server complains of."""
+        """A request and its answer's code and fields. Raises the server's errors."""
         request = _wire.encode(code, fields)
         connection = self._take(deadline)
         try:
@@ -291,7 +289,7 @@ class TcpStore:
             refused = isinstance(failure, ConnectionRefusedError)
             if deadline.passed or (refused and not patient):
                 raise self._failed("cannot connect", failure, deadline) from failure
-            # at random: ranks that were dropped for each other come back one by one
+            # at random: ranks that displaced each other retry one by one
             time.sleep(min(random.uniform(pause / 2, pause), deadline.left()))
             pause = min(2 * pause, 0.2)
 
@@ -347,7 +345,7 @@ def _receive_frame(connection: socket.socket, deadline: Deadline) -> bytearray:
 
 
 def _is_quiet(connection: socket.socket) -> bool:
-    """Whether an idle connection is still open and has nothing to say."""
+    """Whether an idle connection is still open and has no unread data."""
     connection.setblocking(False)
     try:
         connection.recv(1)

@@ -1,4 +1,4 @@
-"""How ranks reach each other: one file per transport, and a registry by scheme.
+"""Connections between ranks: one file per transport, and a registry by scheme.
 
 Invariant: imports only `native`.
 """

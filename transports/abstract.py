@@ -1,7 +1,7 @@
 """Names of abstract unix sockets, and whether one is bound in this network namespace.
 
-Invariant: such a name belongs to one network namespace of one kernel, and goes with the socket that has it. It can be
-bound once there, and again anywhere else.
+Invariant: such a name belongs to one network namespace of one kernel, and ends with its socket. It can be bound once
+there, and again in any other namespace.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _LENGTH: Final = len(PREFIX) + 32
 
 
 def name() -> str:
-    """One that nobody else has, or can guess."""
+    """A unique name that others cannot guess."""
     return PREFIX + secrets.token_hex(16)
 
 
 def bound() -> tuple[str, socket.socket | None]:
-    """A new name and the socket that has it, the caller's; empty and None where there are no abstract sockets."""
+    """A new name and its socket, which the caller owns; empty and None if there are no abstract sockets."""
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     chosen = name()
     try:
@@ -34,18 +34,18 @@ def bound() -> tuple[str, socket.socket | None]:
 
 
 def check(text: str) -> None:
-    """Raise ValueError for what cannot be the name of a rank's socket: it came from a peer."""
+    """Raise ValueError for names that no rank has made: it came from a peer."""
     if len(text) != _LENGTH or not text.startswith(PREFIX) or not text.isascii() or not text.isprintable():
         raise ValueError(f"not the name of a rank's socket: {text[:100]!r}")
 
 
 def is_bound(text: str) -> bool:
-    """Whether some socket of this network namespace has the name: binding it too must then fail.
+    """Whether a socket of this network namespace has the name: binding it must then fail.
 
-    Connecting would tell as well, but would cost the peer a handshake. Raises ValueError, OSError.
+    Connecting would show it as well, but would cost the peer a handshake. Raises ValueError, OSError.
     """
     check(text)
-    for _ in range(3):  # another rank may be asking at the same moment, and hold the name meanwhile
+    for _ in range(3):  # another rank may check at the same moment, and have the name bound meanwhile
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
             try:
                 probe.bind("\0" + text)

@@ -1,6 +1,6 @@
-"""The last cache before memory, and how much of it each rank has.
+"""The last-level cache, and the share of it for each rank.
 
-Invariant: what the kernel does not say is not made up: 0 then.
+Invariant: unknown values are 0, never guessed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str = "/sys/devices/system/cpu") -> int:
-    """Bytes of the last cache for each rank (one identity each) of my machine; 0 where there is none or nobody knows.
+    """Bytes of the last-level cache for each rank (one identity each) of my machine; 0 if there is none or it is
+    unknown.
 
-    Ranks are taken to be spread evenly over the cores that they may use.
+    Ranks are assumed to be spread evenly over the cores that they may use.
     """
     core = (mine.cpus & -mine.cpus).bit_length() - 1
     nbytes, sharing = _last_cache(Path(root, f"cpu{core}", "cache"))

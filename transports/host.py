@@ -1,7 +1,7 @@
-"""Where a rank runs: which machine, network namespace and process, and which cores it may use.
+"""Where a rank runs: machine, network namespace and process, and the cores it may use.
 
-Invariant: two ranks count as being on one host by the kernel's boot id, or by what `neighbours` finds where that leaves
-a doubt, never by a host name; names are for people to read.
+Invariant: two ranks count as being on one host by the kernel's boot id, or by the result of `neighbours` if that leaves
+a doubt, never by a host name; names are only for messages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LONGEST_NAME = 255
 
 @dataclass(frozen=True, slots=True)
 class HostIdentity:
-    """`boot` and `netns` say which machine and network namespace; `cookie` names this process for its lifetime.
+    """`boot` and `netns` identify machine and network namespace; `cookie` names this process for its lifetime.
 
-    `boot` is empty where the kernel hides it. `proof` is the name of an abstract socket that this rank has bound
-    while ranks meet, which can be seen in its network namespace alone; empty where it could not.
-    `cpus` is the affinity mask (bit i: core i), `quota` the cgroup's limit in cores, 0.0 where there is none.
+    `boot` is empty if the kernel hides it. `proof` is the name of an abstract socket that this rank has bound while the
+    group forms, which is visible in its network namespace only; empty if that failed. `cpus` is the affinity mask (bit
+    i: core i), `quota` the cgroup's limit in cores, 0.0 if there is none.
     """
 
     host: str
@@ -84,7 +84,7 @@ class HostIdentity:
 
     @staticmethod
     def from_json(value: Any) -> HostIdentity:
-        """Raises ValueError where `value`, which came from a peer, is anything but what `to_json` makes."""
+        """Raises ValueError for values, which came from a peer, that `to_json` cannot have made."""
         match value:
             case {
                 "host": str(host),
@@ -142,7 +142,7 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
 
 
 def fill_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
-    """Whether ranks (one identity each) that may use the same cores as mine are as many as these, or more."""
+    """Whether the ranks (one identity each) that may use the same cores as mine are at least as many as these."""
     return len(_alike(mine, everyone)) >= mine.cpus.bit_count()
 
 
@@ -158,10 +158,10 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
 
 
 def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The core on which that rank waits where ranks (one identity each) leave none to others; -1 for none.
+    """The core on which that rank waits if ranks (one identity each) use all cores; -1 otherwise.
 
-    Those that may use the same cores are spread over them evenly, neighbours together. Under a quota of less than
-    these cores no core is short, but time is.
+    Ranks that may use the same cores are spread over them evenly, consecutive ranks together. Under a quota of less
+    than these cores there is no home core, because time is short and not cores.
     """
     mine = everyone[rank]
     if 0 < mine.quota < mine.cpus.bit_count():

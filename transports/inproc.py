@@ -41,7 +41,7 @@ class InprocTransport:
 
 
 class _InprocListener:
-    """Publishes a token: the engine's own address exists only once the group does, after ranks have met."""
+    """Publishes a token: the engine's own address exists only after the group has formed."""
 
     def __init__(self) -> None:
         self._token = secrets.token_hex(16)
@@ -54,7 +54,7 @@ class _InprocListener:
         _attached.put(self._token, group.listen_in_process("inproc"))
 
     def split(self) -> Listener:
-        return _InprocListener()  # an address leads to the memory of one group
+        return _InprocListener()  # an address belongs to the memory of one group
 
     def close(self) -> None:
         _attached.forget(self._token)

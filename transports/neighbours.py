@@ -1,10 +1,10 @@
-"""Which ranks share a host, where the kernel's own word for it does not do.
+"""Which ranks share a host, if the kernel's boot id is not sufficient.
 
-A boot id is hidden by an empty /proc and by some sandboxes, is another one in each container of systemd-nspawn, and the
-same in machines that were cloned from one snapshot. So ranks whose identities leave a doubt look for each other's
-proofs, which are names of abstract sockets, and exchange what they have found.
+A boot id is hidden by an empty /proc and by some sandboxes, differs in each container of systemd-nspawn, and is the
+same in machines that were cloned from one snapshot. So ranks whose identities leave a doubt check for each other's
+proofs, which are names of abstract sockets, and exchange the results.
 
-Invariant: all ranks of a group settle on the same identities, since they reckon with the same answers.
+Invariant: all ranks of a group compute the same identities, since they use the same results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def doubtful(everyone: Sequence[HostIdentity]) -> bool:
 
 
 def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The lowest rank whose proof `rank`, which is this one, sees; -1 where it cannot look."""
+    """The lowest rank whose proof `rank`, which is this one, can see; -1 if it cannot check."""
     if everyone[rank].proof:
         with contextlib.suppress(OSError):
             for other, identity in enumerate(everyone[: rank + 1]):
@@ -35,11 +35,11 @@ def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
 
 
 def settled(everyone: Sequence[HostIdentity], answers: Sequence[int]) -> list[HostIdentity]:
-    """The identities with boot ids and namespaces that tell the same as the answers of `seen`, by rank.
+    """The identities with boot ids and namespaces that agree with the results of `seen`, by rank.
 
-    Ranks that see the same proof share a namespace, and so a machine; ranks without an answer are where their boot id
-    and namespace say, alone if there is no boot id. Boot ids go on saying which namespaces are of one machine.
-    Raises ValueError for answers that cannot be.
+    Ranks that see the same proof share a namespace, and so a machine; for ranks without a result, boot id and namespace
+    decide, and without a boot id they are alone. Boot ids still determine which namespaces are of one machine. Raises
+    ValueError for impossible results.
     """
     namespaces: list[int] = []  # by rank: the first rank of its namespace
     unseen: dict[tuple[str, int], int] = {}

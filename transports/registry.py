@@ -1,6 +1,6 @@
-"""The transports there are, by scheme: those built in, and those of installed packages.
+"""The registry of transports, by scheme: those built in, and those of installed packages.
 
-Invariant: a name either gives a transport or an error that says why not; nothing is replaced silently.
+Invariant: a name either has a transport or an error with the reason; nothing is replaced silently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENTRY_POINTS = "pycollectives.transports"
 
 _BUILT_IN: dict[str, Transport] = {t.scheme: t for t in (InprocTransport(), ShmTransport(), TcpTransport())}
 _loaded: dict[str, Transport] = {}  # of other packages
-_COMING = ("verbs", "nccl")  # nothing is called that yet; a package may bring one of that name
+_COMING = ("verbs", "nccl")  # planned names; a package may provide a transport of that name
 
 AUTO = tuple(_BUILT_IN)  # in the order in which `transport="auto"` prefers them for a pair of ranks
 
@@ -33,15 +33,15 @@ def _installed(name: str | None = None) -> EntryPoints:
 
 
 def schemes() -> tuple[str, ...]:
-    """Every name that `transport` knows."""
+    """Every name that `transport` accepts."""
     return tuple(dict.fromkeys([*_BUILT_IN, *sorted(p.name for p in _installed())]))
 
 
 def transport(scheme: str) -> Transport:
     """The transport of that name.
 
-    Raises ValueError for an unknown name, listing those there are; TransportUnavailable for one that is planned
-    only, or one of another package that cannot be loaded.
+    Raises ValueError for an unknown name, listing the known ones; TransportUnavailable for a planned one, or one of
+    another package that cannot be loaded.
     """
     known = _BUILT_IN.get(scheme) or _loaded.get(scheme)
     if known is not None:
@@ -49,7 +49,7 @@ def transport(scheme: str) -> Transport:
     for point in _installed(scheme):
         try:
             found: Transport = point.load()()
-        except Exception as error:  # whatever a package's import may raise: it is the reason
+        except Exception as error:  # a package's import may raise any error
             raise TransportUnavailable(f"transport {scheme!r} ({point.value}) cannot be loaded: {error!r}") from error
         if found.scheme != scheme:
             raise TransportUnavailable(f"transport {scheme!r} ({point.value}) calls itself {found.scheme!r}")

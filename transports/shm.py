@@ -1,7 +1,7 @@
-"""Shared memory between processes of one machine; peers meet at an abstract unix socket and pass descriptors.
+"""Shared memory between processes of one machine; peers connect to an abstract unix socket and pass descriptors.
 
-Invariant: nothing is created in any file system (also not in /dev/shm), so a killed process leaves nothing behind.
-A rank whose limits leave no room for the group's shared memory does not offer it, so that all decide alike.
+Invariant: nothing is created in any file system (also not in /dev/shm), so a killed process leaves nothing behind. A
+rank whose limits leave no room for the group's shared memory does not offer it, so that all ranks decide the same.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ShmTransport:
         if not mine.identity.same_network(theirs.identity):
             return f"{mine} and {theirs} are in different network namespaces of one machine"
         if not abstract.is_bound(_name(theirs)):
-            # Machines cloned from one snapshot share the boot id and everything else we could compare.
+            # Machines cloned from one snapshot share the boot id and all other properties that could be compared.
             return f"the socket of {theirs} is not on this machine, although its boot id says so"
         return None
 
@@ -125,7 +125,7 @@ def _name(place: Place) -> str:
 
 
 def _pass_memory_around() -> None:
-    """What links do, in small: make memory, hand its descriptor over a socket, map it twice, see one write."""
+    """The essential steps of links: make memory, pass its descriptor over a socket, map it twice, check one write."""
     memory = os.memfd_create("pycollectives-probe", os.MFD_CLOEXEC)
     try:
         os.ftruncate(memory, mmap.PAGESIZE)

@@ -64,7 +64,8 @@ class TcpTransport:
         endpoints = _endpoints(theirs)
         found = candidates(endpoints, here, same_network, scope.interface)
         if not same_network and not mine.identity.proven(theirs.identity):
-            # Perhaps it is here, and nothing says so. Who else answers there does not know the name of the group.
+            # The peer may be on this host without evidence of it. Another program at that address does not know the
+            # name of the group.
             found += [endpoint for endpoint in endpoints if endpoint.ip.is_loopback]
         if not found:
             own = {address.ip for address in here}
@@ -78,7 +79,7 @@ class TcpTransport:
 
 
 class _TcpListener:
-    """One socket for all addresses where that is wanted, else one for each chosen address and loopback."""
+    """One socket for all addresses if possible, else one for each chosen address and loopback."""
 
     def __init__(self, scope: Scope) -> None:
         self._sockets: list[socket.socket] = []

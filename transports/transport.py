@@ -1,8 +1,8 @@
-"""What a transport is: how ranks of one group can be reached, before the engine opens links.
+"""The interface of a transport: how ranks of one group can be reached, before the engine opens links.
 
-Invariant: a transport moves no data. It listens, says where, decides from two ranks' published places whether
-they can meet, and tells the engine how; the engine's links do the rest. Both ranks of a pair decide alike,
-because both look at the same two places.
+Invariant: a transport moves no data. It listens, publishes addresses, decides from two ranks' published places whether
+they can connect, and passes the addresses to the engine, whose links do the rest. Both ranks of a pair decide the same,
+because both use the same two places.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How far a listener may be seen.
+    """From where a listener may be reached.
 
-    `network`: also from other machines (the job has a secret, or its user waived it); else loopback only.
-    `interface`: the name or address of the only interface to use between machines, None for all that are up.
-    `ranks`: of the group, on all hosts; `segment` as in `init`, 0 for the usual: what shared memory needs.
+    `network`: also from other machines (the job has a secret, or the user passed `insecure`); else loopback only.
+    `interface`: the name or address of the only interface to use between machines, None for all that are up. `ranks`:
+    of the group, on all hosts; `segment` as in `init`, 0 for the default: shared memory needs both.
     """
 
     network: bool
@@ -45,29 +45,31 @@ class Place:
 
 
 class Listener(Protocol):
-    """Where one rank listens over one transport. Owns its sockets until they are attached.
+    """The listener of one rank over one transport. Owns its sockets until they are attached.
 
-    It serves a communicator and, where `split` returns the listener itself, all that are made from it.
+    It serves a communicator and, if `split` returns the listener itself, all that are made from it.
     """
 
     @property
     def addresses(self) -> Sequence[str]:
-        """What peers need to find it: short ASCII texts, for this rank's published record. Never secret."""
+        """The addresses for peers: short ASCII texts, for this rank's published record. Never secret."""
 
     def attach(self, group: Group) -> None:
         """Let `group` accept here from now on; the first group's job owns the sockets. Once for each group. Raises
         OSError."""
 
     def split(self) -> Listener:
-        """Where a communicator made from one that listens here does: itself, or a new listener. Does not block.
-        Raises TransportUnavailable where this process has no room for another group."""
+        """The listener of a communicator made from one that listens here: itself, or a new one. Does not block.
+
+        Raises TransportUnavailable if this process has no room for another group.
+        """
 
     def close(self) -> None:
-        """Stop being found; close what was not attached. Idempotent, never raises."""
+        """Stop listening; close sockets that were not attached. Idempotent, never raises."""
 
 
 def left_out(scheme: str) -> str | None:
-    """Why the engine cannot use that transport of its own: this build leaves its links out. None where it has them."""
+    """The reason why this build has no links of that transport, or None if it has."""
     from collectives.native import _engine
 
     known = _engine.transports()
@@ -77,7 +79,7 @@ def left_out(scheme: str) -> str | None:
 
 
 class Transport(Protocol):
-    """One way of moving bytes between ranks. Stateless: one object serves all groups of the process."""
+    """One kind of connection between ranks. Stateless: one object serves all groups of the process."""
 
     @property
     def scheme(self) -> str:
@@ -87,19 +89,20 @@ class Transport(Protocol):
         """None if it works on this machine, else the reason why not, found by trying. Takes milliseconds."""
 
     def listen(self, scope: Scope) -> Listener:
-        """Open a listener. Does not block. Raises TransportUnavailable, where this process has no room for such a group
-        too; ValueError for an unknown interface."""
+        """Open a listener. Does not block.
+
+        Raises TransportUnavailable, also if this process has no room for such a group; ValueError for an unknown
+        interface.
+        """
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:
-        """None if the two can meet, else the reason why not. Does not block, opens nothing; the answer is the
-        same with the two places exchanged."""
+        """None if the two can connect, else the reason. Does not block, opens nothing; the result is the same with the
+        two places exchanged."""
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
-        """Tell `group`, by its `route`, how to reach a peer that `reaches` allows. Opens nothing.
+        """Set, by `route`, how `group` reaches a peer that `reaches` allows. Opens nothing.
 
-        The engine has links of its own for shm, tcp and inproc; whatever a transport is called, it names one of
-        these to it.
-
-        May wait up to `timeout` seconds for what the peer has still to do. Raises TransportUnavailable where
-        no address of the peer can be used from here, ValueError for a malformed one, OpTimeout.
+        The engine has links for shm, tcp and inproc; a transport of any name passes the name of one of these. May wait
+        up to `timeout` seconds for the peer. Raises TransportUnavailable if no address of the peer can be used from
+        here, ValueError for a malformed one, OpTimeout.
         """

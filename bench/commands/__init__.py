@@ -1,1 +1,1 @@
-"""The commands that `collectives bench` is made of, a file each with a `command`."""
+"""The commands of `collectives bench`, a file each with a `command`."""

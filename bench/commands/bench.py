@@ -1,4 +1,4 @@
-"""`collectives bench`: finds the subcommand that is named, and measures where none is.
+"""`collectives bench`: finds the named subcommand; without one it measures.
 
 Invariant: a command's file is imported when it is used.
 """

@@ -1,7 +1,7 @@
-"""`collectives calibrate`: measure which algorithm is fastest here, and keep the table where `init` finds it.
+"""`collectives calibrate`: measure which algorithm is fastest here, and store the table for `init`.
 
-Invariant: the ranks are those of the job that is running, or ranks started on this machine; the file is replaced
-only by a complete table.
+Invariant: the ranks are those of the running job, or ranks started on this machine; the file is replaced only by a
+complete table.
 """
 
 from __future__ import annotations

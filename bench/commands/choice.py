@@ -1,6 +1,6 @@
-"""`collectives bench choice`: the automatic choice beside every algorithm, and the bar for it.
+"""`collectives bench choice`: the automatic choice compared with every algorithm, and its bar.
 
-Invariant: everything that can be wrong with the command line is said before a process is started.
+Invariant: all errors in the command line are reported before a process is started.
 """
 
 from __future__ import annotations

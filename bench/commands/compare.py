@@ -1,6 +1,6 @@
 """`collectives bench compare`: regressions between two results.
 
-Invariant: the exit code says whether something has become slower; what cannot be told does not change it.
+Invariant: the exit code shows whether anything has become slower; undecided figures do not change it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`collectives bench hooks`: gradients through frameworks, beside what the frameworks have of their own.
+"""`collectives bench hooks`: gradients through our hooks, compared with the frameworks' own exchange.
 
-Invariant: everything that can be wrong with the command line is said before a process is started.
+Invariant: all errors in the command line are reported before a process is started.
 """
 
 from __future__ import annotations

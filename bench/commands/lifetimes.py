@@ -1,6 +1,6 @@
-"""`collectives bench lifetimes`: communicators made and closed many times, and what is left.
+"""`collectives bench lifetimes`: communicators that are made and closed many times, and resources that remain.
 
-Invariant: the exit code says whether anything has grown.
+Invariant: the exit code shows whether any count has grown.
 """
 
 from __future__ import annotations

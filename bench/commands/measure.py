@@ -1,6 +1,6 @@
-"""`collectives bench`: measure collectives, in a job that is running or with ranks of its own.
+"""`collectives bench`: measure collectives, in a running job or with ranks of its own.
 
-Invariant: everything that can be wrong with the command line is said before anything is started or installed.
+Invariant: all errors in the command line are reported before anything is started or installed.
 """
 
 from __future__ import annotations

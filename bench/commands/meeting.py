@@ -1,6 +1,6 @@
-"""`collectives bench meeting`: how long ranks take to meet through each store.
+"""`collectives bench meeting`: the time to form a group through each store.
 
-Invariant: what is shown was measured here and now, in milliseconds.
+Invariant: figures are measured in this run, in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the options of several commands have in common.
+"""Options that several commands have.
 
-Invariant: a value that is refused is named, with what would do.
+Invariant: an error names the refused value and valid ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`collectives bench overlap`: buckets against one fused call, where the network is slow.
+"""`collectives bench overlap`: buckets compared with one fused call, on a slow network.
 
-Invariant: everything that can be wrong with the command line, or is missing, is said before a process is started.
+Invariant: all errors in the command line, and missing tools, are reported before a process is started.
 """
 
 from __future__ import annotations

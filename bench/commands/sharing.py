@@ -1,6 +1,6 @@
-"""`collectives bench sharing`: ranks that share cores, and whether they give way as they should.
+"""`collectives bench sharing`: ranks that share cores, and whether they yield as they should.
 
-Invariant: the exit code says whether they do; on a machine that is not quiet it says nothing, so that is said.
+Invariant: the exit code shows whether they do; on a machine that is not quiet the result is undecided, and reported so.
 """
 
 from __future__ import annotations

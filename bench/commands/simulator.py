@@ -1,7 +1,7 @@
-"""`collectives bench simulator`: find the costs that the simulator goes by here, and how far off it is.
+"""`collectives bench simulator`: fit the simulator's costs on this machine, and measure its errors.
 
-Invariant: costs are found at some sizes and checked at others, all measured within one run; the file with the costs is
-replaced only by costs that have been found in full.
+Invariant: costs are fitted at some sizes and checked at others, all measured within one run; the file with the costs is
+replaced only by complete ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`collectives bench standing`: the table of bars, from measurements made here and now.
+"""`collectives bench standing`: the table of bars, measured in this run.
 
-Invariant: nothing is measured before all that is to be compared with has been installed.
+Invariant: nothing is measured before all systems have been installed.
 """
 
 from __future__ import annotations

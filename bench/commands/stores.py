@@ -1,4 +1,4 @@
-"""What commands that measure one store after the other have in common."""
+"""The loop of commands that measure one store after the other."""
 
 from __future__ import annotations
 

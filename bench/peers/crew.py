@@ -1,7 +1,7 @@
-"""The running processes of a peer, as rank 0 of the benchmark sees them.
+"""The running processes of a peer, as rank 0 of the benchmark controls them.
 
-Invariant: every command is answered by all workers within a deadline, or the peer has failed for good, with the
-reason kept and its processes ended; when a crew is closed none of them is left.
+Invariant: every command is answered by all workers within a deadline, or the peer has failed for good, with the reason
+kept and its processes ended; when a crew is closed none of them is left.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ END: Final = 10.0
 
 
 class PeerFailed(Exception):
-    """The peer's processes did not do what they were told; the message says why."""
+    """The peer's processes did not answer as expected; the message has the reason."""
 
 
 class PeerCannot(Exception):
-    """The peer lacks what was asked for, on every rank alike; the message says what."""
+    """The peer lacks a feature, on every rank alike; the message names it."""
 
 
 class Crew:
@@ -60,7 +60,7 @@ class Crew:
                 for command in known.commands(Path(plan.python), worker, ranks):
                     process = subprocess.Popen(
                         command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                    )  # in our process group, so that the launcher ends it should we not
+                    )  # in our process group, so that the launcher ends it if we do not
                     self._processes.append(process)
                 self._meet(listener, ranks)
             installed = self._told({"do": "about"})[0]["versions"]
@@ -138,7 +138,7 @@ class Crew:
         return ""
 
     def close(self) -> None:
-        """End it: politely, then not. Never raises."""
+        """End it: by a command, then by force. Never raises."""
         for channel in self._channels.values():
             with contextlib.suppress(OSError):
                 channel.send({"do": "end"}, 1.0)

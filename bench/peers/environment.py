@@ -29,7 +29,7 @@ _MARK: Final = ".complete"
 
 
 class CannotInstall(Exception):
-    """A peer's environment could not be made; the message says what to do."""
+    """A peer's environment could not be made; the message advises what to do."""
 
 
 def cache_folder() -> Path:

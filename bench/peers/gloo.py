@@ -1,7 +1,7 @@
-"""Gloo, as PyTorch brings it.
+"""Gloo, as part of PyTorch.
 
-Invariant: called the way its users call it, through `torch.distributed`. Its allreduce, reduce and broadcast work in
-place only, so that is what is measured.
+Invariant: called as its users call it, through `torch.distributed`. Its allreduce, reduce and broadcast work in place
+only, so that form is measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the MPI libraries have in common: mpi4py's calls on NumPy arrays, and a launcher of their own.
+"""The common part of the MPI libraries: mpi4py's calls on NumPy arrays, and a launcher of their own.
 
-Invariant: called the way mpi4py's users do for speed: buffers in, buffers out, types found by mpi4py.
+Invariant: called as mpi4py's users do for speed: with buffers, whose types mpi4py finds.
 """
 
 from __future__ import annotations

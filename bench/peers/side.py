@@ -1,7 +1,7 @@
 """A peer as one of the contestants.
 
-Invariant: whatever the peer's workers do, our own ranks are asleep meanwhile. A peer that fails is out of the
-contest from then on, and the reason is shown; our own figures are not affected.
+Invariant: while the peer's workers run, our own ranks sleep. A peer that fails is excluded from then on, and the reason
+is shown; our own figures are not affected.
 """
 
 from __future__ import annotations

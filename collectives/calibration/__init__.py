@@ -1,7 +1,7 @@
-"""Measuring which algorithm is fastest, by a group on itself.
+"""Calibration: a group measures which algorithm is fastest for itself.
 
-Invariant: every rank goes through the same steps, because what decides them, the times of the slowest rank, is the
-same on all.
+Invariant: every rank goes through the same steps, because they depend only on the times of the slowest rank, which are
+the same on all.
 """
 
 from collectives.calibration.run import FULL as FULL

@@ -1,7 +1,7 @@
 """A collective bound to an algorithm and to memory: one call, ready to be repeated.
 
-Invariant: ordinary arrays, as users have them, whose pages the kernel has given before anything is timed. What is
-reduced in a program has just been computed, so it lies changed in its rank's cache and in no other: `renew` does that.
+Invariant: arrays are ordinary ones, whose pages exist before anything is timed. In a program, the input of a reduction
+has just been computed, so it is modified in its rank's cache and in no other: `renew` creates this state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Costs for the simulator, found by measuring collectives and asking which costs predict those times.
+"""Costs for the simulator, fitted to measured times of collectives.
 
-Invariant: what counts is the relative error, of a short call as of a long one, and its median rather than its worst:
-a time that something else on the machine has disturbed moves nothing.
+Invariant: the fit uses relative errors, for short and long calls alike, and absolute instead of squared ones, so that
+single disturbed times have no effect.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collectives.simulation.cost import Costs
 from collectives.simulation.simulate import simulate
 from collectives.simulation.topology import Topology
 
-# Of what ranks do in memory that all share, and over no other links.
+# Costs of the engines in shared memory, which other links do not have.
 SHARED_MEMORY: Final = ("pool_bandwidth", "board", "board_overhead", "board_switch")
-# Of one host; what lies between hosts cannot be found there.
+# Costs inside one host; costs between hosts cannot be measured there.
 FITTED: Final = (
     *("call", "inside_latency", "inside_overhead", "inside_bandwidth", "reduce_bandwidth", "memory_bandwidth"),
     *("slice", "switch", "stagger", "staging", "cache", "cached"),
@@ -87,10 +87,10 @@ def errors(measured: Sequence[Measured], costs: Costs) -> Array:
 
 
 def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float], None] | None = None) -> Costs:
-    """The costs with the least mean error of the logarithms, from `start` on; what does not matter stays as it is.
+    """The costs with the least mean error of the logarithms, from `start` on; costs without influence keep their value.
 
-    Gauss and Newton's steps in logarithms of costs, with weights that make squares into absolute values. `say` is told
-    which share is done. ValueError if nothing was measured.
+    Gauss-Newton steps in logarithms of costs, with weights that turn squares into absolute values. `say` is called with
+    the finished share. ValueError if nothing was measured.
     """
     if not measured:
         raise ValueError("no costs can be found where nothing was measured")

@@ -1,7 +1,7 @@
-"""What a link and a reduction cost here: latency, time a byte, time a reduced byte.
+"""The costs of links and reductions on this machine: latency, time per byte, time per reduced byte.
 
-Invariant: measured between rank 0 and one rank for each kind of link that rank 0 has, while the others wait; what is
-returned is the same on every rank.
+Invariant: measured between rank 0 and one rank for each kind of link that rank 0 has, while the others wait; the result
+is the same on every rank.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Link:
 def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
     """By kind of link. `kinds`: of the link to each rank, as rank 0 sees them; what other ranks pass does not count."""
     table = sorted(set(kinds) - {"self"}) if comm.rank == 0 else []
-    # Which rank to ping for each kind is rank 0's to say: rank numbers, as many as there are kinds.
+    # Rank 0 decides which rank to ping for each kind: rank numbers, as many as there are kinds.
     peers = [kinds.index(kind) for kind in table]
     count = int(watch.share([len(peers)])[0])
     peers = [int(p) for p in watch.share([float(p) for p in peers] or [0.0] * count)]
@@ -58,7 +58,7 @@ def facts(links: Mapping[str, Link]) -> dict[str, str]:
 
 
 def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
-    """What `facts` wrote; kinds that are not there in full are left out. ValueError for what is no number."""
+    """Parses `facts`; incomplete kinds are skipped. ValueError for an invalid number."""
     kinds = {name.rpartition(".")[0] for name in values if name.endswith(".alpha")}
     return {
         kind: Link(*(float(values[f"{kind}.{name}"]) for name in Link.__slots__))
@@ -68,7 +68,7 @@ def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
 
 
 def _ping(comm: Communicator, peer: int, nbytes: int) -> float:
-    """Seconds for one way of `nbytes` between rank 0 and `peer`: half the median of there and back. 0.0 elsewhere."""
+    """Seconds one way for `nbytes` between rank 0 and `peer`: half the median of a round trip. 0.0 elsewhere."""
     if comm.rank not in (0, peer):
         return 0.0
     other = peer if comm.rank == 0 else 0

@@ -1,6 +1,6 @@
-"""What an algorithm should take by the alpha-beta-gamma model, corrected by a few measurements.
+"""The time of an algorithm by the alpha-beta-gamma model, corrected by a few measurements.
 
-Invariant: used to leave out what cannot win, never to decide between what may.
+Invariant: used only to exclude algorithms that cannot win, never to choose between the others.
 """
 
 from __future__ import annotations

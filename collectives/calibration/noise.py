@@ -1,7 +1,7 @@
-"""Whether a machine was quiet while something was measured on it: what the kernel counted, and how times differed.
+"""Whether a machine was quiet during a measurement: counters of the kernel, and the spread of times.
 
 Invariant: reading takes microseconds and changes nothing; the verdict is a function of the readings of all ranks, so
-ranks that have all of them judge alike. What a kernel does not tell (/proc/stat may be hidden) counts as quiet.
+all ranks reach the same one. Unknown counters (/proc/stat may be hidden) count as quiet.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/sta
 
 
 def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) -> tuple[str, ...]:
-    """Why the machine was not quiet, as sentences without their full stops; empty if it was.
+    """The reasons why the machine was not quiet, as sentences without their full stops; empty if it was.
 
-    `ranks`: of the host that has most. `spread`: see `SPREAD`; None where nothing was repeated.
+    `ranks`: of the host that has most. `spread`: see `SPREAD`; None if nothing was repeated.
     """
     reasons = []
     hosts: dict[int, dict[int, Reading]] = {}

@@ -1,7 +1,7 @@
-"""One calibration from beginning to end: costs, a first look, and the race between what may win.
+"""One calibration from beginning to end: costs, a first measurement of all algorithms, and comparisons of the best.
 
-Invariant: ends by its budget, plus what one call takes; what was not measured by then is left to the built-in rows.
-Collective: every rank calls `calibrate` alike, and gets the same.
+Invariant: ends by its budget, plus the time of one call; the built-in rows are used for sizes that were not measured by
+then. Collective: every rank calls `calibrate` in the same way, and gets the same result.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Say = Callable[[str, float], None]  # what is being measured, and the share of t
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How thorough to be. `sizes` ascend; `looks` are those at which every algorithm is timed, in short.
+    """How thorough to be. `sizes` ascend; at `looks` every algorithm is timed once.
 
-    `collectives`: the first ones come first, in case that the time does not suffice. `within`: those that a first
-    look finds slower than the fastest by more than this factor are out of the race. `to_the_end`: the last row holds
-    for all larger sizes. `switch`, `stranger` as in `settle`; `doubt`: standard errors of a lead that are taken off it.
-    `sockets`: whether to find out how many a link over TCP should have.
+    `collectives`: the first ones come first, in case that the time does not suffice. `within`: algorithms that are
+    slower than the fastest by more than this factor in the first measurement are excluded. `to_the_end`: the last row
+    applies to all larger sizes. `switch`, `stranger` as in `settle`; `doubt`: standard errors that are subtracted from
+    a gain. `sockets`: whether to find the number of sockets for links over TCP.
     """
 
     name: str
@@ -100,9 +100,10 @@ QUICK: Final = Effort(
 
 
 class Outcome(NamedTuple):
-    """`links`: costs, named by the kind of link on rank 0. `sockets`: that a link over TCP should have, None where that
-    was not asked. `seconds`: what it took. `noise`: why the times mean little; the table has no rows then, unless noise
-    was tolerated."""
+    """`links`: costs, by the kind of link on rank 0. `sockets`: for a link over TCP, None if not measured.
+
+    `seconds`: duration. `noise`: why the times are unreliable; the table has no rows then, unless noise was tolerated.
+    """
 
     table: Table
     links: dict[str, links.Link]
@@ -122,10 +123,10 @@ class Outcome(NamedTuple):
 def calibrate(
     comm: Communicator, usual: Table, effort: Effort, say: Say | None = None, *, tolerant: bool = False
 ) -> Outcome:
-    """Measure this group; `usual` is the table to depart from.
+    """Measure this group; `usual` is the table of the default choices.
 
-    Gives up where the machine turns out not to be quiet, unless it is `tolerant`. Barriers and reductions of the
-    measuring itself leave the choice to `comm`. Raises what its calls raise.
+    Stops if the machine turns out not to be quiet, unless it is `tolerant`. Barriers and reductions of the measurement
+    itself use the table of `comm`. Raises the errors of its calls.
     """
     watch, quiet = Stopwatch(comm), _Quiet(comm, tolerant)
     over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
@@ -173,13 +174,13 @@ class _Quiet:
 
 
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
-    """Those that are for several ranks on each of several hosts only where there are such."""
+    """Algorithms for several ranks on each of several hosts only if there are such hosts."""
     nested = comm._linked.layout.nested
     return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]
 
 
 def _share(left: Sequence[str]) -> float:
-    """Of the time that is left, what the first may take: allreduce three times what the others may."""
+    """The part of the remaining time for the first collective: allreduce gets three times that of the others."""
     weights = [3.0 if name == "allreduce" else 1.0 for name in left]
     return weights[0] / sum(weights)
 
@@ -224,7 +225,7 @@ class _Race:
             usual.append(default)
         chosen = settle(losses, usual, self.effort.switch, self.effort.stranger)
         doubtful = [n for n, name in enumerate(chosen) if name != usual[n]]
-        for number, at in enumerate(doubtful):  # what beats the usual one has to do so twice
+        for number, at in enumerate(doubtful):  # a gain over the default has to be measured twice
             budget = (end - self.watch.spent) / (len(doubtful) - number)
             pair = [chosen[at], usual[at]]
             expected = [times[at][name] for name in pair]
@@ -267,7 +268,7 @@ class _Race:
         models = {name: Model(self._schedules(collective, name), self.link) for name in names}
         seen: dict[str, dict[int, float]] = {name: {} for name in names}
         for nbytes in looks:
-            # One that was far behind already is not worth the time that it takes with more bytes.
+            # Algorithms that were far slower already are not measured with more bytes.
             left = [name for name in names if nbytes < 1 << 20 or self._may_win(seen, name)]
             if self.watch.spent >= end:
                 break
@@ -311,8 +312,10 @@ class _Race:
 
 
 def _losses(seconds: Times, usual: int, doubt: float) -> list[float]:
-    """By racer: log of its time over the fastest one's, the median over the rounds; more by what is uncertain about
-    the difference to the usual one, so that a machine too noisy to tell stays with that."""
+    """By algorithm: log of its time over the fastest one's, the median over the rounds.
+
+    Increased by the uncertainty of the difference to the default, so that the default is kept on a noisy machine.
+    """
     logs = np.log(seconds)
     loss = np.median(logs - logs.min(axis=1, keepdims=True), axis=0)
     noise = (logs - logs[:, [usual]]).std(axis=0) / np.sqrt(len(logs))

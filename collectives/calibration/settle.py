@@ -21,8 +21,10 @@ Losses = Mapping[str, float]  # by algorithm: log of its time over the fastest o
 def settle(
     losses: Sequence[Losses], usual: Sequence[str], switch: float = SWITCH, stranger: float = STRANGER
 ) -> list[str]:
-    """The algorithm for each size: least loss in all, counting `switch` for each change from one size to the next
-    and `stranger` for each size where it is not the `usual` one. One that is missing at a size cannot be taken there.
+    """The algorithm for each size: least total loss.
+
+    `switch` is added for each change from one size to the next, and `stranger` for each size with another algorithm
+    than the `usual` one. An algorithm without a time at a size cannot be used there.
     """
     best: dict[str, tuple[float, list[str]]] = {}
     for here, default in zip(losses, usual, strict=True):
@@ -44,8 +46,11 @@ def rows(
     times: Sequence[Mapping[str, float]],
     to_the_end: bool,
 ) -> list[Row]:
-    """One row for each run of equal choices. Between two sizes the border is in their geometric middle; above the
-    last, if not `to_the_end`, as far away as if there were another size."""
+    """One row for each run of equal choices.
+
+    Between two sizes the border is in their geometric middle; above the last, if not `to_the_end`, as far away as if
+    there were another size.
+    """
     found: list[Row] = []
     first = 0
     for last, name in enumerate(chosen):

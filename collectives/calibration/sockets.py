@@ -1,7 +1,7 @@
-"""How many TCP sockets each link should have: the fewest that all but reach what any number does.
+"""The number of TCP sockets of each link: the fewest that are nearly as fast as any number.
 
-Invariant: a group with one socket a link is measured against groups of the same ranks with more, by turns; all of them
-but the one that is used are closed again. What is returned is the same on every rank.
+Invariant: a group with one socket a link is measured against groups of the same ranks with more, by turns; all but the
+chosen one are closed again. The result is the same on every rank.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ROUNDS: Final = 5
 
 @contextmanager
 def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[Communicator]:
-    """`comm`, or the same ranks over links of several sockets where that is faster for large arrays.
+    """`comm`, or the same ranks over links of several sockets if that is faster for large arrays.
 
-    Arrays of `nbytes` are the largest that matter. Where the user has said how many, those it is. Collective.
+    Arrays of `nbytes` are the largest of interest. If the user has set the number, it is used. Collective.
     """
     nbytes = min(nbytes, LARGEST)
     with ExitStack() as opened:

@@ -1,7 +1,7 @@
-"""Timing calls against each other, and the clock that all ranks go by.
+"""Timing calls against each other, and a clock that all ranks share.
 
-Invariant: what is returned is the same on every rank. A time is that of the slowest rank in each iteration, without
-the barrier before it; the calls take turns, so that a machine which changes its mood changes it for all of them.
+Invariant: results are the same on every rank. A time is that of the slowest rank in each iteration, without the barrier
+before it; the calls take turns, so that a change of the machine's speed affects all of them.
 """
 
 from __future__ import annotations

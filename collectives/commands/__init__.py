@@ -1,4 +1,4 @@
 """The command line, one file for each command.
 
-Invariant: no command is imported before it is asked for.
+Invariant: a command's module is imported only when it is used.
 """

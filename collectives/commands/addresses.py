@@ -1,4 +1,4 @@
-"""Where processes have their code and data: at addresses that the kernel draws for each, or all at the same ones."""
+"""Address randomisation of processes: random addresses of code and data, or the same ones for all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What `collectives doctor` looks at: each check is a function that gives a section of the report.
+"""The checks of `collectives doctor`: each is a function that returns a section of the report.
 
-Invariant: a check changes nothing that outlasts it, ends by a deadline, and raises nothing about the state of
-this machine: what is wrong is a `Problem` in its section. Passwords and secrets are never part of either.
+Invariant: a check has no lasting effect, ends by a deadline, and does not raise errors about the state of this machine:
+they are a `Problem` in its section. Passwords and secrets are never part of either.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`broken` stops a job; `hint` makes it slower, or may surprise. `advice` says what to do."""
+    """`broken` stops a job; `hint` makes it slower, or may surprise. `advice` is what to do."""
 
     severity: Literal["broken", "hint"]
     text: str
@@ -51,7 +51,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Facts, as JSON takes them, and what is wrong with them."""
+    """Facts, as JSON values, and problems."""
 
     title: str
     facts: Mapping[str, Any]
@@ -190,7 +190,7 @@ def network(env: Environment, secret: bool) -> Section:
 
 
 def job(env: Environment) -> tuple[Section, Launch | None]:
-    """What the launcher said, and where that makes no sense."""
+    """The launcher's variables, and their errors."""
     facts: dict[str, Any] = {}
     problems = []
     names = [f"COLLECTIVES_{name}" for name in VARIABLES]
@@ -227,7 +227,7 @@ def secret(env: Environment) -> tuple[Section, bytes | None]:
 
 
 def without_password(text: str) -> str:
-    """`text` with what stands between :// and @ in URLs left out."""
+    """`text` without the part between :// and @ of URLs."""
     return re.sub(r"(?<=://)\S*@", "...@", text)
 
 
@@ -246,7 +246,7 @@ def _memory_limit(root: str, membership: str = "/proc/self/cgroup") -> int:
 
 
 def _text(path: str | Path) -> str:
-    """What a file of the kernel says; empty where it is not there."""
+    """The content of a file of the kernel; empty if it does not exist."""
     try:
         return Path(path).read_text()
     except OSError:

@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class StartError(Exception):
-    """A rank's program could not be started; the message says why."""
+    """A rank's program could not be started; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,15 @@ class Child:
 
     @property
     def loss(self) -> losses.Loss | None:
-        """What it said about a peer that it had lost before it ended."""
+        """Its record of a peer that it had lost before it ended."""
         return losses.read(self.process.environment.get(losses.VARIABLE, ""))
 
     def reap(self) -> None:
-        """Wait for its end and let its number go."""
+        """Wait for its end and release its process id."""
         self.popen.wait()
 
     def poll(self) -> End | None:
-        """How it ended, if it has. Leaves it as a zombie: its number stays taken."""
+        """How it ended, if it has. Leaves it as a zombie, so that its process id stays in use."""
         status = os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if status is None:
             return None
@@ -113,12 +113,12 @@ class Child:
 
 
 def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable[[], None]:
-    """What a child does between fork and exec: ask to die with us, leave the terminal, and keep to its cores.
+    """The steps of a child between fork and exec: request to die with the launcher, leave the terminal, and bind to its
+    cores.
 
-    A process group of its own, and no terminal: so it may read ours, and Ctrl-C reaches it through us alone. It stays
-    in our session, because Linux shares processor time out between sessions first (autogroup), and a rank that yields
-    gives its core to ranks of its own session only.
-    No other thread of this process runs Python, so the child may do so here.
+    A process group of its own, and no terminal: so it may read ours, and Ctrl-C reaches it through the launcher only.
+    It stays in our session, because Linux divides processor time between sessions first (autogroup), and a rank yields
+    its core to ranks of its own session only. No other thread of this process runs Python, so the child may do so here.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     us = os.getpid()

@@ -1,8 +1,8 @@
-"""In which order processes ended.
+"""The order in which processes ended.
 
-Invariant: those that ended between two looks are told in the order of their ends. Linux puts a descriptor on an epoll's
-list of ready ones when it becomes ready, and gives them out from the front; a process's descriptor becomes ready when
-it has become a zombie. Asking each process in turn would tell the lowest rank first.
+Invariant: processes that ended between two checks are returned in the order of their ends. Linux puts a descriptor on
+an epoll's list of ready ones when it becomes ready, and returns them from the front; a process's descriptor becomes
+ready when it has become a zombie. Checking each process in turn would return the lowest rank first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collectives.commands.child import Child
 
 
 class Endings:
-    """Children to be asked for their ends. Owns a descriptor for each until it has ended."""
+    """Children whose ends are watched. Owns a descriptor for each until it has ended."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()

@@ -1,7 +1,7 @@
-"""`collectives explain`: what would run for a collective and why, and what it does, step by step.
+"""`collectives explain`: the choice for a collective, the reasons, and its steps.
 
-Invariant: what is said comes from the functions that a communicator asks, `select` and the algorithms themselves.
-No rank is started and nothing is sent.
+Invariant: the output comes from the functions that a communicator calls, `select` and the algorithms themselves. No
+rank is started and nothing is sent.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _head(
     schedules: Sequence[Schedule],
     table: Table,
 ) -> Iterator[str]:
-    """What runs, why, what it costs, and what else there is."""
+    """The choice, its reason, its cost, and the alternatives."""
     size, nbytes = situation.size, elements * _ITEMSIZES[dtype]
     links = {"self": "alone", "inproc": "threads of one process"}.get(situation.kind, f"over {situation.kind}")
     what = "barrier" if collective == "barrier" else f"{collective} of {bytes_text(nbytes)} ({elements} {dtype})"
@@ -222,7 +222,7 @@ def _head(
 
 
 def _cost(schedules: Sequence[Schedule], nbytes: int) -> str:
-    """Figures are those of the rank that has most; blocks of the larger buffer are about equal in size."""
+    """Figures are those of the rank with the largest ones; blocks of the larger buffer are about equal in size."""
     found, blocks = cost(Play(Group(schedules))), max(*schedules[0].grid, 1)
     text = f"{_count(found.rounds, 'round')}; a rank sends at most {_count(found.messages, 'message')}, "
     text += bytes_text(nbytes * found.blocks // blocks)

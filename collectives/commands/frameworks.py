@@ -1,6 +1,6 @@
-"""The doctor's section on frameworks: which are there, and how their tensors reach the library.
+"""The doctor's section on frameworks: which are installed, and how their tensors reach the library.
 
-Invariant: no framework is imported, since each takes seconds; what is said follows from what is installed.
+Invariant: no framework is imported, since each takes seconds; the section follows from installed packages.
 """
 
 from __future__ import annotations

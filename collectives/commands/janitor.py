@@ -1,9 +1,9 @@
 """Cleans up after a launcher that was killed: ends the ranks' process groups and removes its private directory.
 
-Invariant: it acts exactly when its standard input ends without the word "done", which is when the launcher has
-died without doing this itself. It runs as a script of its own, in a session of its own, and imports nothing of
-this package. The ranks themselves die with the launcher (see `child`); this gets the processes that they
-started, and the job's secret.
+Invariant: it acts exactly if its standard input ends without the word "done", because the launcher has then died
+without cleaning up. It runs as a script of its own, in a session of its own, and imports nothing of this package. The
+ranks themselves die with the launcher (see `child`); this ends the processes that they started, and removes the job's
+secret.
 
     python -I -S janitor.py DIRECTORY      standard input: a process group's number per line
 """

@@ -1,7 +1,7 @@
-"""Turns a job into processes: what each rank's environment says, and the private directory that they share.
+"""Turns a job into processes: the environment of each rank, and the private directory that they share.
 
-Invariant: the job's secret exists only in a file of mode 0600 in a directory of mode 0700, never in an argument
-or a log, and is gone when `launch` returns.
+Invariant: the job's secret exists only in a file of mode 0600 in a directory of mode 0700, never in an argument or a
+log, and is removed when `launch` returns.
 """
 
 from __future__ import annotations

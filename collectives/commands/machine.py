@@ -1,4 +1,4 @@
-"""The machine that commands are about where nobody names another: this one."""
+"""The default machine of commands: this one."""
 
 from __future__ import annotations
 

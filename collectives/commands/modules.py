@@ -1,6 +1,6 @@
-"""Modules of the user's that register algorithms.
+"""Modules of the user that register algorithms.
 
-Invariant: they are found as `python -m` finds them, in the folder in which the command was started first.
+Invariant: they are found as with `python -m`, first in the folder in which the command was started.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import click
 
 
 def load(module: str) -> None:
-    """Import it; ClickException says what went wrong."""
+    """Import it; ClickException with the error."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # the user's code may raise any error
         raise click.ClickException(f"cannot import {module}: {type(error).__name__}: {error}") from error

@@ -1,6 +1,6 @@
-"""What options of several commands have in common.
+"""Options that several commands have.
 
-Invariant: a value that is refused is named, with what would do; whatever is refused is refused before anything is done.
+Invariant: an error names the refused value and valid ones, and is raised before anything is done.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Brings the output of many ranks together on one terminal or in one file.
+"""Combines the output of many ranks on one terminal or in one file.
 
-Invariant: what is written between two newlines comes from one stream of one rank, with its bytes unchanged.
-Two exceptions: a line longer than `LONG` is written in pieces, and broken where another rank writes in between;
-on a terminal, where a carriage return would draw over the rank's mark, only the text after the last one is
-kept. Nothing here blocks, and memory stays bounded: a full sink says so, and its streams wait unread.
+Invariant: text between two newlines comes from one stream of one rank, with its bytes unchanged. Two exceptions: a line
+longer than `LONG` is written in pieces, and broken if another rank writes in between; on a terminal, where a carriage
+return would overwrite the rank's mark, only the text after the last one is kept. Nothing here blocks, and memory is
+bounded: the streams of a full sink are not read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def colourful(fd: int) -> bool:
 
 
 def mark(rank: int, width: int, colour: bool) -> bytes:
-    """What stands before each line of `rank`; numbers are padded to `width` so that lines align."""
+    """The prefix of each line of `rank`; numbers are padded to `width` so that lines align."""
     text = b"[%*d]" % (width, rank)
     return b"\x1b[%dm%s%s " % (_COLOURS[rank % len(_COLOURS)], text, _RESET) if colour else text + b" "
 

@@ -1,6 +1,6 @@
-"""What `collectives simulate` prints and draws: a table for each size and number of ranks, or a training step.
+"""The output of `collectives simulate`: a table for each size and number of ranks, or a training step.
 
-Invariant: figures are those of the simulation, whatever form they are shown in.
+Invariant: figures are those of the simulation, in every form of output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`collectives run`: start the ranks of a job on this host.
 
-Invariant: everything that can be wrong with the command line is said before anything is started.
+Invariant: all errors in the command line are reported before anything is started.
 """
 
 from __future__ import annotations

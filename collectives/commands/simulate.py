@@ -1,6 +1,6 @@
-"""`collectives simulate`: how long collectives, or a training step, would take among ranks that need not be there.
+"""`collectives simulate`: predict the time of collectives, or of a training step, for any number of ranks.
 
-Invariant: what is played are the schedules that ranks would run. No rank is started and nothing is sent.
+Invariant: the simulated schedules are those that ranks would run. No rank is started and nothing is sent.
 """
 
 from __future__ import annotations

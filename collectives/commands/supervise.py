@@ -1,9 +1,9 @@
-"""Runs a job's processes to their end: starts them, carries their output and signals, and stops them together.
+"""Runs a job's processes to their end: starts them, forwards their output and signals, and stops them together.
 
-Invariant: when `supervise` returns, however it does, no process of the ranks' process groups is left. Should
-this process be killed, the kernel kills the ranks (PR_SET_PDEATHSIG) and the janitor the rest. Process numbers
-are released only at the very end, so that no signal of ours can reach a stranger who inherited one. One thread,
-one loop; nothing in it blocks but `poll`.
+Invariant: when `supervise` returns or raises, no process of the ranks' process groups is left. If this process is
+killed, the kernel kills the ranks (PR_SET_PDEATHSIG) and the janitor the rest. Process ids are released only at the
+very end, so that no signal of ours can reach an unrelated process with a reused id. One thread, one loop; nothing in it
+blocks but `poll`.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class _Supervisor:
             self._deadline = _Deadline(time.monotonic() + self._grace, signal.SIGTERM)
 
     def _blame(self, final: bool) -> None:
-        """Say who failed first, once that is known, or `final`: once nothing more can be learnt."""
+        """Report which rank failed first, once that is known, or `final`: once nothing more can be learnt."""
         if self._first is not None or (rank := self._failures.cause(final)) is None or rank.end is None:
             return
         self._first = rank.end

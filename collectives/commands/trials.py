@@ -1,6 +1,6 @@
-"""What `collectives doctor` tries: two ranks that meet over each transport, and a store that is used.
+"""The trials of `collectives doctor`: two ranks over each transport, and a store.
 
-Invariant: as in `checks`. What is tried is what jobs use, in this process, and is gone afterwards.
+Invariant: as in `checks`. Trials use the same code as jobs, in this process, and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _as_it_was(folder: str) -> Iterator[None]:
 
 
 def _attempt(scheme: str, ranks: int) -> str | None:
-    """Why an allreduce between two ranks in this process over that transport fails; None where it does not."""
+    """Why an allreduce between two ranks in this process over that transport fails; None if it does not."""
     policy = Policy(scheme, Scope(network=False, ranks=ranks), secrets.token_bytes(job_secret.SIZE))
     run, wrong = secrets.token_hex(16), list[str]()
     endpoints: list[Endpoints] = []

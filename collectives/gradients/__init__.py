@@ -1,6 +1,6 @@
-"""Exchanging gradients, for any framework: plans that ranks agree on, buckets, wires, and ranks that have joined.
+"""Exchanging gradients, for any framework: plans that ranks compare, buckets, wire formats, and ranks that have joined.
 
-Invariant: NumPy only. What a framework's tensors are, and when they are ready, its own package knows.
+Invariant: NumPy only. The package of each framework knows its tensors, and when they are ready.
 """
 
 from collectives.gradients.channel import Channel as Channel

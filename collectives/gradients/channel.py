@@ -1,7 +1,7 @@
-"""What all gradient hooks of one communicator share: a duplicate of it, and the comparison of plans.
+"""The shared state of all gradient hooks of one communicator: a duplicate of it, and the comparison of plans.
 
-Invariant: before anything of an exchange travels, every rank knows that all have the same plan, or raises. Ranks
-that have joined take part in every exchange of the others until all have.
+Invariant: before any data of an exchange is sent, every rank knows that all have the same plan, or raises. Ranks that
+have joined take part in every exchange of the others until all have.
 """
 
 from __future__ import annotations
@@ -47,10 +47,8 @@ class Channel:
 
     @property
     def comm(self) -> Communicator:
-        """Where hooks communicate: the user's own calls cannot come between theirs.
-
-        The first use is collective. Aborted once the communicator that it was made of is closed.
-        """
+        """The communicator of the hooks, so that they do not interfere with the user's own calls. The first use is
+        collective. Aborted once the original communicator is closed."""
         parent = self._parent()
         if parent is None or parent.closed:
             raise Aborted("the communicator of these gradients is closed: make the hooks anew with a new one")
@@ -60,7 +58,7 @@ class Channel:
             return self._own
 
     def agree(self, plan: Plan, step: int, timeout: float | None) -> None:
-        """Return when every rank is about to run this plan. DesyncError on every rank where plans differ."""
+        """Return when every rank is about to run this plan. DesyncError on every rank if plans differ."""
         if self._size == 1:
             return
         mine = np.array([_ACTIVE, *plan.digest, step])
@@ -71,7 +69,7 @@ class Channel:
     def join(self, timeout: float | None = None) -> int:
         """Take part in other ranks' exchanges by zeros, and without rows, until every rank has joined.
 
-        Returns the rank that was the last to join: of several that came together, the highest.
+        Returns the rank that was the last to join: of several that joined at the same time, the highest.
         """
         comm = self.comm
         rounds = 0
@@ -86,9 +84,9 @@ class Channel:
             rounds += 1
 
     def _settle(self, everyones: npt.NDArray[np.int64], plan: bytes, timeout: float | None) -> Plan:
-        """Ranks differ: the plan of those that are active, where only others have joined; DesyncError if not.
+        """Ranks differ: the plan of the active ranks, if the others have joined; DesyncError if not.
 
-        Every rank has seen the same table, and comes here.
+        Every rank has the same table, and calls this.
         """
         lengths = self.comm.allgather(np.array([len(plan)]), timeout=timeout)[:, 0].tolist()
         texts = gathered(self.comm, plan, lengths, timeout)
@@ -126,7 +124,7 @@ def channel(comm: Communicator) -> Channel:
 def reduce(
     comm: Communicator, plan: Plan, bucket: Bucket, arrays: Sequence[Array], timeout: float | None
 ) -> list[Array]:
-    """Each dense entry's wire array, reduced over all ranks, in memory that nobody else holds."""
+    """Each dense entry's wire array, reduced over all ranks, in memory that no other object refers to."""
     ops = [plan.wire(place).op for place in bucket.dense]
     found: dict[int, Array] = {}
     for op in sorted(set(ops)):
@@ -142,7 +140,7 @@ def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | No
 
 
 def located(error: BaseException, where: str) -> BaseException:
-    """The same error, of the same type, told with where it happened."""
+    """The same error, of the same type, with its location in the message."""
     reported = f"{where}: {error}"
     if isinstance(error, PeerLost):
         return PeerLost(reported, error.ranks)

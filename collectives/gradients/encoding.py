@@ -1,9 +1,9 @@
-"""Python objects as bytes, and back: data only, so that nothing another rank sent is ever executed.
+"""Python objects as bytes, and back: data only, so that data from another rank is never executed.
 
-Invariant: what `decode` gives equals what was encoded, type for type; an object for which that cannot be promised is
-refused. Only the types listed here, and those a framework's package has registered, are ever made.
+Invariant: the result of `decode` equals the encoded object, type for type; objects for which that cannot be guaranteed
+are refused. Only the types listed here, and those that a framework's package has registered, are ever created.
 
-An object is a tag, one byte, and what the tag says: lengths and counts are varints, items are objects.
+An object is a tag, one byte, and its content: lengths and counts are varints, items are objects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Python objects between ranks. What travels is data, see `encoding`: nothing is ever unpickled.
+"""Python objects between ranks, sent as data, see `encoding`: nothing is ever unpickled.
 
-Invariant: where one rank's object cannot travel, every rank raises.
+Invariant: if one rank's object cannot be sent, every rank raises.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _REFUSED: Final = -1
 
 
 def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float | None = None) -> Any:
-    """The root's object, on every rank; others' are not looked at.
+    """The root's object, on every rank; the arguments of other ranks are ignored.
 
     None, bool, int, float, complex, str, bytes, NumPy arrays and scalars, and lists, tuples, dicts and sets of them, in
-    any depth, arrive as what they are; so do the standard library's numbers, dates and times. TypeError on the root for
-    anything else, and Aborted on the others.
+    any depth, keep their types; so do the standard library's numbers, dates and times. TypeError on the root for any
+    other object, and Aborted on the other ranks.
     """
     root = check_rank(root, comm.size, "root_rank")
     refusal: TypeError | ValueError | None = None
@@ -42,7 +42,7 @@ def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float
 
 
 def allgather_object(comm: Communicator, obj: Any, timeout: float | None = None) -> list[Any]:
-    """Every rank's object, in rank order. What can travel, and errors: see `broadcast_object`."""
+    """Every rank's object, in rank order. Supported objects and errors: see `broadcast_object`."""
     refusal: TypeError | ValueError | None = None
     data = b""
     try:

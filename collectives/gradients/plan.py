@@ -1,7 +1,7 @@
-"""What one exchange of gradients consists of: entries in the variables' order, buckets in the reverse order.
+"""The content of one exchange of gradients: entries in the variables' order, buckets in the reverse order.
 
-Invariant: a plan follows from entries and rules alone, and so does its digest, in which names have no part: the
-same model may be named differently in every process.
+Invariant: a plan follows from entries and rules alone, and so does its digest, which excludes names: the same model may
+be named differently in every process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ KINDS: Final[tuple[Kind, ...]] = ("dense", "sparse", "none")
 
 
 class Entry(NamedTuple):
-    """One variable's gradient. `shape` is that of the variable; of a sparse one only the extents after the first count.
+    """One variable's gradient.
 
-    `indices` is the dtype of a sparse one's row numbers. A gradient that there is not has no dtype and no shape.
+    `shape` is that of the variable; of a sparse one only the extents after the first count. `indices` is the dtype of a
+    sparse one's row numbers. A missing gradient has no dtype and no shape.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Entry(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """What travels at one moment of backpropagation: places of its dense and of its sparse entries."""
+    """The gradients of one exchange during backpropagation: places of its dense and of its sparse entries."""
 
     number: int
     dense: tuple[int, ...]
@@ -71,12 +72,13 @@ class Plan:
 
     @cached_property
     def wires(self) -> tuple[Wire | None, ...]:
-        """How each entry travels; None for those that don't."""
+        """The wire format of each entry; None for those that are not sent."""
         return _wires(self.rules, self.entries, self.size)
 
     @cached_property
     def digest(self) -> tuple[int, int]:
-        """128 bits as two signed integers: the same on ranks whose plans are, else as good as never."""
+        """128 bits as two signed integers: the same on ranks with the same plan, and almost certainly different
+        otherwise."""
         # What is put into which bucket says all that bucket_bytes has to say.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
         reported = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))
@@ -154,7 +156,7 @@ _SHOWN: Final = 4  # differences; the first one mostly says it all
 
 
 def differences(plans: dict[int, Plan]) -> str:
-    """What ranks disagree on, for a reader: rules, then variables by number."""
+    """The differences between ranks, for a reader: rules, then variables by number."""
     found = []
     same = len({plan.buckets for plan in plans.values()}) == 1
     for rule in asdict(next(iter(plans.values())).rules):

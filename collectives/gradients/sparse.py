@@ -1,6 +1,6 @@
-"""Sparse gradients of all ranks, joined in rank order: row numbers and rows of any number from each rank.
+"""Sparse gradients of all ranks, concatenated in rank order: row numbers and rows of any number from each rank.
 
-Invariant: one message from each rank for all of a bucket's entries; what comes of them is the same on every rank.
+Invariant: one message from each rank for all of a bucket's entries; the result is the same on every rank.
 """
 
 from __future__ import annotations

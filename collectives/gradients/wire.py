@@ -1,6 +1,6 @@
-"""How an entry travels: its dtype on the wire, the operation there, and the factors before and after it.
+"""The wire format of an entry: its dtype, the operation, and the factors before and after it.
 
-Invariant: no finite average overflows on its way, in whatever order ranks are added up; infinities and NaN pass.
+Invariant: no finite average overflows during the exchange, in any order of addition; infinities and NaN pass.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Wire(NamedTuple):
 
 
 def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:
-    """The way for entries of that dtype among `size` ranks. TypeError, ValueError where op and dtype don't fit."""
+    """The format for entries of that dtype among `size` ranks. TypeError, ValueError if op and dtype don't fit."""
     floating = source in _FLOATS
     if rules.op == "avg" and not floating:
         raise TypeError(f"{name or 'a tensor'} is {source}, of which there is no average: use op='sum'")
@@ -85,7 +85,7 @@ def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wir
     if sparse:  # rows are joined, not added up
         return Wire(source, dtype, "join", before, after / size if rules.op == "avg" else after)
     if dtype == _HALF and (rules.op == "avg" or (compresses and rules.op == "sum")):
-        # Halves end at 65504. A power of two is exact, and keeps every partial sum below the largest part.
+        # The largest float16 is 65504. A power of two is exact, and keeps every partial sum below the largest part.
         down = 2.0 ** -(size - 1).bit_length()
         before, after, op = before * down, after / down / (size if rules.op == "avg" else 1), "sum"
     return Wire(source, dtype, op, before, after)

@@ -3,8 +3,8 @@
     import collectives.horovod.tensorflow as hvd          # was: import horovod.tensorflow as hvd
     import collectives.horovod.tensorflow.keras as hvd    # or .keras, or .torch
 
-Invariant: what Horovod 0.28 has is there under its name and means the same, or raises and says what to use instead;
-no argument is passed over in silence. docs/horovod.md has the table.
+Invariant: every name of Horovod 0.28 exists and has the same meaning, or raises an error that names a replacement; no
+argument is ignored silently. docs/horovod.md has the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Horovod has around an exchange of gradients: variables of one rank alone, compressors of the user's, sums.
+"""Horovod's additions to an exchange of gradients: variables of one rank alone, the user's compressors, sums.
 
-Invariant: it has what an exchange has (`calls`, `error`, ...), which is the inner one's. Gradients of local variables
-stay on their rank; all others take part in the same exchange on every rank.
+Invariant: it has the attributes of an exchange (`calls`, `error`, ...), which are those of the inner one. Gradients of
+local variables stay on their rank; all others take part in the same exchange on every rank.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class LocalVariables:
 
 
 class HorovodExchange:
-    """Around `inner`: what comes of it, times `factor`, with `compressor` before and after.
+    """Around `inner`: its results times `factor`, with `compressor` before and after.
 
-    A local variable's gradient comes back as it is, or divided by `size` where it is to be on the scale of averages.
+    A local variable's gradient is returned unchanged, or divided by `size` if it is to have the scale of averages.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Horovod's arguments that say how something is done, where this library does it in its own way.
+"""Horovod's arguments for features that this library implements differently.
 
-Invariant: an argument that changes results is honoured or refused. One that could only change speed, and does not, is
-told of by a warning, once for each place that gives it.
+Invariant: an argument that changes results is respected or refused. One that could only change speed, and has no
+effect, causes a warning, once for each line of code that passes it.
 """
 
 from __future__ import annotations

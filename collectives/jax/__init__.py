@@ -4,7 +4,8 @@
     comm = collectives.init()
     gradients = cj.allreduce_gradients(jax.grad(loss)(parameters, batch))     # in jax.jit, or not
 
-Invariant: this is the face of the package; what is named in `__all__` is kept. JAX is imported only from here on.
+Invariant: this is the public interface of the package; the names in `__all__` are stable. JAX is imported only from
+here on.
 """
 
 try:

@@ -1,6 +1,6 @@
-"""The communicator that compiled functions use: a duplicate of the user's, so that neither is in the other's way.
+"""The communicator that compiled functions use: a duplicate of the user's, so that they do not interfere.
 
-Invariant: each communicator has one channel, made when JAX first meets it, on every rank at the same place.
+Invariant: each communicator has one channel, made when JAX first uses it, on every rank at the same place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collectives.native.errors import Aborted
 class Channel:
     """`comm` is for collectives inside compiled functions alone: XLA's threads use it, one at a time.
 
-    `agreed` are digests of the trees that all ranks are known to give alike.
+    `agreed` are digests of the trees that are known to be the same on all ranks.
     """
 
     __slots__ = ("__weakref__", "_owner", "agreed", "comm", "name", "rank", "size")
@@ -66,6 +66,6 @@ def channel_of(comm: Communicator | None) -> Channel:
 
 
 def _finish() -> None:
-    """Let what was dispatched end: other ranks wait for this one's part."""
+    """Wait for dispatched collectives, because other ranks wait for this one's part."""
     with suppress(jax.errors.JaxRuntimeError):  # JAX waits, too, and says so
         _effect.wait()

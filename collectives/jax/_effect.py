@@ -14,7 +14,7 @@ from jax._src import effects as _effects
 
 
 class CollectiveEffect(_effects.Effect):
-    """Talking to other ranks."""
+    """The effect of communicating with other ranks."""
 
     def __repr__(self) -> str:  # stands in JAX's messages, e.g. where a function runs on several devices
         return "collectives.jax: one device per process"
@@ -41,6 +41,6 @@ def wait() -> None:
 
 
 def forget() -> None:
-    """Let collectives start afresh after one that failed: what depends on its token would fail as it did."""
+    """Reset the order after a collective that failed: collectives that depend on its token would fail as well."""
     _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
     _dispatch.runtime_tokens.output_runtime_tokens.clear()

@@ -1,7 +1,7 @@
-"""What went wrong inside compiled functions, and how users get it back as the error that it was.
+"""Errors inside compiled functions, and how users get them with their own type.
 
-Invariant: XLA passes on no more than a text. The error itself is kept here, without its traceback, whose frames
-would hold views of buffers that XLA has freed.
+Invariant: XLA passes on only a text. The error itself is kept here, without its traceback, whose frames would refer to
+views of buffers that XLA has freed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _latest: list[Failure] = []
 
 
 def keep(error: BaseException, where: str) -> str:
-    """Keep `error`; the text for XLA, which says `where` it happened."""
+    """Keep `error`; returns the text for XLA, with the location of the error."""
     text = f"{where}: {type(error).__name__}: {error}"
     error.__traceback__ = error.__context__ = error.__cause__ = None
     _latest[:] = [Failure(error, text)]
@@ -38,21 +38,21 @@ def keep(error: BaseException, where: str) -> str:
 def last_error() -> BaseException | None:
     """The error of the collective that failed last inside a compiled function, or None.
 
-    It is what the `jax.errors.JaxRuntimeError` was about: `PeerLost` with its `ranks`, `DesyncError`, `OpTimeout`.
+    It is the cause of the `jax.errors.JaxRuntimeError`: `PeerLost` with its `ranks`, `DesyncError`, `OpTimeout`.
     """
     return _latest[0].error if _latest else None
 
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Raise errors of collectives as what they are, rather than as the JaxRuntimeError that XLA makes of them.
+    """Raise errors of collectives with their own types, instead of the JaxRuntimeError that XLA makes of them.
 
         with collectives.jax.typed_errors():
             train()          # PeerLost, DesyncError, OpTimeout, ...
 
-    Waits at the end for the collectives that were dispatched inside, so that their errors come out here. After one,
-    functions that use another communicator can be called at once. May be used as a decorator. The errors are also
-    JaxRuntimeErrors, so that handlers of those catch them.
+    Waits at the end for the collectives that were dispatched inside, so that their errors are raised here. After an
+    error, functions that use another communicator can be called at once. May be used as a decorator. The errors are
+    also JaxRuntimeErrors, so handlers of those catch them.
     """
     try:
         yield
@@ -66,12 +66,12 @@ def typed_errors() -> Iterator[None]:
 
 
 def as_jax(error: E) -> E:
-    """The error, also as a jax.errors.JaxRuntimeError; others than this library's as they are."""
+    """The error, also as a jax.errors.JaxRuntimeError; errors of other libraries are returned unchanged."""
     return caught_as(error, jax.errors.JaxRuntimeError)
 
 
 def recover() -> None:
-    """Before another communicator is used: let its collectives not depend on those of one that failed."""
+    """Before another communicator is used: make its collectives independent of those of one that failed."""
     if _latest:
         try:
             _effect.wait()

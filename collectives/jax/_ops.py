@@ -1,7 +1,7 @@
-"""The collectives, for eager code and compiled functions alike.
+"""The collectives, for eager code and compiled functions.
 
 Invariant: a tree is one call, whose arrays keep their places; every function is ordered with all others, in the order
-in which the program has them.
+of the program.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def allreduce(x: Any, op: str = "sum", *, comm: Communicator | None = None, buck
     """The reduction of every rank's `x`: an array, or a tree of arrays, of the same shapes and dtypes everywhere.
 
     op: sum prod min max avg band bor bxor land lor lxor. sum and avg have derivatives; the transpose of either is
-    itself. Small arrays of a tree travel together, in buckets of `bucket_bytes`. Every rank gets the same bits. Arrays
-    of dtype float0, as jax.grad gives for integers, stay what they are.
+    itself. Small arrays of a tree are joined into buckets of `bucket_bytes`. Every rank gets the same bits. Arrays of
+    dtype float0, which jax.grad returns for integers, are returned unchanged.
     """
     return _mapped(Allreduce(op, bucket_bytes), x, comm)
 
@@ -58,17 +58,17 @@ def reduce_scatter(x: Any, op: str = "sum", *, comm: Communicator | None = None)
 
 
 def alltoall(x: Any, *, comm: Communicator | None = None) -> Any:
-    """Block i of `x` goes to rank i; the blocks received, in rank order. Transpose: alltoall.
+    """Block i of `x` is sent to rank i; returns the received blocks, in rank order. Transpose: alltoall.
 
-    ValueError where `size` does not divide `x.shape[0]`.
+    ValueError if `size` does not divide `x.shape[0]`.
     """
     return _mapped(Alltoall(), x, comm)
 
 
 def barrier(token: Any = None, *, comm: Communicator | None = None) -> Any:
-    """`token`, any tree of arrays, once every rank has come here and its own token is computed.
+    """`token`, any tree of arrays, once every rank has called this and its own token is computed.
 
-    What is to come after it has to use what it returns; other collectives need not.
+    Computations that have to follow it have to use its result; other collectives need not.
     """
     return _mapped(Barrier(), token, comm, check=False)
 
@@ -82,7 +82,7 @@ def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
 
 
 def recv(like: Any, source: int, *, comm: Communicator | None = None) -> Any:
-    """What rank `source` sends, an array of the shape and dtype of `like`. A constant to differentiation.
+    """The array that rank `source` sends, of the shape and dtype of `like`. A constant to differentiation.
 
     `like` is an array, or a jax.ShapeDtypeStruct; its values are not used.
     """
@@ -109,7 +109,7 @@ def _mapped(kind: Kind, x: Any, comm: Communicator | None, check: bool = True) -
 
 
 def _is_empty(x: Any) -> bool:
-    """Whether it is of dtype float0, as gradients of integers are: there is nothing in it that could travel."""
+    """Whether it is of dtype float0, as gradients of integers are: it has no data to send."""
     return getattr(x, "dtype", None) == jax.dtypes.float0
 
 

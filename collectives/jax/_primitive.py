@@ -44,12 +44,12 @@ def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: 
 
 @functools.cache
 def how() -> Literal["ffi", "io_callback"]:
-    """The way that compiled functions take to the library, chosen once in a process.
+    """How compiled functions call the library, chosen once in a process.
 
-    "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers where they lie.
-    "io_callback": through JAX's own callbacks, which copy. That is used, with a warning, where the extension is
-    missing, or this jaxlib cannot work with it. The environment variable COLLECTIVES_JAX=ffi or io_callback
-    decides; ImportError where it is "ffi" and that cannot be.
+    "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers in place.
+    "io_callback": through JAX's own callbacks, which copy. Callbacks are used, with a warning, if the extension is
+    missing, or this jaxlib cannot work with it. The environment variable COLLECTIVES_JAX=ffi or io_callback decides;
+    ImportError if it is "ffi" and the extension does not work.
     """
     wanted = os.environ.get(_SETTING, "auto")
     if wanted not in ("auto", "ffi", "io_callback"):

@@ -1,6 +1,6 @@
-"""What data-parallel training needs of the collectives: gradients, parameters and metrics, as trees.
+"""Collectives for data-parallel training: gradients, parameters and metrics, as trees.
 
-Invariant: all ranks get the same bits. Trees that differ between ranks are found out before they are used.
+Invariant: all ranks get the same bits. Trees that differ between ranks are detected before they are used.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ def allreduce_gradients(
 ) -> Any:
     """The average (or another `op`) of every rank's gradients: a tree like `gradients`.
 
-    The arrays of a tree travel together, in buckets of `bucket_bytes`. DesyncError on every rank, naming arrays, where
-    ranks give other trees.
+    The arrays of a tree are joined into buckets of `bucket_bytes`. DesyncError on every rank, naming arrays, if ranks
+    pass different trees.
     """
     return allreduce([gradients], op, comm=comm, bucket_bytes=bucket_bytes)[0]
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
-    """`parameters` as rank `root_rank` has them: a tree like `parameters`. For the start, and after loading.
+    """`parameters` of rank `root_rank`: a tree like `parameters`. For the start, and after loading.
 
-    DesyncError on every rank, naming arrays, where ranks give other trees.
+    DesyncError on every rank, naming arrays, if ranks pass different trees.
     """
     return broadcast([parameters], root_rank, comm=comm)[0]
 
@@ -38,7 +38,7 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
 def average_metrics(metrics: Any, weight: Any = 1.0, *, comm: Communicator | None = None) -> Any:
     """Every rank's metrics, averaged by `weight`: a tree like `metrics`, of floating arrays.
 
-    Give the number of samples as `weight` where ranks have different numbers of them.
+    Pass the number of samples as `weight` if ranks have different numbers of them.
     """
     weight = jnp.asarray(weight, jnp.float32)
     scaled = jax.tree.map(lambda metric: jnp.asarray(metric) * weight, metrics)

@@ -1,7 +1,7 @@
-"""Model averaging: replicas that train alone, on their own data, and take the mean of their weights now and then.
+"""Model averaging: replicas that train alone, on their own data, and average their weights at intervals.
 
-Invariant: after an average, and after training, weights have the same bits on every rank. Ranks that are not at the
-same step raise, all of them, instead of averaging what does not belong together.
+Invariant: after an average, and after training, weights have the same bits on every rank. If ranks are not at the same
+step, all of them raise instead of averaging weights of different steps.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from collectives.native.errors import DesyncError
 class ModelAveragingCallback(keras.callbacks.Callback):
     """Averages the model's weights over all ranks every `every` steps, and when training ends.
 
-    `every=1` with SGD, momentum included, is synchronous SGD; more steps are local SGD: less to send, and replicas
-    that drift apart meanwhile. Weights that are not floating point become rank 0's. With `slots` the optimizer's
-    floating-point state (momentum) is averaged as well; by default each rank keeps its own.
-
-    For optimizers that are not distributed (ValueError); start all ranks alike by BroadcastGlobalVariablesCallback,
-    which goes before this one. `every` has to be a multiple of the model's steps_per_execution (ValueError), since
-    Keras calls nobody in between. DesyncError on all ranks where they have made different numbers of steps.
+    `every=1` with SGD, momentum included, is synchronous SGD; more steps are local SGD: less to send, and replicas that
+    differ meanwhile. Weights that are not floating point become rank 0's. With `slots` the optimizer's floating-point
+    state (momentum) is averaged as well; by default each rank keeps its own. For optimizers that are not distributed
+    (ValueError); start with BroadcastGlobalVariablesCallback before this one, so that all ranks begin with the same
+    weights. `every` has to be a multiple of the model's steps_per_execution (ValueError), since Keras calls no
+    callbacks in between. DesyncError on all ranks if they have made different numbers of steps.
     """
 
     def __init__(self, every: int = 1, *, slots: bool = False, comm: Communicator | None = None) -> None:

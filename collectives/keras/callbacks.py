@@ -1,7 +1,7 @@
-"""Callbacks for `fit` on several ranks: the same start, the same metrics, the learning rate's way up.
+"""Callbacks for `fit` on several ranks: equal weights at the start, equal metrics, and learning rates.
 
-Invariant: a callback that talks to other ranks does so at moments that every rank reaches equally often, so all
-ranks are given the same ones, in the same order. Names and arguments are Horovod's where it has them.
+Invariant: a callback communicates with other ranks at moments that every rank reaches equally often, so all ranks pass
+the same callbacks in the same order. Names and arguments are Horovod's where it has them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives every rank rank `root_rank`'s weights and optimizer slots as training begins.
+    """Broadcasts rank `root_rank`'s weights and optimizer slots when training begins.
 
-    A model that has no weights until its first batch gets them after that batch; build it before, and the first
-    batch counts as well. Errors are those of `broadcast_global_variables`.
+    If a model has no weights until its first batch, they are broadcast after that batch; build it before, so that the
+    first batch counts as well. Errors are those of `broadcast_global_variables`.
     """
 
     def __init__(self, root_rank: int = 0, comm: Communicator | None = None) -> None:
@@ -54,9 +54,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 class MetricAverageCallback(keras.callbacks.Callback):
     """Replaces an epoch's metrics by their means over all ranks, the same on every rank.
 
-    Goes before callbacks that act on metrics (EarlyStopping, ReduceLROnPlateau, BestModelCheckpoint), so that they
-    decide alike on all ranks. Each rank counts the same, however many samples it saw. ValueError on all ranks
-    where they have different metrics.
+    Put it before callbacks that use metrics (EarlyStopping, ReduceLROnPlateau, BestModelCheckpoint), so that they
+    decide the same on all ranks. Each rank has the same weight, for any number of samples. ValueError on all ranks if
+    they have different metrics.
     """
 
     def __init__(self, comm: Communicator | None = None) -> None:
@@ -81,11 +81,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
 
-    `multiplier` may be a number. With `staircase` it is asked once an epoch; without, before each batch, with
-    epochs as fractions, for which `steps_per_epoch` is needed where `fit` cannot tell it. Where `compile` was
-    given steps_per_execution, before each execution. Nothing is exchanged: every rank computes the same.
-
-    Keras 3 compiles an optimizer's momentum into the step, so there is no momentum correction: ValueError.
+    `multiplier` may be a number. With `staircase` it is called once an epoch; without, before each batch, with epochs
+    as fractions, which needs `steps_per_epoch` if `fit` does not know it. With steps_per_execution in `compile`, it is
+    called before each execution. Nothing is exchanged: every rank computes the same. Keras 3 compiles an optimizer's
+    momentum into the step, so there is no momentum correction: ValueError.
     """
 
     def __init__(
@@ -137,8 +136,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from `initial_lr / size` to `initial_lr` over the first epochs, batch by batch.
 
-    `initial_lr` is that for all ranks together, often one process's times the number of ranks (Goyal et al.,
-    "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017). `verbose` prints on rank 0 when it is there.
+    `initial_lr` is the rate for all ranks together, often one process's times the number of ranks (Goyal et al.,
+    "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017). `verbose` prints on rank 0 at the end.
     """
 
     def __init__(
@@ -186,7 +185,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Keras's ModelCheckpoint with `save_best_only`, which writes on rank 0 alone.
 
-    Goes after MetricAverageCallback, or rank 0's metrics decide.
+    Put it after MetricAverageCallback, otherwise the metrics of rank 0 decide.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Samples that one rank has read, dealt out to all.
+"""Scatters samples that one rank has read to all ranks.
 
 Invariant: every rank gets the same number of samples, and so the same number of batches.
 """
@@ -20,9 +20,10 @@ def scatter_data(
 ) -> tuple[Array, ...]:
     """This rank's rows of the root's arrays, contiguous and in order; the same rows of each array.
 
-    The root gives arrays of equal lengths (NumPy, or what np.asarray takes), others as many, of any value (None).
-    With `drop`, rows that do not divide evenly among ranks are left out, so that epochs have as many steps on every
-    rank; without, the first ranks have one row more. ValueError on all ranks where the root's arrays will not do.
+    The root passes arrays of equal lengths (NumPy, or objects that np.asarray accepts); other ranks pass the same
+    number of arguments, of any value (None). With `drop`, rows that do not divide evenly among ranks are dropped, so
+    that epochs have as many steps on every rank; without, the first ranks have one row more. ValueError on all ranks if
+    the root's arrays are invalid.
     """
     comm = default(comm)
     mine = [np.asarray(x) for x in arrays] if comm.rank == root_rank else []

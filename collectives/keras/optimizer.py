@@ -1,7 +1,7 @@
-"""DistributedOptimizer: any Keras optimizer, made to step by the gradients of all ranks.
+"""DistributedOptimizer: any Keras optimizer, changed to use the gradients of all ranks.
 
-Invariant: gradients are exchanged before anything is done with them (unscaling, finite checks, clipping,
-accumulation), so every rank does the same with the same numbers. What is saved is the plain optimizer.
+Invariant: gradients are exchanged before they are processed (unscaling, finite checks, clipping, accumulation), so
+every rank processes the same numbers. The saved optimizer is the plain one.
 """
 
 from __future__ import annotations
@@ -34,23 +34,32 @@ def DistributedOptimizer(
 ) -> Any:
     """Make `optimizer` exchange gradients with all ranks at every step, and return it.
 
-    It is the same object, with the slots and settings that it had, of a subclass of its class that has its name; it
-    is saved, and reloads, as the plain optimizer. A name like "adam" makes one.
+    It is the same object, with its slots and settings, and its class becomes a subclass with the same name; it is
+    saved, and loaded, as the plain optimizer. A name like "adam" makes a new one.
 
-    optimizer: a Keras 3 optimizer, not distributed yet (ValueError). Under mixed_float16 a LossScaleOptimizer, so
-        that all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`.
-    comm: None is the process's own, which `collectives.init` made.
+    optimizer: a Keras 3 optimizer, not distributed yet (ValueError). Under mixed_float16 a LossScaleOptimizer, so that
+    all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`.
+
+    comm: None is the communicator that `collectives.init` made.
+
     op: "average", or "sum", "min", "max", "prod".
-    compression: "fp16" or "bf16" on the wire; with `error_feedback`, rounding errors go into the next step.
-    bucket_bytes: how much travels at once, while backpropagation goes on.
-    sparse_as_dense: give up the sparse form of embeddings' gradients, which is kept by default.
-    backward_passes_per_step: k adds up k passes' gradients on each rank, and exchanges and applies their means.
-    missing: gradients that are None on some ranks only are an error on all; "zero" takes zeros for each None.
-    timeout: seconds for each exchange; None is the communicator's.
-    name: stands in errors, to tell several optimizers apart.
 
-    `fit` and `train_on_batch` raise PeerLost, OpTimeout and DesyncError as they are, and RuntimeError at the end of
-    an epoch in which weights were changed without an exchange; docs/keras.md says how.
+    compression: "fp16" or "bf16" on the wire; with `error_feedback`, rounding errors are added in the next step.
+
+    bucket_bytes: bytes of one exchange during backpropagation.
+
+    sparse_as_dense: exchange embeddings' gradients as dense tensors; by default they stay sparse.
+
+    backward_passes_per_step: k adds k passes' gradients on each rank, and exchanges and applies their means.
+
+    missing: gradients that are None on some ranks only are an error on all; "zero" uses zeros for each None.
+
+    timeout: seconds for each exchange; None is the communicator's.
+
+    name: appears in errors, to distinguish several optimizers.
+
+    `fit` and `train_on_batch` raise PeerLost, OpTimeout and DesyncError with their own types, and RuntimeError at the
+    end of an epoch in which weights were changed without an exchange; docs/keras.md has the details.
     """
     plain = keras.optimizers.get(optimizer)
     _check_kind(plain)
@@ -62,7 +71,7 @@ def DistributedOptimizer(
     hook = Hook(group, backend.exchange(group, options), backward_passes_per_step)
     guard.install()
     attach(plain, hook)
-    # The class is what changes, and not the object: slots, schedules and what was excluded from decay all stay.
+    # Only the class changes, not the object: slots, schedules and exclusions from decay all stay.
     object.__setattr__(plain, "__class__", _subclass(type(plain), hook, accumulate, backend))
     return plain
 
@@ -104,7 +113,7 @@ def _subclass(
         "__module__": plain.__module__,
         "__qualname__": plain.__qualname__,
         "__doc__": plain.__doc__,
-        # What Keras asks when it saves: the optimizer that it was.
+        # Keras saves the original optimizer.
         "__class__": property(lambda self: plain),
         "from_config": staticmethod(plain.from_config),
         "apply": backend.unconverted(apply),

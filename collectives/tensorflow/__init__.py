@@ -1,6 +1,7 @@
-"""Collectives of TensorFlow tensors, and the exchange of gradients while a model trains.
+"""Collectives of TensorFlow tensors, and the exchange of gradients during training.
 
-Invariant: importing this imports TensorFlow; nothing else of the library does, but what is built on this.
+Invariant: importing this imports TensorFlow; other parts of the library do not import it, except those that use this
+one.
 """
 
 try:

@@ -1,7 +1,7 @@
-"""What TensorFlow's users catch where a collective fails: `tf.errors`, besides this library's own types.
+"""Errors of collectives as TensorFlow's users catch them: `tf.errors`, besides this library's own types.
 
-Invariant: each error is a tf.errors.UnknownError, as which TensorFlow passes on what operations in Python raise, and
-of the class that TensorFlow has for such a failure. `error_code` is that of the latter.
+Invariant: each error is a tf.errors.UnknownError, the type in which TensorFlow passes on errors of operations in
+Python, and of TensorFlow's own class for such a failure. `error_code` is that of the latter.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FITTING: Final[dict[type[BaseException], tuple[type[Exception], int]]] = {
 
 
 def as_tensorflow(error: E) -> E:
-    """The error, also of the fitting class of `tf.errors`; others than this library's as they are."""
+    """The error, also of the corresponding class of `tf.errors`; errors of other libraries are returned unchanged."""
     fitting = next((found for ours, found in _FITTING.items() if isinstance(error, ours)), None)
     code = tf.errors.UNKNOWN if fitting is None else fitting[1]
 

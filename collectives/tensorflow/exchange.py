@@ -1,7 +1,6 @@
-"""Exchanges the gradients of a training step between ranks, bucket by bucket while backpropagation goes on.
+"""Exchanges the gradients of a training step between ranks, bucket by bucket during backpropagation.
 
-Invariant: all ranks exchange the same entries in the same order, or all raise. What ran is counted where it ran, not
-where it was traced.
+Invariant: all ranks exchange the same entries in the same order, or all raise. Counters count executions, not traces.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ class Span(NamedTuple):
 
 
 class GradientExchange:
-    """Called with one rank's gradients it gives those of all ranks together.
+    """Called with one rank's gradients it returns the reduction over all ranks.
 
-    `op`: "average", "sum", "min", "max", "prod". `compression`: "fp16" or "bf16" halves what float32 needs on the
-    wire; with `error_feedback` what rounding took away is added to the next step's gradients. `bucket_bytes`: what
-    travels at once. Sparse gradients stay so (their rows are joined), unless `sparse_as_dense`.
+    `op`: "average", "sum", "min", "max", "prod". `compression`: "fp16" or "bf16" halves the bytes of float32 on the
+    wire; with `error_feedback` the rounding error is added to the gradients of the next step. `bucket_bytes`: bytes of
+    one bucket. Sparse gradients stay sparse (their rows are concatenated), unless `sparse_as_dense`.
 
-    `missing`: a None on every rank stays None; on some ranks only it is an error on all. With "zero" each None
-    counts, and comes back, as zeros of its variable's shape.
+    `missing`: a None on every rank stays None; on some ranks only it is an error on all. With "zero" each None is
+    replaced by zeros of its variable's shape.
 
     Gradients are multiplied by `prescale` before, by `postscale` after. `timeout` in seconds, None for the
-    communicator's. `comm` None: the process's default. `name` stands in errors. `record` fills `timeline`.
+    communicator's. `comm` None: the process's default. `name` appears in errors. `record` fills `timeline`.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class GradientExchange:
         name: str = "",
         record: bool = False,
     ) -> None:
-        """ValueError, TypeError for options that cannot be. Communicates with nobody."""
+        """ValueError, TypeError for invalid options. Does not communicate."""
         check_options(missing, error_feedback, compression)
         self._rules: Final = Rules(op, compression, bucket_bytes, float(prescale), float(postscale))
         self._comm: Final = None if comm is None else default.default(comm)
@@ -86,23 +85,21 @@ class GradientExchange:
 
     @property
     def steps(self) -> int:
-        """Exchanges that really ran so far; the same as `calls`."""
+        """Exchanges that were executed so far; the same as `calls`."""
         return self.calls
 
     def raise_error(self, from_: BaseException | None = None) -> None:
-        """Raise the first error that an exchange met, of its own type; nothing where there was none."""
+        """Raise the first error of an exchange, with its own type; nothing if there was none."""
         if self.error is not None:
             raise as_tensorflow(self.error) from from_
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
-        """The gradients, tensors, tf.IndexedSlices or None, of all ranks together: as many, in the same order.
+        """The gradients, tensors, tf.IndexedSlices or None, reduced over all ranks, in the same order.
 
-        `variables`, as many, give names, and shapes where tensors don't tell. Works eagerly and while a
-        tf.function is traced.
-
-        DesyncError, on every rank, where ranks' gradients differ in number, kind, dtype or shape; PeerLost,
-        OpTimeout. In a traced function they come as tf.errors.UnknownError; `error` has the typed one.
+        `variables`, one for each gradient, provide names, and shapes that tensors don't have. Works eagerly and while a
+        tf.function is traced. DesyncError, on every rank, if ranks' gradients differ in number, kind, dtype or shape;
+        PeerLost, OpTimeout. In a traced function they are raised as tf.errors.UnknownError; `error` has the typed one.
         """
         given = list(gradients)
         owners = [None] * len(given) if variables is None else list(variables)
@@ -145,7 +142,7 @@ class GradientExchange:
     # --- one bucket, in TensorFlow's terms
 
     def _exchange(self, way: Channel, plan: Plan, bucket: Bucket, tensors: list[Any]) -> None:
-        """Put in the place of the bucket's tensors what comes of them."""
+        """Replace the bucket's tensors by their results."""
         inputs = [self._encoded(plan, i, tensors[i]) for i in bucket.dense]
         results = [bridge.Spec(x.dtype, x.shape) for x in inputs]
         for i in bucket.sparse:

@@ -1,7 +1,7 @@
 """Collectives of tensors: eager, in a tf.function, and with gradients.
 
-Invariant: the gradient of an operation is the collective that makes the sum of all ranks' losses go down; ranks run
-it in the reverse order, as every rank's tape does.
+Invariant: the gradient of an operation is that of the sum of all ranks' losses; ranks run the corresponding collectives
+in the reverse order, as every rank's tape does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def grouped_allreduce(
     timeout: float | None = None,
     name: str = "",
 ) -> list[Any]:
-    """`allreduce` of several tensors, of any shapes and dtypes, which travel together."""
+    """`allreduce` of several tensors, of any shapes and dtypes, in buckets."""
 
     def exchanged(*given: Any) -> list[Any]:
         exchange = GradientExchange(
@@ -97,9 +97,10 @@ def grouped_allreduce(
 
 @_plain
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Every rank's `tensor`, joined on the first axis in rank order; only its first extent may differ between ranks.
+    """Every rank's `tensor`, concatenated on the first axis in rank order; only its first extent may differ between
+    ranks.
 
-    ValueError for a 0-d tensor. DesyncError on every rank where dtypes or other extents differ.
+    ValueError for a 0-d tensor. DesyncError on every rank if dtypes or other extents differ.
     """
     way = channel(default.default(comm))
 
@@ -154,7 +155,8 @@ def broadcast(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: float | None = None, name: str = ""
 ) -> Any:
-    """This rank's rows of the reduction: as many for every rank, one more for the first ones where a rest is left.
+    """This rank's rows of the reduction: as many for every rank, one more for the first ones if they do not divide
+    evenly.
 
     `op` as of `allreduce`; ValueError for another one, and for a 0-d tensor.
     """
@@ -194,10 +196,11 @@ def alltoall(
     timeout: float | None = None,
     name: str = "",
 ) -> Any:
-    """Rows of `tensor` to each rank, and those received, in rank order.
+    """Sends rows of `tensor` to each rank; returns the received ones, in rank order.
 
-    `splits[i]` rows go to rank i; then the result is a pair, with the number of rows received from each rank.
-    Without it every rank gets as many, and the result is a tensor. ValueError where rows are left or lacking.
+    `splits[i]` rows are sent to rank i; then the result is a pair, with the number of rows received from each rank.
+    Without it every rank gets as many, and the result is a tensor. ValueError if `splits` does not match the number of
+    rows.
     """
     way = channel(default.default(comm))
 
@@ -252,8 +255,8 @@ def barrier(*, comm: Communicator | None = None, timeout: float | None = None, n
 def join(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
     """For a rank without data left: take part in the others' gradients and allreduces by zeros, until all have joined.
 
-    Returns the last rank that joined, an int64 tensor. Averages still divide by the number of all ranks. `timeout`
-    is how long each of the others' steps may take. DesyncError on every rank where the others call anything else.
+    Returns the last rank that joined, an int64 tensor. Averages still divide by the number of all ranks. `timeout` is
+    the time limit for each of the others' steps. DesyncError on every rank if the others call anything else.
     """
     way = channel(default.default(comm))
 

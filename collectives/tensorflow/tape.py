@@ -1,6 +1,6 @@
-"""A gradient tape whose gradients are those of all ranks together.
+"""A gradient tape whose gradients are reduced over all ranks.
 
-Invariant: what is not about gradients of losses is the wrapped tape's own.
+Invariant: all methods except those for gradients are the wrapped tape's own.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collectives.tensorflow.exchange import GradientExchange
 
 
 class DistributedGradientTape:
-    """`with DistributedGradientTape() as tape:`, or around a tf.GradientTape that recorded before.
+    """`with DistributedGradientTape() as tape:`, or around a tf.GradientTape that has recorded already.
 
-    `gradient` gives the exchanged gradients, in the structure of its sources. Options are those of
-    `GradientExchange`; or give an `exchange` of your own, which error feedback needs, as it outlives a tape.
-    `persistent` and `watch_accessed_variables` are for the tape that is made where none is given.
+    `gradient` returns the exchanged gradients, in the structure of its sources. Options are those of
+    `GradientExchange`; or pass an `exchange` of your own, which error feedback needs, because it outlives a tape.
+    `persistent` and `watch_accessed_variables` are for the tape that is made if none is given.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""What all ranks begin with: variables and small objects of one rank.
+"""Equal variables and small objects on all ranks at the start.
 
-Invariant: where ranks' variables differ in number, dtype or shape, every rank raises before anything is changed.
+Invariant: if ranks' variables differ in number, dtype or shape, every rank raises before anything is changed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ encoding.register("tensorflow.Tensor", encoding.Codec(EagerTensor, lambda x: x.n
 def broadcast_variables(
     variables: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: float | None = None
 ) -> Any:
-    """Give every rank's variables, in any nest of lists and dicts, the values that they have on the root.
+    """Set every rank's variables, in any nest of lists and dicts, to the values on the root.
 
-    TensorFlow's and Keras's variables. DesyncError, on every rank, where they differ in number, dtype or shape;
-    TypeError for a dtype that cannot travel, like strings.
-
-    In a graph of TensorFlow 1 it returns the operation that does it, for a session to run; else None.
+    TensorFlow's and Keras's variables. DesyncError, on every rank, if they differ in number, dtype or shape; TypeError
+    for an unsupported dtype, like strings. In a graph of TensorFlow 1 it returns the operation that does it, for a
+    session to run; else None.
     """
     found = default.default(comm)
     root = check_rank(root_rank, found.size, "root_rank")
@@ -65,14 +64,14 @@ def broadcast_variables(
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, *, comm: Communicator | None = None, timeout: float | None = None
 ) -> Any:
-    """The root's object, on every rank; others' are not looked at.
+    """The root's object, on every rank; the arguments of other ranks are ignored.
 
     None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of them in any depth
-    arrive as what they are. TypeError on the root for anything else, and Aborted on the others.
+    keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
     """
     return objects.broadcast_object(channel(default.default(comm)).comm, obj, root_rank, timeout)
 
 
 def allgather_object(obj: Any, *, comm: Communicator | None = None, timeout: float | None = None) -> list[Any]:
-    """Every rank's object, in rank order. What can travel, and errors: see `broadcast_object`."""
+    """Every rank's object, in rank order. Supported objects and errors: see `broadcast_object`."""
     return objects.allgather_object(channel(default.default(comm)).comm, obj, timeout)

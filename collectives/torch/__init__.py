@@ -1,4 +1,4 @@
-"""PyTorch on this library: a backend for torch.distributed, and Horovod's way on a plain communicator.
+"""PyTorch on this library: a backend for torch.distributed, and functions like Horovod's on a communicator.
 
     import torch.distributed as dist, collectives.torch
     dist.init_process_group("collectives")
@@ -6,7 +6,7 @@
     comm = collectives.init()
     optimizer = collectives.torch.DistributedOptimizer(optimizer)
 
-Invariant: this is the face of the package. Importing it registers the backend, and does nothing else.
+Invariant: this is the public interface of the package. Importing it registers the backend, and does nothing else.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Handle:
         return bool(self._work.done())
 
     def wait(self, timeout: Seconds = None) -> Any:
-        """The result: a tensor, or a list of them. Raises what went wrong; OpTimeout leaves it running."""
+        """The result: a tensor, or a list of them. Raises its error; after OpTimeout the operation continues."""
         self._work.wait(timeout)
         if self._deliver is not None:
             with torch.no_grad():
@@ -147,7 +147,7 @@ def grouped_allreduce_async_(
 
 
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Every rank's `tensor`, joined on the first axis in rank order; only the first extents may differ.
+    """Every rank's `tensor`, concatenated on the first axis in rank order; only the first extents may differ.
 
     Differentiable.
     """
@@ -196,7 +196,7 @@ def broadcast_async_(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> Any:
-    """This rank's rows of `allreduce(tensor, op)`; where rows leave a rest, the first ranks have one more.
+    """This rank's rows of `allreduce(tensor, op)`; if they do not divide evenly, the first ranks have one more.
 
     Differentiable for average and sum.
     """
@@ -206,7 +206,8 @@ def reducescatter(
 def alltoall(
     tensor: Any, splits: Any = None, *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> tuple[Any, Any]:
-    """splits[i] rows of `tensor` go to rank i; the rows received, in rank order, and how many came from each rank.
+    """splits[i] rows of `tensor` are sent to rank i; returns the received rows, in rank order, and their numbers by
+    rank.
 
     `splits`: a sequence or tensor of ints; None divides the rows evenly. Differentiable.
     """
@@ -318,7 +319,7 @@ def _reduced(op: str, comm: Communicator, timeout: Seconds) -> Gradient:
 
 
 def broadcast_gradient(above: Any, root: int, comm: Communicator, timeout: Seconds = None) -> Any:
-    """What flows back through a broadcast: the root gets the sum of every rank's `above`, the others zeros."""
+    """The gradient of a broadcast: the sum of every rank's `above` on the root, zeros elsewhere."""
     total = comm.reduce(reading(above), root=root, timeout=timeout)
     return torch.zeros_like(above) if total is None else tensor_of(total).view(above.shape)
 

@@ -1,8 +1,8 @@
-"""A process group of torch's on a communicator: its life, how its operations run, and what torch asks about it.
+"""A process group of torch's on a communicator: its lifetime, its operations, and its properties.
 
 Invariant: operations are started in the order of the calls, whichever threads make them. A call that is not
-asynchronous runs on the calling thread and returns when it is done; only under torch's profiler, which is told of
-operations as of asynchronous ones, it runs in the background and is waited for.
+asynchronous runs on the calling thread and returns when it is done. Only under torch's profiler, which records
+asynchronous operations, it runs in the background and is waited for.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Group(dist.ProcessGroup):
     # --- its life
 
     def shutdown(self) -> None:
-        """End it; works under way fail with Aborted. Does not wait for other ranks."""
+        """End it; works in progress fail with Aborted. Does not wait for other ranks."""
         self._comm.close()
         self._completer.close()
 

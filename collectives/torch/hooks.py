@@ -20,9 +20,10 @@ from collectives.torch.tensors import reading
 
 
 class HookState:
-    """What a hook keeps for one model. `group`: None for the default one.
+    """The state of a hook for one model.
 
-    `error_feedback`: what rounding took is added to the next gradients, which needs memory for a copy of them.
+    `group`: None for the default one. `error_feedback`: the rounding error is added to the next gradients, which needs
+    memory for a copy of them.
     """
 
     def __init__(self, group: Any = None, *, error_feedback: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""DistributedOptimizer: any optimizer of torch, with gradients averaged over all ranks while they are still computed.
+"""DistributedOptimizer: any optimizer of torch, with gradients averaged over all ranks while others are computed.
 
-Invariant: buckets start in one order on every rank, whatever order gradients come in, and no step is taken with
-gradients that were not averaged. A parameter without a gradient on every rank keeps having none.
+Invariant: buckets start in one order on every rank, for any order of gradients, and no step uses gradients that were
+not averaged. A parameter without a gradient on every rank keeps having none.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def DistributedOptimizer(
     """`optimizer`, whose `step` first waits for gradients to be averaged over all ranks; also an instance of its class.
 
     - `named_parameters`: for messages, as of `model.named_parameters()`
-    - `compression`: "fp16" or "bf16" on the wire; `error_feedback` adds what rounding took to the next gradient
-    - `backward_passes_per_step`: that many gradients are added up locally before they are sent
+    - `compression`: "fp16" or "bf16" on the wire; `error_feedback` adds the rounding error to the next gradient
+    - `backward_passes_per_step`: that many gradients are added locally before they are sent
     - `op`: "average" or "sum"
     - `comm`: None for the one that `collectives.init` made. Collective: a `dup` of it is made, and closed with it
-    - `bucket_bytes`: gradients travel together up to so many bytes
+    - `bucket_bytes`: gradients are joined into buckets of up to so many bytes
     - `sparse_as_dense`: otherwise sparse gradients stay sparse, and are gathered
 
-    Gradients of the first step are sent at its end; from then on buckets start while the rest is computed. Takes over
-    the state of `optimizer`, which is not to be used any more. ValueError where names are missing or come twice;
-    DesyncError at the first step where ranks have other parameters.
+    Gradients of the first step are sent at its end; from then on buckets start while other gradients are computed.
+    Takes over the state of `optimizer`, which must not be used any more. ValueError if names are missing or occur
+    twice; DesyncError at the first step if ranks have different parameters.
     """
     if op_name(op) not in ("avg", "sum"):
         raise ValueError(f"op is {op!r}: gradients are averaged or summed")
@@ -146,9 +146,9 @@ class _Distributed:
             self._start()
 
     def _start(self, empty: bool = False) -> None:
-        """Send the next bucket. Gradients that are missing go as zeros: another rank may have them.
+        """Send the next bucket. Missing gradients are sent as zeros, because another rank may have them.
 
-        `empty`: all go as zeros.
+        `empty`: all are sent as zeros.
         """
         items = []
         for i in self._buckets[self._next]:
@@ -172,7 +172,7 @@ class _Distributed:
     def synchronize(self) -> None:
         """Wait until all gradients are averaged. Called by `step`; by users who clip gradients before it.
 
-        Raises what went wrong: PeerLost, DesyncError, ...
+        Raises PeerLost, DesyncError, ...
         """
         announced = None if self._announce is None else self._announce()
         kinds = np.array([self._kind(param) for param in self._params], np.uint8)
@@ -257,9 +257,9 @@ class _Distributed:
     # --- parts
 
     def _plan(self, kinds: Any) -> None:
-        """Buckets in reverse order of parameters, since gradients of the last layers come first.
+        """Buckets in reverse order of parameters, since gradients of the last layers are computed first.
 
-        Those that had none on any rank come last, so that no bucket waits for them in vain.
+        Parameters without a gradient on any rank are last, so that no bucket waits for them.
         """
         self._agree()
         anywhere = self._comm.allreduce(kinds, "max", timeout=self._timeout)
