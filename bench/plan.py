@@ -105,7 +105,7 @@ def cases(plan: Plan, ranks: int) -> list[Case]:
     """The lines of the table, in order. ValueError for what does not fit together, or does not exist."""
     found = list(dict.fromkeys(_cases(plan, ranks)))
     if not found:
-        raise ValueError("nothing to measure: no dtype that was asked for goes with an op that was asked for")
+        raise ValueError("nothing to measure: none of the dtypes supports any of the ops")
     return found
 
 

@@ -61,7 +61,7 @@ class Found:
 def measure(case: Case) -> Found:
     """Raises StartError, OSError; RuntimeError where a rank failed, or there are fewer than two cores."""
     if len(os.sched_getaffinity(0)) < _CORES:
-        raise RuntimeError(f"that takes {_CORES} cores")
+        raise RuntimeError(f"this needs {_CORES} cores")
     return Found(
         **answer("collectives.bench.sharing", {"beside": case.beside}, case.ranks, {"COLLECTIVES_CALIBRATE": "off"})
     )

@@ -39,7 +39,7 @@ def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> li
     if not loopback and not open_to_all:
         raise ValueError(
             f"tcp store on {host!r}: other machines could reach it, so it needs a secret "
-            "(COLLECTIVES_SECRET_FILE), or insecure=True to serve everybody; for ranks of one machine use 127.0.0.1"
+            "(COLLECTIVES_SECRET_FILE), or insecure=True to accept all clients; for ranks of one machine use 127.0.0.1"
         )
     for _ in range(8):  # with port 0, the port that is free in one family may be in use in the other
         listeners: list[socket.socket] = []

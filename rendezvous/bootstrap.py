@@ -3,16 +3,16 @@
 Invariant: an explicit argument has priority, variables of this library have priority over those of other launchers, and
 contradictions are a ValueError that names the variables; nothing is guessed.
 
-    | launcher            | recognised by                                | store unless COLLECTIVES_STORE is set    |
-    |---------------------|----------------------------------------------|------------------------------------------|
-    | collectives run     | COLLECTIVES_RANK, COLLECTIVES_SIZE           | must be given                            |
-    | torchrun            | RANK, WORLD_SIZE, MASTER_ADDR                | tcp, on MASTER_ADDR, port derived        |
-    | Open MPI            | OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE   | tcp on loopback if one host, else mpi:// |
-    | MPICH, Intel MPI    | PMI_RANK, PMI_SIZE                           | mpi://                                   |
-    | Slurm               | SLURM_PROCID inside a step                   | tcp, on the step's first host, derived   |
-    | horovodrun          | HOROVOD_RANK, HOROVOD_SIZE                   | tcp on loopback if one host              |
-    | Kubernetes          | JOB_COMPLETION_INDEX, COLLECTIVES_SIZE       | must be given                            |
-    | Flux, MVAPICH, jsrun| ..._RANK and ..._SIZE (see `launchers`)      | must be given                            |
+| launcher            | recognised by                                | store unless COLLECTIVES_STORE is set    |
+|---------------------|----------------------------------------------|------------------------------------------|
+| collectives run     | COLLECTIVES_RANK, COLLECTIVES_SIZE           | must be given                            |
+| torchrun            | RANK, WORLD_SIZE, MASTER_ADDR                | tcp, on MASTER_ADDR, port derived        |
+| Open MPI            | OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE   | tcp on loopback if one host, else mpi:// |
+| MPICH, Intel MPI    | PMI_RANK, PMI_SIZE                           | mpi://                                   |
+| Slurm               | SLURM_PROCID inside a step                   | tcp, on the step's first host, derived   |
+| horovodrun          | HOROVOD_RANK, HOROVOD_SIZE                   | tcp on loopback if one host              |
+| Kubernetes          | JOB_COMPLETION_INDEX, COLLECTIVES_SIZE       | must be given                            |
+| Flux, MVAPICH, jsrun| ..._RANK and ..._SIZE (see `launchers`)      | must be given                            |
 
 If only some variables of a launcher are set (a rank without a size, or the reverse), or if it sets no size (PMIx, PALS,
 ALPS), it is an error unless an argument, or a variable of this library, supplies the rest: otherwise the process would

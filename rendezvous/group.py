@@ -173,7 +173,7 @@ def exchange(store: Store, membership: Membership, value: Any, timeout: float = 
         late = [rank for rank, key in enumerate(keys) if store.get(key, 1.0) is None]
         store.delete([*keys, read], 1.0)
         raise OpTimeout(
-            f"group {membership.name!r} has formed, but ranks {late} say nothing more: {error}", late
+            f"group {membership.name!r} has formed, but ranks {late} did not answer: {error}", late
         ) from error
     found = []
     for rank, (key, text) in enumerate(zip(keys, texts, strict=True)):

@@ -49,9 +49,9 @@ def check_world(rank: int, size: int, variables: str) -> None:
         return
     library = mpi.Get_library_version().strip("\0 \n").splitlines()[0].split(",")[0]
     raise ConfigMismatch(
-        f"mpi://: the launcher says that this is rank {rank} of {size} ({variables}), but mpi4py's library ({library}) "
-        f"knows of {there} process{'es' if there > 1 else ''}: launcher and library are of different makes, or "
-        "versions, of MPI. Start the job with this library's own mpiexec, or install mpi4py for the launcher's MPI, or "
+        f"mpi://: the launcher set rank {rank} of {size} ({variables}), but mpi4py's library ({library}) "
+        f"knows of {there} process{'es' if there > 1 else ''}: launcher and library belong to different MPIs, or "
+        "versions. Start the job with this library's own mpiexec, or install mpi4py for the launcher's MPI, or "
         "name another store (COLLECTIVES_STORE=tcp://host:port)"
     )
 

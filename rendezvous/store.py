@@ -124,7 +124,7 @@ def open_store(
         from .mpi import open_mpi
 
         if rest.strip("/"):
-            raise ValueError(f"store {url!r}: mpi:// takes no host; it is the MPI job this process belongs to")
+            raise ValueError(f"store {url!r}: mpi:// has no host; it is the MPI job of this process")
         return open_mpi(timeout=timeout)
     try:
         port = parts.port

@@ -45,7 +45,7 @@ def settled(everyone: Sequence[HostIdentity], answers: Sequence[int]) -> list[Ho
     unseen: dict[tuple[str, int], int] = {}
     for rank, (identity, answer) in enumerate(zip(everyone, answers, strict=True)):
         if not -1 <= answer <= rank:
-            raise ValueError(f"rank {rank} says that it sees rank {answer}")
+            raise ValueError(f"rank {rank} claims to see rank {answer}")
         if answer >= 0:
             namespaces.append(answer)
         else:

@@ -119,7 +119,7 @@ def _name(place: Place) -> str:
     """The name of a rank's socket. Raises ValueError for what no rank publishes."""
     name, *more = place.addresses
     if more not in ([], [_BOUNDED]):
-        raise ValueError(f"not what a rank says beside the name of its socket: {more[0][:100]!r}")
+        raise ValueError(f"not what a rank publishes beside the name of its socket: {more[0][:100]!r}")
     abstract.check(name)
     return name
 

@@ -348,7 +348,7 @@ def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
     if own and free and needed > free:
         raise click.UsageError(
             f"{ranks} ranks need {needed / 2**30:.1f} GiB for their arrays, and {free / 2**30:.1f} are available: "
-            "give a smaller size with -e, fewer ranks with -n, or one way of calling (--in-place)"
+            "give a smaller size with -e, fewer ranks with -n, or one form of the call (--in-place)"
         )
 
 

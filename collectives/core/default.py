@@ -55,7 +55,7 @@ def default(comm: Communicator | None = None) -> Communicator:
     listed = ", ".join(f"{made.name!r} made at {_places.get(made, 'an unknown place')}" for made in found)
     raise RuntimeError(
         f"{len(found)} communicators are open in this process ({listed}): close the one that is over by its close(), "
-        "or say which one by comm="
+        "or pass the one to use as comm="
     )
 
 

@@ -36,7 +36,7 @@ def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float
     if refusal is not None:
         raise refusal
     if length[0] == _REFUSED:
-        raise Aborted(f"rank {root} has no object that can travel: its error says why")
+        raise Aborted(f"rank {root} has no object that can be sent: see its error")
     found = np.frombuffer(data, np.uint8) if comm.rank == root else np.empty(length[0], np.uint8)
     return decode(comm.broadcast(found, root, timeout=timeout).tobytes())
 
@@ -54,7 +54,7 @@ def allgather_object(comm: Communicator, obj: Any, timeout: float | None = None)
         raise refusal
     refused = [rank for rank, length in enumerate(lengths) if length == _REFUSED]
     if refused:
-        raise Aborted(f"ranks {refused} have no object that can travel: their errors say why")
+        raise Aborted(f"ranks {refused} have no objects that can be sent: see their errors")
     return [decode(part) for part in gathered(comm, data, lengths, timeout)]
 
 

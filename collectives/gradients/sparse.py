@@ -51,7 +51,9 @@ def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) ->
             values, start = _take(everyones, start, entry.values, count, rank)
             pieces.append(Rows(indices, values))
     if start != everyones.nbytes:
-        raise DesyncError(f"sparse gradients: {everyones.nbytes} bytes came, {start} of them told by their counts")
+        raise DesyncError(
+            f"sparse gradients: {everyones.nbytes} bytes were received, but their counts describe {start}"
+        )
     return [Rows(*map(_joined, zip(*pieces, strict=True))) for pieces in joined]
 
 

@@ -27,7 +27,9 @@ def check_options(missing: str, error_feedback: bool, compression: Compression |
     if missing not in ("error", "zero"):
         raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
     if error_feedback and compression is None:
-        raise ValueError("error_feedback adds what compression took away: give compression='fp16' or 'bf16', too")
+        raise ValueError(
+            "error_feedback adds the rounding error of compression: pass compression='fp16' or 'bf16', too"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def check_groups(num_groups: int, groups: Any) -> None:
     chosen = num_groups if groups is None else groups
     if not isinstance(chosen, list) and not (type(chosen) is int and chosen > 0):
         raise ValueError(f"groups must be a number from 1 up, or a list of lists of variables, not {chosen!r}")
-    _warn("groups are Horovod's way to fuse gradients: here they travel in buckets, whatever the groups")
+    _warn("groups are Horovod's way to fuse gradients: here they are sent in buckets, for any groups")
 
 
 def check_devices(*devices: str) -> None:

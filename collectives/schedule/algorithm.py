@@ -53,7 +53,7 @@ class Algorithm:
             can = ", ".join(c.name for c in COLLECTIVES.values() if c.may_alias)
             raise ValueError(f"{self.collective} never works in place; {can} do")
         if self.in_order and not contract.reduces:
-            raise ValueError(f"{self.collective} reduces nothing, in whatever order")
+            raise ValueError(f"{self.collective} reduces nothing, in any order")
 
     def __str__(self) -> str:
         return f"{self.collective} {self.name}"

@@ -106,7 +106,7 @@ def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> E
                 fail(schedule, f"uses {chunk_text(chunk)} of a buffer with {blocks[chunk.buffer]} blocks", i)
         if isinstance(step, Send):
             if not peers:
-                fail(schedule, "sends to nobody", i)
+                fail(schedule, "sends to no rank", i)
             continue
         if isinstance(step, Reduce):
             if not contract.reduces:

@@ -80,11 +80,11 @@ class Group:
                 number = taken.get((peer, rank), 0)
                 messages = sent.get((peer, rank), [])
                 if number == len(messages):
-                    self.fail(n, f"takes more than the {len(messages)} messages that rank {peer} sends to it")
+                    self.fail(n, f"receives more than the {len(messages)} messages that rank {peer} sends to it")
                 taken[peer, rank] = number + 1
                 self.takers[messages[number]].append(n)
                 self.givers[n].append(messages[number])
         for (rank, peer), messages in sent.items():
             number = taken.get((rank, peer), 0)
             if number < len(messages):
-                self.fail(messages[number], f"sends message {number + 1} to rank {peer}, which takes only {number}")
+                self.fail(messages[number], f"sends message {number + 1} to rank {peer}, which receives only {number}")

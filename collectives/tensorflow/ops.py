@@ -229,7 +229,9 @@ def alltoall(
         return received, coming
     rows = x.shape[0] if x.shape.rank else None
     if rows is not None and rows % way.size:
-        raise ValueError(f"alltoall divides {rows} rows among {way.size} ranks, which leaves a rest: give splits")
+        raise ValueError(
+            f"alltoall divides {rows} rows among {way.size} ranks, which does not divide evenly: pass splits"
+        )
     # A rest that only the running step tells is refused there: the counts don't add up.
     evenly = tf.fill([way.size], tf.cast(_rows(x), tf.int64) // way.size)
     return exchanged(x, evenly)[0]

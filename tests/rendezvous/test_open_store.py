@@ -40,7 +40,7 @@ def test_unknown_schemes_are_refused_with_those_there_are() -> None:
         ("redis://host/-1", "database"),
         ("redis://host?ca=/x", r"\?"),
         ("rediss://host?nonsense=1", r"\?"),
-        ("mpi://host", "mpi:// takes no host"),
+        ("mpi://host", "mpi:// has no host"),
     ],
 )
 def test_malformed_urls(url: str, complaint: str) -> None:

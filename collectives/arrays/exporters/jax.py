@@ -38,7 +38,7 @@ def check(x: Any, name: str) -> None:
         return
     if x.is_deleted():
         raise TypeError(
-            f"{name} is a JAX array that was deleted, or donated to a compiled function: its values are gone"
+            f"{name} is a JAX array that was deleted, or donated to a compiled function: it has no values any more"
         )
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         raise TypeError(f"{name} is an array of random keys: give jax.random.key_data({name})")

@@ -183,7 +183,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
     """NotImplementedError: there is no coordinator whose cycles could be recorded."""
     world.current()
     raise NotImplementedError(
-        "there is no timeline: collectives.tensorflow.GradientExchange(record=True) tells when each bucket of "
+        "there is no timeline: collectives.tensorflow.GradientExchange(record=True) records when each bucket of "
         "gradients was on the wire, and comm.explain(...) what runs"
     )
 

@@ -153,7 +153,7 @@ def _warn_of_momentum(model: Any, corrects: bool) -> None:
     if corrects and getattr(innermost(model.optimizer), "momentum", None):
         warnings.warn(
             "momentum is a constant of the compiled step in Keras 3, so it is not corrected while the learning rate "
-            "changes; momentum_correction=False says that this is meant",
+            "changes; momentum_correction=False confirms this",
             UserWarning,
             stacklevel=2,
         )

@@ -100,7 +100,7 @@ def test_some_of_the_ranks(results: Results) -> None:
 def test_communicators_of_the_users_stay_open(results: Results) -> None:
     found, several = results.same("communicators_of_the_users")
     assert found == [[3, 2], [False, False]] * 2
-    assert several["error"] == "RuntimeError" and "say which one" in several["says"]
+    assert several["error"] == "RuntimeError" and "pass the one to use" in several["says"]
 
 
 def test_what_init_refuses(results: Results) -> None:

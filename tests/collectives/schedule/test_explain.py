@@ -74,7 +74,7 @@ def test_wide_groups_are_cut_into_bands() -> None:
 def test_groups_that_do_not_fit_together_are_refused() -> None:
     b = Builder("allreduce", "made_up", 0, 2, grid=(1, 1))
     b.send(1, b.inp())
-    with pytest.raises(VerificationError, match="sends message 1 to rank 1, which takes only 0"):
+    with pytest.raises(VerificationError, match="sends message 1 to rank 1, which receives only 0"):
         explain_group([b.build(), Builder("allreduce", "made_up", 1, 2, grid=(1, 1)).build()])
 
 

@@ -88,13 +88,13 @@ def test_an_exchange_that_is_flat_on_some_ranks_only() -> None:
 def test_a_missing_receive() -> None:
     error = rejected(changed(group("allreduce", "ring", 4), 2, lambda steps: steps.pop()))
     assert (error.rank, error.step) == (1, 10)
-    assert "sends message 6 to rank 2, which takes only 5" in str(error)
+    assert "sends message 6 to rank 2, which receives only 5" in str(error)
 
 
 def test_a_missing_send() -> None:
     error = rejected(changed(group("allreduce", "ring", 4), 2, lambda steps: steps.pop(-2)))
     assert (error.rank, error.step) == (3, 11)
-    assert "takes more than the 5 messages that rank 2 sends to it" in str(error)
+    assert "receives more than the 5 messages that rank 2 sends to it" in str(error)
 
 
 def test_messages_of_different_sizes() -> None:
@@ -317,7 +317,7 @@ def test_dependencies_that_forget_something_are_found_out(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("step", "problem"),
     [
-        (Send((), Chunk(IN)), "sends to nobody"),
+        (Send((), Chunk(IN)), "sends to no rank"),
         (Send((1, 1), Chunk(IN)), "names a rank twice"),
         (Send((0,), Chunk(IN)), "not one of the others"),
         (Send((2,), Chunk(IN)), "not one of the others"),
