@@ -50,7 +50,7 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`call` makes the call and gives its result."""
+    """`call` makes the call and returns its result."""
 
     case: Case
     rank: int
@@ -146,7 +146,7 @@ def transports_of(comm: Communicator) -> dict[str, int]:
 
 
 def _pairs(explanation: str) -> list[tuple[str, str]]:
-    """The lines "name   what there is to say" at the head of an explanation."""
+    """The lines "name   text" at the head of an explanation."""
     head = explanation.partition("\n\n")[0].splitlines()[1:]
     words = [line.split(maxsplit=1) for line in head]
     return [(entry[0], entry[1]) for entry in words if len(entry) == 2]

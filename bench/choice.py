@@ -44,7 +44,7 @@ class Heat:
 
     @property
     def best(self) -> str:
-        """AUTO, or what is faster."""
+        """AUTO, or a faster algorithm."""
         behind = self._behind()
         return max(behind, key=behind.__getitem__) if max(behind.values(), default=0.0) > 1 else AUTO
 
@@ -62,14 +62,14 @@ class Heat:
         }
 
     def median(self, name: str) -> float:
-        """Seconds that it took in the rounds it was in."""
+        """The median of its seconds, over its rounds."""
         return median(seconds for seconds in self.seconds[name] if seconds is not None)
 
 
 def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
-    """Start so many ranks, so often, which measure, in about the budget a size, all launches together.
+    """Start that many ranks, `launches` times, to measure, with the budget for each size in all launches together.
 
-    Raises StartError, OSError; RuntimeError where a rank failed.
+    Raises StartError, OSError; RuntimeError if a rank failed.
     """
     each = asdict(replace(order, budget=order.budget / launches))
     reported = [[Heat(**heat) for heat in answer("collectives.bench.choice", each, ranks)] for _ in range(launches)]
@@ -84,7 +84,7 @@ def together(heats: Sequence[Heat]) -> Heat:
 
 
 def run(order: Order) -> list[dict[str, Any]] | None:
-    """Measure, as one rank; on rank 0 each Heat, as JSON takes it."""
+    """Measure, as one rank; on rank 0 each Heat, as JSON values."""
     with collectives.init(transport=order.transport) as comm:
         arrays, watch = Arrays(max(order.sizes), comm.size), Stopwatch(comm)
         situation, table = comm._linked.situation, comm._calls.prepare.table

@@ -28,12 +28,12 @@ Key = tuple[Any, ...]
 
 
 class NotComparable(Exception):
-    """A file is no result of the benchmark, or the two have nothing in common; the message says which."""
+    """A file is no result of the benchmark, or the two have nothing in common; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of ours in both: medians in seconds, the quotient second / first, and where that may really lie."""
+    """One figure of ours in both: medians in seconds, the quotient second / first, and its confidence interval."""
 
     title: str
     nbytes: int
@@ -54,7 +54,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`missing`: figures that only one of the two has. `remarks`: what differs besides, in words."""
+    """`missing`: figures that only one of the two has. `remarks`: other differences, in words."""
 
     changes: tuple[Change, ...]
     missing: int
@@ -99,7 +99,7 @@ class _Figure:
     pings: list[list[dict[str, Any]]]
 
     def typical(self, name: str) -> float | None:
-        """The median of that ping, where it is known."""
+        """The median of that ping, if it is known."""
         known = [reading[name] for pair in self.pings for reading in pair if reading.get(name) is not None]
         return median(known) if known else None
 

@@ -41,7 +41,7 @@ class Crowd:
         self._gate: Final = threading.Barrier(ranks)
 
     def run(self, task: Callable[[int], T]) -> tuple[list[T], float]:
-        """`task(rank)` on all at once: what they return, and the seconds from the first's start to the last's end.
+        """`task(rank)` on all at once: the results, and the seconds from the first's start to the last's end.
 
         Raises the first error, once all have ended.
         """
@@ -77,7 +77,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where ranks meet. `kind` is what is shown, as the URL may have a password in it."""
+    """A store for ranks. `kind` is its name in the output, because the URL may have a password in it."""
 
     kind: str
     url: str
@@ -87,7 +87,7 @@ class Place:
 
 @contextmanager
 def place(name: str) -> Iterator[Place]:
-    """One of `OWN`, or the URL of a Redis server. ValueError for what cannot be looked into, RedisError."""
+    """One of `OWN`, or the URL of a Redis server. ValueError for other stores, RedisError."""
     match urlsplit(name).scheme or name:
         case "memory":
             yield Place("memory", f"memory://{secrets.token_hex(8)}", _kept_in_memory, _nothing)
@@ -108,15 +108,14 @@ def place(name: str) -> Iterator[Place]:
 
 
 def usual() -> tuple[str, ...]:
-    """The places to look at where nobody says which: those that can be made here, and Redis if the environment names
-    one."""
+    """The default stores: those that can be made here, and Redis if the environment names one."""
     url = os.environ.get("COLLECTIVES_STORE", "")
     return (*OWN, url) if url.startswith("redis://") else OWN
 
 
 @contextmanager
 def job() -> Iterator[bytes]:
-    """A run id, as every launcher gives one, and a secret."""
+    """A run id and a secret, as every launcher passes them."""
     before = os.environ.get("COLLECTIVES_RUN_ID")
     os.environ["COLLECTIVES_RUN_ID"] = secrets.token_hex(16)
     try:

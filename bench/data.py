@@ -40,7 +40,7 @@ class Data:
         return self.case.collective not in ("reduce", "gather") or self.rank == self.case.root
 
     def fill(self, array: Array) -> None:
-        """Write this rank's input. For a broadcast `array` is what is sent from the root and overwritten elsewhere."""
+        """Write this rank's input. For a broadcast `array` is sent from the root and overwritten elsewhere."""
         if self.sends:
             values.fill(array, self._values.table(self.rank))
 
@@ -51,9 +51,9 @@ class Data:
                 values.spoil(array.reshape(-1)[start:stop], table, phase)
 
     def wrong(self, array: Array | None) -> int:
-        """How many elements of the output are not what they have to be; all are looked at.
+        """The number of wrong elements in the output; all elements are compared.
 
-        A missing array, or one of another length, is wrong in every element.
+        If an array is missing, or has another length, all its elements are wrong.
         """
         if not self.receives:
             return 0

@@ -28,9 +28,10 @@ _USUALLY: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """`ours`, `theirs`: names in `peers.HOOKS`; `what` theirs is for users. `bar`: how many times as fast.
+    """`ours`, `theirs`: names in `peers.HOOKS`; `what`: the description of theirs for users. `bar`: how many times as
+    fast.
 
-    `ways` of calling, which are theirs alone unless ours has them, too.
+    `ways`: forms of the call, which are theirs alone unless ours has them, too.
     """
 
     name: str
@@ -56,7 +57,7 @@ NAMES: Final = (*TRACES, *NETWORKS)
 
 
 def cases(framework: Framework, names: Sequence[str], ranks: int) -> Iterator[Case]:
-    """Each list in each way, and steps of training where the framework has them."""
+    """Each list in each form of the call, and steps of training if the framework has them."""
     for name in names:
         if name in NETWORKS:
             if framework.name == "torch":
@@ -71,7 +72,7 @@ def _case(name: str, count: int, way: str, ranks: int) -> Case:
 
 
 def memory_needed(case: Case) -> int:
-    """Bytes, about, that the ranks of both systems hold at once."""
+    """Approximate bytes that the ranks of both systems use at once."""
     return _LISTS.get(case.algorithm, _USUALLY) * case.ranks * case.nbytes
 
 
@@ -84,7 +85,7 @@ def run(
     note: Note,
     take: Callable[[Row], None],
 ) -> dict[str, dict[str, str]]:
-    """Measure these cases, in turns; gives the versions of what the systems are made of.
+    """Measure these cases, in turns; returns the versions of the systems' packages.
 
     `comm` is this process's alone: all ranks are processes that this one starts, and ends. `folder` is private.
     """
@@ -109,7 +110,7 @@ def peers(frameworks: Sequence[Framework], python: str) -> tuple[PeerPlan, ...]:
 
 
 def factor(row: Row) -> float | None:
-    """How many times as fast as theirs ours was, in rounds taken in turns; None where one of them has no figure."""
+    """Their time divided by ours, in rounds taken in turns; None if one of them has no figure."""
     ours, theirs = _pair(row)
     return None if ours.unsupported or theirs.unsupported else 1 / row.ratio(theirs)
 
@@ -126,7 +127,7 @@ def _pair(row: Row) -> tuple[Measurement, Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one list or network: seconds of the best ways, and the bar, None where it has none."""
+    """Of one list or network: seconds of the best forms, and the bar, None if it has none."""
 
     framework: str
     name: str

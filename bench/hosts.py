@@ -33,7 +33,7 @@ class Facts:
     pid: int
     cores: int
     affinity: str
-    quota: float  # the cgroup's limit in cores, 0.0 where there is none
+    quota: float  # the cgroup's limit in cores, 0.0 if there is none
     outnumbered: bool  # ranks outnumber cores on this machine
     processor: str
     features: tuple[str, ...]
@@ -128,7 +128,7 @@ def _cpu_times() -> list[int]:
 
 
 def memory(name: str) -> int:
-    """A line of /proc/meminfo in bytes; 0 where there is none."""
+    """A line of /proc/meminfo in bytes; 0 if there is none."""
     return _kilobytes("/proc/meminfo", name)
 
 

@@ -27,7 +27,7 @@ _ELEMENTS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What this process, and the store, hold. `memory` is resident, in bytes."""
+    """Resources of this process and of the store. `memory` is resident, in bytes."""
 
     descriptors: int
     threads: int

@@ -45,7 +45,7 @@ Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, on every ran
 
 
 def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStack) -> list[Contestant]:
-    """The named ones as contestants; what they need is closed with `stack`. Collective."""
+    """The named ones as contestants; `stack` closes their resources. Collective."""
     ring: Ring | None = None
     if set(names) & set(OF_SOCKETS) and 1 < comm.size == comm.local_size:
         ring = stack.enter_context(contextlib.closing(Ring(comm)))
@@ -93,7 +93,7 @@ class Floor:
 
 
 class Flag:
-    """One-way times of a flag between ranks 0 and 1, whatever the size."""
+    """Times of a flag in one direction between ranks 0 and 1, for any size."""
 
     name: Final = "flag"
     is_ours: Final = False

@@ -20,7 +20,7 @@ import numpy.typing as npt
 FEWEST: Final = 7  # iterations, however long they take: a median of fewer says little
 MOST: Final = 2000
 _FIRST: Final = 3  # iterations of the first attempt to find out how many there is time for
-_ENOUGH: Final = 0.1  # of the time there is: an attempt that took that much tells
+_ENOUGH: Final = 0.1  # of the available time: an attempt that took that much is long enough
 
 Samples = npt.NDArray[np.float64]
 
@@ -32,10 +32,9 @@ def sample(
     renew: Callable[[], Any] | None = None,
     row: int = 1,
 ) -> Samples:
-    """Seconds that a call took on this rank, in each of so many iterations.
+    """Seconds of the call on this rank, in each of so many iterations.
 
-    `renew` writes the input anew, before the barrier. `row`: calls right after one another in an iteration, whose
-    mean is its figure.
+    `renew` writes the input again, before the barrier. `row`: calls in a row in an iteration, whose mean is its figure.
     """
     many = call if row == 1 else _in_a_row(call, row)
     clock = time.perf_counter_ns
@@ -71,7 +70,7 @@ def elapsed(
     renew: Callable[[], Any] | None = None,
     row: int = 1,
 ) -> float:
-    """Seconds that so many iterations take, barriers and all."""
+    """Seconds of that many iterations, barriers included."""
     start = time.perf_counter()
     sample(call, barrier, iterations, renew, row)
     return time.perf_counter() - start
@@ -79,7 +78,7 @@ def elapsed(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long one turn may take, and how many iterations it has at least and at most."""
+    """The duration of one turn, and its smallest and largest number of iterations."""
 
     seconds: float
     fewest: int
@@ -91,7 +90,7 @@ class Pace:
         return Pace(budget / rounds, max(3, math.ceil(FEWEST / rounds)), max(3, MOST // rounds))
 
     def iterations(self, attempt: Callable[[int], float]) -> int:
-        """How many there is time for. `attempt(n)` gives the seconds that n iterations take, the same on all ranks."""
+        """How many iterations fit. `attempt(n)` returns the seconds of n iterations, the same on all ranks."""
         tried = _FIRST
         while (seconds := attempt(tried)) < _ENOUGH * self.seconds and tried < self.most // 4:
             tried *= 4

@@ -40,7 +40,7 @@ class Contestant(Protocol):
     def is_ours(self) -> bool: ...
 
     def prepare(self, case: Case) -> None:
-        """Get ready, and make the first calls. Raises Unsupported, on every rank alike."""
+        """Prepare, and make the first calls. Raises Unsupported, on every rank alike."""
 
     def wrong(self, case: Case, salt: int) -> int:
         """Elements of all ranks' results that are wrong, with values chosen by `salt`."""
@@ -196,7 +196,7 @@ Note = Callable[[Case, str], None]  # what is being done, for those who watch
 def measure(
     comm: Communicator, plan: Plan, contestants: Sequence[Contestant], ping: Ping, case: Case, number: int, note: Note
 ) -> Row:
-    """The row of that case, the run's `number`th. Only rank 0's tells about contestants that are not ours."""
+    """The row of that case, the run's `number`th. Only rank 0's row has the figures of other contestants."""
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
     iterations: dict[str, int] = {}
     for contestant in contestants:

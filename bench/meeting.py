@@ -15,7 +15,8 @@ from collectives.rendezvous import Membership, Store, form, open_store, release
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Seconds, for each round: until all know of all (`meet`), and until `init` has returned on all (`init`)."""
+    """Seconds, for each round: until all ranks have all records (`meet`), and until `init` has returned on all
+    (`init`)."""
 
     store: str
     ranks: int
@@ -24,7 +25,7 @@ class Meeting:
 
 
 def measure(place: Place, ranks: int, rounds: int, timeout: float) -> Meeting:
-    """Both, so many times. Raises CollectiveError."""
+    """Both, that many times. Raises CollectiveError."""
     with Crowd(ranks) as crowd:
         meet = [_meet(crowd, place, timeout) for _ in range(rounds)]
         init = [_init(crowd, place, timeout) for _ in range(rounds)]

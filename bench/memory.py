@@ -131,7 +131,7 @@ def report(plan: Plan, ranks: int, screen: Screen) -> int:
 
 
 def measure(probe: Probe) -> Figure | None:
-    """Start the processes, and read what they have found; None if they failed, which they say themselves."""
+    """Start the processes, and read their results; None if they failed, in which case they print the error."""
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         result = Path(folder, "result.json")
         reported = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}

@@ -57,8 +57,8 @@ def why_not(rate: str | None = None) -> str | None:
 def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Sequence[str] = ()) -> Iterator[list[Host]]:
     """`count` hosts, each with one interface (net0, net1, …) on each of `networks`, patterns of addresses.
 
-    `rates`: what the interfaces on each network carry at most, each way, as tc writes it (1gbit); as fast as they go if
-    there are none.
+    `rates`: the limit of the interfaces on each network, in each direction, in tc's notation (1gbit); no limit if there
+    are none.
     """
     prefix = f"pc{os.getpid()}n{next(_serial)}"
     switch = f"{prefix}sw"
@@ -167,7 +167,7 @@ def set_kernel(host: Host, setting: str) -> None:
 
 
 def received_bytes(host: Host, interface: str) -> int:
-    """What has come in over an interface so far."""
+    """Bytes that were received over an interface so far."""
     path = f"/sys/class/net/{interface}/statistics/rx_bytes"
     shown = subprocess.run([*host.enter, "cat", path], capture_output=True, text=True, check=True)
     return int(shown.stdout)

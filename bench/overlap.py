@@ -24,7 +24,7 @@ _COMPUTING: Final = 2.0  # seconds that a step computes, at most
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The network: `layers` dense ones, `width` wide, on `batch` samples a rank. `rate` as tc takes it."""
+    """The network: `layers` dense ones, `width` wide, on `batch` samples a rank. `rate` in tc's notation."""
 
     rate: str
     layers: int
@@ -50,7 +50,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's step in one way. `backward`: when backpropagation ended; seconds from the step's beginning."""
+    """One rank's step in one mode. `backward`: when backpropagation ended; seconds from the step's beginning."""
 
     way: str
     seconds: float
@@ -95,7 +95,7 @@ class Overlap:
 
 
 def measure(setting: Setting, rate: float) -> Overlap:
-    """`rate`: bytes a second. Raises RuntimeError where a rank failed, subprocess.SubprocessError, OSError."""
+    """`rate`: bytes a second. Raises RuntimeError if a rank failed, subprocess.SubprocessError, OSError."""
     longest = setting.steps * (len(WAYS) * _COMPUTING + 4 * setting.nbytes / rate)
     with hosts(RANKS, rates=[setting.rate]) as made:
         arguments = ("-m", "collectives.bench.overlap_rank", json.dumps(asdict(setting)))

@@ -1,7 +1,7 @@
-"""One rank's part of `overlap`: steps of training in TensorFlow, timed, with what the hook recorded of them.
+"""One rank's part of `overlap`: timed steps of training in TensorFlow, with the records of the hook.
 
-Invariant: a time ends when every exchanged gradient is there. The ways of exchanging are compared in full, against a
-sum made without the hook.
+Invariant: a step ends when all exchanged gradients are there. The results of all modes are compared in full with a sum
+that is made without the hook.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Network:
         self.samples = tf.constant(mine.normal(0, 1, (setting.batch, setting.width)), tf.float32)
 
     def stepping(self, exchange: GradientExchange | None) -> Any:
-        """A compiled step: gives the time when backpropagation had ended, and the gradients."""
+        """A compiled step: returns the time when backpropagation had ended, and the gradients."""
 
         @tf.function(autograph=False)
         def step(samples: Any) -> Any:

@@ -33,7 +33,7 @@ from collectives.bench.report import Progress, Screen, Table
 
 
 def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
-    """Measure, as one rank of the job that the environment tells of; the exit code.
+    """Measure, as one rank of the job in the environment; the exit code.
 
     `folder`: a private one, which peers need. Raises CollectiveError, ValueError, OSError.
     """
@@ -69,7 +69,7 @@ def _contestants(
     stack: ExitStack,
     show: Callable[[str], None],
 ) -> list[Contestant]:
-    """Everybody who takes part; what they need is closed with `stack`. `show` is told what takes long."""
+    """All contestants; `stack` closes their resources. `show` is called for each long step."""
     memory = Memory(comm, plan)
     found: list[Contestant] = [Ours(comm, plan, place, memory) for place in plan.places]
     found += floors(comm, plan.limits, ping, stack)
@@ -131,10 +131,10 @@ def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = 
 
 
 def main() -> None:
-    """A process that the command started as a rank, with what `collectives.bench.start` tells it."""
+    """A process that the command started as a rank, with the task from `collectives.bench.start`."""
     result = json.loads(sys.argv[1])
     plan = Plan.from_json(result["plan"])
     load(plan.modules, result["cwd"])
-    # The launcher's directory for this job: nobody else can look into it, and it goes whatever becomes of us.
+    # The launcher's directory for this job: other users cannot read it, and it is removed in every case.
     private = os.path.dirname(os.environ["COLLECTIVES_SECRET_FILE"])
     sys.exit(guarded(plan, Screen(**result["screen"]), folder=private))

@@ -126,7 +126,7 @@ class Table:
         self._print(Text(f"# Took                 : {seconds:.1f} s", style="dim"))
 
     def note(self, case: Case, what: str) -> None:
-        """Say what is being done, where somebody watches."""
+        """Print the current step, on a terminal only."""
         title = case.trace or case.collective
         call = f"{title} {sizes.text(case.nbytes)} {case.dtype} {case.algorithm}: {what}"
         self._progress.show(f"{remaining(self._done, self._total, time.monotonic() - self._start)}  {call}")
@@ -213,7 +213,7 @@ class Table:
 
 
 class Progress:
-    """One line on the standard error that says what is being done, and vanishes. Silent where nobody watches."""
+    """One line on the standard error with the current step, which is removed at the end. Silent without a terminal."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted: Final = wanted

@@ -19,7 +19,7 @@ from collectives.bench.values import Array
 
 
 def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
-    """So many bytes, zero, the same ones on every rank; None on all where one cannot map them. Collective.
+    """So many bytes, zero, the same ones on every rank; None on all if one cannot map them. Collective.
 
     They are unmapped with the last reference.
     """
@@ -33,7 +33,8 @@ def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
                 place[:] = os.getpid(), descriptor
         comm.broadcast(place)
         found: mmap.mmap | None = None
-        # Another machine may have a process of that number with a descriptor of that number: the token tells.
+        # Another machine may have a process of that number with a descriptor of that number: the token distinguishes
+        # them.
         token = np.frombuffer(os.urandom(8), np.int64).copy()
         comm.broadcast(token)
         with contextlib.suppress(OSError, ValueError):

@@ -59,7 +59,7 @@ class Found:
 
 
 def measure(case: Case) -> Found:
-    """Raises StartError, OSError; RuntimeError where a rank failed, or there are fewer than two cores."""
+    """Raises StartError, OSError; RuntimeError if a rank failed, or there are fewer than two cores."""
     if len(os.sched_getaffinity(0)) < _CORES:
         raise RuntimeError(f"this needs {_CORES} cores")
     return Found(

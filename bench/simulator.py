@@ -27,7 +27,7 @@ BOUNDS: Final = (2, 25)  # iterations of a case in a pass
 def measure(order: Order, ranks: int) -> list[Measured]:
     """Start so many ranks, which measure, in about the budget.
 
-    Raises StartError, OSError; RuntimeError where a rank failed.
+    Raises StartError, OSError; RuntimeError if a rank failed.
     """
     found = answer("collectives.bench.simulator", asdict(order), ranks, {"COLLECTIVES_CALIBRATE": "off"})
     return [Measured(Case(*case), seconds) for case, seconds in found]

@@ -66,7 +66,7 @@ class Ring:
     def exchange(self, data: bytes | bytearray, into: bytes | bytearray, piece: int) -> None:
         """Send `data` to the next rank, in writes of at most `piece` bytes, and fill `into` from the previous one.
 
-        Raises OSError; ConnectionError where the other side is gone, TimeoutError where nothing moves any more.
+        Raises OSError; ConnectionError if the other side is gone, TimeoutError where nothing moves any more.
         """
         out, inp = self._out, self._in
         source, target = memoryview(data), memoryview(into)

@@ -95,7 +95,7 @@ def _size(line: Line, band: int, nbytes: int, launches: Sequence[dict[str, Any]]
 
 
 def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
-    """Our time over theirs in each round, of the medians; None where it had none, or was wrong."""
+    """Our time over theirs in each round, of the medians; None if it had none, or was wrong."""
     measurements = result["measurements"]
     ours = next((m for place in (OUT_OF_PLACE, IN_PLACE) if "rounds" in (m := measurements.get(place, {}))), None)
     theirs = measurements.get(name, {})
@@ -106,10 +106,10 @@ def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """All runs of one table. `run` measures a plan with so many ranks, and gives the document, or None.
+    """All runs of one table. `run` measures a plan with so many ranks, and returns the document, or None.
 
-    `launches`: how often all processes are started anew, each time for so many `rounds`. `budget`: seconds for
-    everything. `say`: tell somebody who waits. `renew` as in a plan.
+    `launches`: how often all processes are started, each time for so many `rounds`. `budget`: seconds for everything.
+    `say`: called with messages for the user. `renew` as in a plan.
     """
 
     lines: tuple[Line, ...]

@@ -1,7 +1,7 @@
-"""Starts ranks on this machine, as `collectives run` does, with what they are to do as one argument.
+"""Starts ranks on this machine, as `collectives run` does, with their task as one argument.
 
-Invariant: a rank finds the packages that this process has found, whatever lies in the folder it is started in. The
-argument says nothing secret: it can be read by everybody on the host.
+Invariant: a rank finds the packages that this process has found, in any working directory. The argument contains no
+secrets: all users of the host can read it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def processes(
 ) -> int:
     """Run `main()` of that module in so many processes, which gets `task` as JSON; the exit code.
 
-    Raises StartError, OSError; SystemExit of 128 + n where signal n told us to end, however the ranks ended then (one
-    that has just been started fails in any way): nothing more is to be measured.
+    Raises StartError, OSError; SystemExit of 128 + n if signal n interrupted this process, whatever the exit codes of
+    the ranks: one that has just been started can fail in any way.
     """
     command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(task)]
     outcome = launch(
@@ -67,7 +67,7 @@ def processes(
 def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
     """What `answering` leaves on rank 0 of so many processes of that module.
 
-    Raises as `processes`; RuntimeError where a rank failed.
+    Raises as `processes`; RuntimeError if a rank failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         file = Path(folder) / "answer"
@@ -78,9 +78,9 @@ def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mappin
 
 
 def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
-    """`main()` of such a module. `run` gets what was told; what it gives on rank 0, as JSON takes it, is the answer.
+    """`main()` of such a module. `run` gets the task; its result on rank 0, as JSON values, is the answer.
 
-    It gives None on all others. What goes wrong is said in a line that begins with `name`.
+    It returns None on all other ranks. An error is printed in a line that begins with `name`.
     """
     given = json.loads(sys.argv[1])
 

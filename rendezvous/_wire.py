@@ -81,7 +81,7 @@ def same(one: bytes, other: bytes) -> bool:
 
 
 def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
-    """A frame. Raises ValueError where it would be longer than `MAX_FRAME`."""
+    """A frame. Raises ValueError if it would be longer than `MAX_FRAME`."""
     parts = [b"", bytes([code])]
     for field in fields:
         parts.append(_LENGTH.pack(ABSENT if field is None else len(field)))

@@ -241,7 +241,7 @@ class FileStore:
         if old is None and value is not None:
             return self._create(home, value)
         if old is None:
-            _remove_if_empty(home)  # as whoever was killed before doing so has left it
+            _remove_if_empty(home)  # an interrupted process may have left it
             return True
         new = secrets.token_hex(12)
         fresh = self._path(f"v.{new}")

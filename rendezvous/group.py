@@ -95,8 +95,8 @@ MAX_FINGERPRINT = 1024  # bytes
 class Membership:
     """A group that has formed, as seen by one of its ranks.
 
-    `run_id` is new with every formation and the same on all ranks: it tells this group's frames, keys and
-    segments from those of any other, also of one with the same name. `records[r]` is what rank r passed.
+    `run_id` is new with every formation and the same on all ranks: it distinguishes this group's frames, keys and
+    segments from those of any other, also of one with the same name. `records[r]` is the record of rank r.
     """
 
     name: str
@@ -123,17 +123,17 @@ def form(
     timeout: float = DEFAULT_TIMEOUT,
     settle: float | None = None,
 ) -> Membership:
-    """Meet the other ranks; blocks until all have come or the attempt has failed.
+    """Form a group with the other ranks; blocks until all have joined or the attempt has failed.
 
-    `record` (at most 4 KiB of JSON) is what the others get to know of this rank. `fingerprint` is whatever
-    all ranks must agree on: configuration and version, as text that a person can compare. `run_id` tells jobs
-    with one name apart. `epoch` is 0 so far: survivors of a lost rank would meet under the next one.
-    `settle`: seconds a complete group waits for objections; None chooses (see above).
+    `record` (at most 4 KiB of JSON) is passed to the other ranks. `fingerprint` has the settings on which all ranks
+    must agree: configuration and version, as text that a person can compare. `run_id` distinguishes jobs with one name.
+    `epoch` is 0 so far: survivors of a lost rank would form a group under the next one. `settle`: seconds a complete
+    group waits for objections; None chooses (see above).
 
-    Raises, on every rank that is there: OpTimeout with `late`, the ranks missing at the deadline (of the rank
-    whose deadline is first); ConfigMismatch where ranks come twice, or disagree on size, fingerprint or
-    protocol; AuthError where they do not share the secret. StoreError where the store fails; ValueError and
-    TypeError for wrong arguments, before anything is sent.
+    Raises, on every rank that has joined: OpTimeout with `late`, the ranks missing at the deadline (of the rank whose
+    deadline is first); ConfigMismatch if a rank number occurs twice, or ranks disagree on size, fingerprint or
+    protocol; AuthError if they do not share the secret. StoreError if the store fails; ValueError and TypeError for
+    wrong arguments, before anything is sent.
     """
     check_store(store)
     rank, size = check_rank(rank, size)
@@ -155,12 +155,11 @@ def form(
 
 
 def exchange(store: Store, membership: Membership, value: Any, timeout: float = DEFAULT_TIMEOUT) -> list[Any]:
-    """What each rank of the group passes, by rank; once, and by every rank or none.
+    """The values of all ranks of the group, by rank; once, and called by every rank or none.
 
     `value` is JSON, of at most `MAX_RECORD` bytes. The last rank to have read everything removes it from the store.
-
-    Raises: OpTimeout with `late`, the ranks that had not called at the deadline; AuthError for what none of them wrote;
-    StoreError.
+    Raises: OpTimeout with `late`, the ranks that had not called at the deadline; AuthError for a value that none of
+    them wrote; StoreError.
     """
     deadline = Deadline(check_timeout(timeout))
     scope = membership.scope
@@ -187,13 +186,12 @@ def exchange(store: Store, membership: Membership, value: Any, timeout: float = 
 
 
 def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
-    """Remove what forming this group left in the store; to be called when its communicator closes.
+    """Remove the keys of forming this group from the store; called when its communicator closes.
 
-    Usually one look, since the last member to read the roster has removed everything. Where members have
-    not, waits for them until `timeout`, then removes the keys: they died, or will find the group gone.
-    Idempotent; any rank may call it. A store that is gone is nobody's concern any more.
-
-    Raises: ValueError and TypeError for a wrong timeout only.
+    Usually one read, since the last member to read the roster has removed everything. Otherwise it waits for the
+    members until `timeout`, then removes the keys: these members died, or will find that the group is closed.
+    Idempotent; any rank may call it. Errors of the store are ignored. Raises: ValueError and TypeError for a wrong
+    timeout only.
     """
     deadline = Deadline(timeout)
     scope = membership.scope

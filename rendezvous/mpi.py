@@ -59,7 +59,7 @@ def check_world(rank: int, size: int, variables: str) -> None:
 def open_mpi(*, timeout: float = DEFAULT_TIMEOUT) -> TcpStore:
     """The store of this MPI job; collective over MPI.COMM_WORLD, which no other thread may use meanwhile.
 
-    Raises: TransportUnavailable without a working mpi4py; StoreError where rank 0 cannot be reached.
+    Raises: TransportUnavailable without a working mpi4py; StoreError if rank 0 cannot be reached.
     """
     comm = _mpi().COMM_WORLD
     deadline = Deadline(timeout)

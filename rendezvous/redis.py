@@ -221,7 +221,7 @@ class RedisStore:
         return answer
 
     def _value(self, key: str, value: object) -> bytes | None:
-        """What the server says that `key` holds."""
+        """The value of `key` in the server's answer."""
         if value is not None and not isinstance(value, bytes):
             raise self._nonsense()
         if value is not None and len(value) > MAX_VALUE:
@@ -256,7 +256,7 @@ class RedisStore:
                     return connection
             except (OSError, RedisError):
                 pass
-            connection.disconnect()  # closed by the server, or with an answer nobody awaits
+            connection.disconnect()  # closed by the server, or with an unexpected answer
 
     def _connect(self, left: float) -> Any:
         options: dict[str, Any] = {
@@ -298,9 +298,9 @@ class RedisStore:
 
 
 class _TlsConnection(redis.SSLConnection):
-    """A connection that does not make a TLS context of its own: that takes longer than all else together.
+    """A connection that does not make a TLS context of its own, which takes longer than everything else together.
 
-    Versions of redis-py that do not ask `_wrap_socket_with_ssl` go by the options, which say the same.
+    Versions of redis-py that do not call `_wrap_socket_with_ssl` use the options, which are equivalent.
     """
 
     def __init__(self, context: ssl.SSLContext, **options: Any) -> None:
@@ -325,7 +325,7 @@ def _changed(path: str | None) -> float:
 
 
 def _parsed(read: Callable[[], T]) -> T:
-    """`read()`, in which redis-py takes answers apart without doubting them: a length may be no number, say."""
+    """`read()`, in which redis-py parses answers without checks: a length may be no number, for example."""
     try:
         return read()
     except (RedisError, OSError):

@@ -78,7 +78,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def call(command: str | Sequence[str], folder: Path, env: dict[str, str], fails: bool = False) -> str:
-    """What the command, or line of a shell, writes. Raises WrongError where its exit code is not as expected."""
+    """What the command, or line of a shell, writes. Raises WrongError if its exit code is not as expected."""
     print(f"   $ {command if isinstance(command, str) else ' '.join(command)}", flush=True)
     try:
         done = subprocess.run(

@@ -90,10 +90,10 @@ def interface_addresses() -> list[InterfaceAddress]:
 
 
 def choose(addresses: Sequence[InterfaceAddress], interface: str | None) -> list[InterfaceAddress]:
-    """Those to publish: of `interface` (its name, or one of its addresses), else of all that run.
+    """Those to publish: of `interface` (its name, or one of its addresses), else of all that are up.
 
-    Loopback is never among them unless asked for by name or address. Link-local addresses only where their
-    interface has no other. Raises ValueError, listing the interfaces, where `interface` is not here.
+    Loopback is included only if it is named or its address is. Link-local addresses only if their interface has no
+    other. Raises ValueError, listing the interfaces, if `interface` does not exist here.
     """
     if interface:
         wanted = [a for a in addresses if a.interface == interface] or _having(addresses, interface)
@@ -115,11 +115,10 @@ def candidates(
 ) -> list[Endpoint]:
     """A peer's endpoints in the order to try them: loopback if it is here, shared subnets, then by route.
 
-    `mine` are all addresses of this machine. Within one machine and network namespace (`same_network`) any
-    address will do and loopback is the shortest. From elsewhere loopback is left out, as is every address
-    that this machine has itself (many hosts have the same bridge addresses: connecting there would reach
-    ourselves) and every address to which the kernel knows no way. `source_of` is `source_address`, or a
-    routing table to try this on.
+    `mine` are all addresses of this machine. Within one machine and network namespace (`same_network`) any address
+    works and loopback is the shortest. From another host, loopback is skipped, as is every address that this machine
+    has itself (many hosts have the same bridge addresses: connecting there would reach this host) and every address
+    without a route. `source_of` is `source_address`, or a routing table for tests.
     """
     if same_network:
         return sorted((e for e in theirs if not e.ip.is_link_local), key=lambda e: not e.ip.is_loopback)
@@ -139,7 +138,7 @@ def candidates(
 
 
 def source_address(to: Endpoint) -> IP | None:
-    """The address from which this machine would reach `to`; None where there is no route. Sends nothing."""
+    """The address from which this machine would reach `to`; None if there is no route. Sends nothing."""
     family = socket.AF_INET if to.ip.version == 4 else socket.AF_INET6
     where = (str(to.ip), to.port) if to.ip.version == 4 else (str(to.ip), to.port, 0, to.scope)
     try:

@@ -103,7 +103,7 @@ class HostIdentity:
 
 
 class _Process:
-    """What is drawn once per process, and anew in a forked child."""
+    """Values that are drawn once per process, and again in a forked child."""
 
     def __init__(self) -> None:
         self.renew()
@@ -195,7 +195,7 @@ def usable_cores() -> int:
 
 
 def cpu_quota(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> float:
-    """The tightest CPU quota of this process's cgroups, in cores; 0.0 where none is set (cgroup v2 and v1)."""
+    """The tightest CPU quota of this process's cgroups, in cores; 0.0 if none is set (cgroup v2 and v1)."""
     try:
         lines = Path(membership).read_text().splitlines()
     except OSError:

@@ -116,7 +116,7 @@ def have_heaps(addresses: Iterable[Sequence[str]]) -> bool:
 
 
 def _name(place: Place) -> str:
-    """The name of a rank's socket. Raises ValueError for what no rank publishes."""
+    """The name of a rank's socket. Raises ValueError for names that no rank publishes."""
     name, *more = place.addresses
     if more not in ([], [_BOUNDED]):
         raise ValueError(f"not what a rank publishes beside the name of its socket: {more[0][:100]!r}")

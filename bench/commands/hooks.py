@@ -167,7 +167,7 @@ def _too_much(case: Case, free: int) -> str:
 
 
 def _end(_signal: int, _frame: Any) -> None:
-    """As by the keyboard: what was started is ended."""
+    """As after Ctrl-C: processes that were started are ended."""
     raise KeyboardInterrupt
 
 

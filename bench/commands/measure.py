@@ -334,7 +334,7 @@ def _series(first: int | None, last: int | None, factor: float | None, step: int
 
 
 def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
-    """Refuse what cannot work."""
+    """Raises for plans that cannot work."""
     try:
         load(plan.modules, os.getcwd())
         cases(plan, ranks)
@@ -353,7 +353,7 @@ def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
 
 
 def _with_peers(plan: Plan, wanted: Sequence[str], here: Screen) -> Plan:
-    """The plan, once what the peers need has been installed."""
+    """The plan, once the packages of the peers have been installed."""
 
     try:
         return replace(plan, peers=tuple(PeerPlan(name, python_for(name, say, here.progress)) for name in wanted))

@@ -72,5 +72,5 @@ def screen() -> Screen:
 
 
 def say(text: str) -> None:
-    """A line about what takes long, on the standard error."""
+    """A line on the standard error about a long step."""
     click.echo(f"collectives bench: {text}", err=True)

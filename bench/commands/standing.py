@@ -123,7 +123,7 @@ def _cores() -> int:
 
 
 class Runs:
-    """Measures plans in processes of their own, and reads what they leave."""
+    """Measures plans in processes of their own, and reads their results."""
 
     def __init__(self, quiet: Screen, folder: Path, addresses: str) -> None:
         self._screen: Final = quiet

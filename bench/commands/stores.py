@@ -26,7 +26,7 @@ store_option = click.option(
 
 
 def each(stores: tuple[str, ...], progress: Progress, measure: Callable[[Place], T]) -> Iterator[T | None]:
-    """What `measure` gives for each store; None where it failed, which is said. BadParameter for no such store."""
+    """The result of `measure` for each store; None, with a message, if it failed. BadParameter for an unknown store."""
     for name in stores or usual():
         found = None
         try:

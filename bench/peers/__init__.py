@@ -37,7 +37,7 @@ class Member(Protocol):
 
     def barrier(self) -> None: ...
     def bind(self, case: Any, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
-        """The call for a `Case`, and the array that holds its result: `inp` or `out`, or None where the
+        """The call for a `Case`, and the array that holds its result: `inp` or `out`, or None if the
         call returns it, as an object with the buffer protocol.
 
         Raises NotImplementedError for what this system does not have.

@@ -23,7 +23,7 @@ from typing import IO, Final
 from collectives.bench.peers import Peer, peer
 
 PATIENCE: Final = 1800.0  # seconds for one installation
-EVERY: Final = 15.0  # seconds after which somebody who sees nothing of pip is told that it goes on
+EVERY: Final = 15.0  # seconds after which a message reports progress if pip's output is hidden
 NUMPY: Final = "numpy>=1.24"
 _MARK: Final = ".complete"
 
@@ -39,10 +39,10 @@ def cache_folder() -> Path:
 
 
 def python_for(name: str, say: Callable[[str], None], show: bool) -> str:
-    """The Python under which that peer's workers run; installs it first where it is missing.
+    """The Python under which that peer's workers run; installs it first if it is missing.
 
-    `say` is told, in a line each, what takes long; `show`: let pip draw its progress on the terminal.
-    Raises CannotInstall; ValueError for a peer that there is not.
+    `say` is called with a line for each long step; `show`: let pip draw its progress on the terminal. Raises
+    CannotInstall; ValueError for an unknown peer.
     """
     system = peer(name)
     requirements = (*system.REQUIREMENTS, *system.BARE, NUMPY)
@@ -80,7 +80,7 @@ def _install(folder: Path, python: Path, system: Peer, still: Callable[[str], No
 
 
 def _pip(python: Path, arguments: tuple[str, ...], still: Callable[[str], None] | None) -> None:
-    """`still` is told pip's last line now and then; None: pip draws its progress on the terminal itself."""
+    """`still` is called with pip's last line at intervals; None: pip draws its progress on the terminal itself."""
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     if still is None:
         code, output = subprocess.run(command, check=False, stdout=sys.stderr, timeout=PATIENCE).returncode, ""

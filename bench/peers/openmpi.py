@@ -1,7 +1,7 @@
 """Open MPI, from the package index's own build of it.
 
-Invariant: started with its defaults, apart from what it refuses to do without being told so: run as root, and run
-more ranks than there are cores.
+Invariant: started with its defaults, except for two things that it refuses without an option: to run as root, and to
+run more ranks than there are cores.
 """
 
 from __future__ import annotations

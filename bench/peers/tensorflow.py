@@ -82,7 +82,7 @@ def _own_port() -> socket.socket:
 
 
 def _everyones(port: int, folder: Path, ranks: int, rank: int) -> list[int]:
-    """The port of each rank, told through files."""
+    """The port of each rank, exchanged through files."""
     new = folder / f"port-{rank}.new"
     new.write_text(str(port))
     os.replace(new, folder / f"port-{rank}")

@@ -116,7 +116,7 @@ def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: boo
 
 
 def in_place(x: Array, out: Array) -> bool:
-    """Whether the two are the same memory. Raises ValueError where they overlap in part, or are mapped twice."""
+    """Whether the two are the same memory. Raises ValueError if they overlap in part, or are mapped twice."""
     if x is out:
         return True
     if not share(x, out):
@@ -139,7 +139,7 @@ def share(x: Array, out: Array) -> bool:
 
 
 def separate(x: Array, out: Array, collective: str) -> None:
-    """Raises ValueError where the two share memory."""
+    """Raises ValueError if the two share memory."""
     if share(x, out):
         raise ValueError(f"x and out share memory, but {collective} does not work in place")
 
@@ -195,7 +195,7 @@ def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
 
 
 def check_rows(x: Array, size: int, collective: str) -> int:
-    """Rows of `x` per rank. Raises ValueError where they cannot be divided evenly."""
+    """Rows of `x` per rank. Raises ValueError if they cannot be divided evenly."""
     if x.ndim == 0:
         raise ValueError(f"{collective} divides the first axis among ranks, but x is 0-d")
     if x.shape[0] % size:

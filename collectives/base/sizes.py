@@ -34,7 +34,7 @@ def text(size: int) -> str:
 
 
 def series(first: int, last: int, factor: float | None, step: int | None) -> list[int]:
-    """From `first` up to `last`, times `factor` or plus `step` each time; ValueError where that never ends."""
+    """From `first` up to `last`, times `factor` or plus `step` each time; ValueError if that never ends."""
     if last < first:
         raise ValueError(f"the largest size, {text(last)}, is below the smallest, {text(first)}")
     if step is not None:

@@ -50,7 +50,7 @@ _LONG_FROM: Final = 256 << 10  # bytes
 
 
 class FunctionCall(NamedTuple):
-    """Such a reduction, ready to be run. `target` is None where this rank gets nothing."""
+    """Such a reduction, ready to be run. `target` is None if this rank gets nothing."""
 
     op: Op
     schedule: Schedule

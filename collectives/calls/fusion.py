@@ -216,7 +216,7 @@ def _checked(arrays: Any, out: Any, recycler: Recycler) -> tuple[list[Array], li
 
 
 def _check_apart(inputs: list[Array], results: list[Array]) -> None:
-    """Raises ValueError where a result shares memory with another array's result or input."""
+    """Raises ValueError if a result shares memory with another array's result or input."""
     spans = []
     for i, (x, y) in enumerate(zip(inputs, results, strict=True)):
         if y.nbytes:

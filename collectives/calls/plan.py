@@ -21,7 +21,7 @@ class Plan(Protocol):
 
     @property
     def out(self) -> Any:
-        """The array that each call writes and returns; None where this rank gets no result."""
+        """The array that each call writes and returns; None if this rank gets no result."""
 
     @property
     def start(self) -> Callable[[], Work[Any]]:

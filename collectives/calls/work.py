@@ -84,7 +84,7 @@ class Work(Generic[T]):
 
     @property
     def ticket(self) -> Ticket | None:
-        """The engine's handle; None where the call was complete at once."""
+        """The engine's handle; None if the call was complete at once."""
         return self._ticket
 
     def result(self) -> T:

@@ -232,7 +232,7 @@ def without_password(text: str) -> str:
 
 
 def _memory_limit(root: str, membership: str = "/proc/self/cgroup") -> int:
-    """The tightest memory limit of this process's cgroups, in bytes; 0 where none is set."""
+    """The tightest memory limit of this process's cgroups, in bytes; 0 if none is set."""
     found = []
     for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)

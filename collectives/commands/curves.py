@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Line = Sequence[tuple[float, float]]
 
-# Okabe and Ito's colours without yellow: told apart by everybody, and readable as text on white.
+# Okabe and Ito's colours without yellow: distinguishable with colour blindness, and readable as text on white.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _DASHES: Final = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 _MARKERS: Final = "osD^vPX<>*ph8"

@@ -25,7 +25,7 @@ def sweep(groups: Iterable[int], directory: str) -> None:
 
 
 def _main() -> None:
-    # A signal sent to everybody must not end the one process that cleans up.
+    # A signal to all processes must not end the one that cleans up.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
     lines = sys.stdin.read().split()

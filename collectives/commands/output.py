@@ -26,7 +26,7 @@ REDRAW: Final = 0.1  # seconds after which an unfinished line is shown on a term
 _ERASE: Final = b"\r\x1b[K"
 _RESET: Final = b"\x1b[0m"
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-9;]*m")
-_COLOURS: Final = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue, red: told apart side by side
+_COLOURS: Final = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue, red: distinguishable side by side
 
 
 def colourful(fd: int) -> bool:
@@ -92,7 +92,7 @@ class Sink:
         for _ in range(32):
             try:
                 written = os.write(self.fd, self._queue[:WRITE])
-            except BlockingIOError:  # somebody else made it non-blocking
+            except BlockingIOError:  # another process made it non-blocking
                 return
             except OSError:  # the reader has gone
                 self.broken = True

@@ -268,7 +268,7 @@ def _costs(
 
 
 def _found_here(kind: str) -> Costs:
-    """ValueError where there are none, or the file is damaged."""
+    """ValueError if there are none, or the file is damaged."""
     found = tables.load_costs(this_machine(), kind)
     if found is None:
         raise ValueError(f"no costs for {kind} are known here: collectives bench simulator --transport {kind}")

@@ -300,7 +300,7 @@ def _signals() -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _watched(directory: str) -> Iterator[IO[bytes]]:
-    """A running janitor, which reads process groups, one per line. At the end it is told "done"."""
+    """A running janitor, which reads process groups, one per line, and "done" at the end."""
     command = [sys.executable, "-I", "-S", str(Path(janitor.__file__)), directory]
     process = subprocess.Popen(
         command,
@@ -319,5 +319,5 @@ def _watched(directory: str) -> Iterator[IO[bytes]]:
 
 
 def _tell(watch: IO[bytes], line: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # somebody killed the janitor: then we alone clean up
+    with contextlib.suppress(BrokenPipeError):  # the janitor was killed: then only this process cleans up
         watch.write(line)

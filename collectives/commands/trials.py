@@ -86,7 +86,7 @@ def _use(url: str, key: bytes | None) -> str:
         try:
             _exchange(url, key, host=False, limit=1.0)
             return "a running job"
-        except StoreError:  # nobody is there yet, as before a job
+        except StoreError:  # no server yet, as before a job
             _exchange(url, key, host=True, limit=LIMIT)
             return "rank 0, on this host, once the job starts"
     with _as_it_was(unquote(urlsplit(url).path) if url.startswith("file:") else ""):

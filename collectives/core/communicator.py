@@ -185,7 +185,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
         - `sequence`: its number among the collectives of the communicator, the same on all ranks, from 0; for `send`
           and `recv`, its number among those with this peer. None if it is not known yet.
-        - `collective`, `dtype` (as the engine moves it), `count` (elements, 0 where it may differ between ranks), `op`,
+        - `collective`, `dtype` (as the engine moves it), `count` (elements, 0 if it may differ between ranks), `op`,
           `root`, `peer`, `algorithm`: None if not applicable
         - `engine`: "schedule", "board" or "pool"
         - `state`: "queued" (waits for links, or for earlier operations in the background), "started", "done" or

@@ -107,7 +107,7 @@ class Reductions:
     ) -> Any:
         """This rank's block of the reduction: rows [rank * n, (rank + 1) * n) of it, n = x.shape[0] / size.
 
-        ValueError where `size` does not divide `x.shape[0]`. `out` has shape (n, *x.shape[1:]).
+        ValueError if `size` does not divide `x.shape[0]`. `out` has shape (n, *x.shape[1:]).
         """
         return self._runner.remembered(self._reductions.reduce_scatter, x, out, timeout, op, algorithm)
 

@@ -18,7 +18,7 @@ from collectives.arrays.array import dtype_of
 from collectives.gradients.wire import Rules, Wire, wire
 
 BUCKET: Final = 25 << 20  # bytes
-UNKNOWN: Final = -1  # an extent that only the running step will tell
+UNKNOWN: Final = -1  # an extent that is known only in the running step
 
 Kind: TypeAlias = Literal["dense", "sparse", "none"]
 KINDS: Final[tuple[Kind, ...]] = ("dense", "sparse", "none")
@@ -99,7 +99,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
-    """How these entries travel among `size` ranks. TypeError, ValueError where a rule does not fit an entry."""
+    """How these entries travel among `size` ranks. TypeError, ValueError if a rule does not fit an entry."""
     wires = _wires(rules, entries, size)
     # Where lengths are not known there is nothing to cut by.
     most = rules.bucket_bytes if all(entry.known for entry in entries) else 2**63
@@ -110,7 +110,8 @@ def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
         if way is None:
             continue
         dense, sparse = filled[-1]
-        if entries[i].kind == "sparse":  # of a length that nobody knows yet: goes with the dense ones of its moment
+        # of unknown length: exchanged with the dense ones that are ready at the same time
+        if entries[i].kind == "sparse":
             sparse.append(i)
             continue
         nbytes = math.prod(entries[i].shape) * way.dtype.itemsize

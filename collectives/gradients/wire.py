@@ -34,7 +34,7 @@ def check_options(missing: str, error_feedback: bool, compression: Compression |
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a user decides about an exchange, the same on every rank. ValueError where it cannot be."""
+    """What a user decides about an exchange, the same on every rank. ValueError if it cannot be."""
 
     op: str = "average"
     compression: Compression | None = None

@@ -40,7 +40,7 @@ class NoneCompressor(Compressor):
 
 
 def is_custom(compression: Any) -> bool:
-    """Whether it is a compressor of the user's. TypeError where it is none at all."""
+    """Whether it is a compressor of the user's. TypeError if it is none at all."""
     if isinstance(compression, type) and "wire" in vars(compression):  # a class made of ours may do otherwise
         return False
     if callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None)):

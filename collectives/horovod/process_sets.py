@@ -1,7 +1,7 @@
-"""Groups of some of the ranks, for operations that are not everyone's.
+"""Groups of some of the ranks, for operations of these ranks alone.
 
-Invariant: a set that has a number has its communicators, on every rank; those outside have one of their own alone, so
-that an optimizer of a set they are not in leaves their gradients as they are.
+Invariant: a set that has a number has its communicators, on every rank; ranks outside have a communicator of themselves
+alone, so that an optimizer of a set without them leaves their gradients unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ProcessSet:
         return None if self.process_set_id is None else len(self._members())
 
     def rank(self) -> int | None:
-        """This rank's number in it, from 0; None before it is registered. ValueError where it is not in it."""
+        """This rank's number in it, from 0; None before it is registered. ValueError if it is not in it."""
         if self.process_set_id is None:
             return None
         self._check_included()
@@ -52,7 +52,7 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
     def group(self) -> Communicator:
-        """Where its operations run. ValueError where it is not registered, or this rank not in it."""
+        """Where its operations run. ValueError if it is not registered, or this rank not in it."""
         own = self.training()
         self._check_included()
         return own
@@ -67,7 +67,7 @@ class ProcessSet:
         return self.comm
 
     def root(self, root_rank: int) -> int:
-        """The number in it of the rank that has that number among all. ValueError where it is not in it."""
+        """The number in it of the rank that has that number among all. ValueError if it is not in it."""
         members = self._members()
         if root_rank not in members:
             raise ValueError(f"root_rank is {root_rank}, which is not a rank of {self!r}")
@@ -94,7 +94,7 @@ _numbers: Final = itertools.count(1)
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Register a set of ranks, given as a list too, and return it. Every rank calls it, those outside as well.
 
-    ValueError where there is a set of these ranks, or no such rank; DesyncError where ranks name different sets.
+    ValueError if there is a set of these ranks, or no such rank; DesyncError if ranks name different sets.
     """
     comm = world.current().comm
     given = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
@@ -123,7 +123,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def of(process_set_id: int) -> ProcessSet:
-    """ValueError where no set has that number."""
+    """ValueError if no set has that number."""
     for known in (global_process_set, *_registered):
         if known.process_set_id == process_set_id:
             return known

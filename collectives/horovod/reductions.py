@@ -32,7 +32,7 @@ _NAMES: Final = {Average: "average", Sum: "sum", Min: "min", Max: "max", Product
 def op_name(op: Any = None, average: bool | None = None) -> str:
     """This library's name of the reduction: that of `op`, or what `average`, which is older, says; else "average".
 
-    ValueError where both are given, or `op` is none of Horovod's; NotImplementedError for Adasum.
+    ValueError if both are given, or `op` is none of Horovod's; NotImplementedError for Adasum.
     """
     if op is not None and average is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")

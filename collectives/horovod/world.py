@@ -42,7 +42,7 @@ _worlds: Final[list[World]] = []  # the one there is, if there is one
 
 
 def current() -> World:
-    """NotInitializedError where there is none."""
+    """NotInitializedError if there is none."""
     if not exists():
         raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
     return _worlds[0]
@@ -71,7 +71,7 @@ def begin(comm: Any) -> bool:
 
 
 def end() -> None:
-    """Close what `begin` opened. Does nothing where there is no world."""
+    """Close what `begin` opened. Does nothing if there is no world."""
     with _lock:
         for world in _worlds:
             _close(world.opened)

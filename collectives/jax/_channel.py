@@ -35,7 +35,7 @@ class Channel:
         self.agreed: Final[set[bytes]] = set()
 
     def check(self) -> None:
-        """Raise Aborted where the user has closed the communicator."""
+        """Raise Aborted if the user has closed the communicator."""
         owner = self._owner()
         if owner is None or owner.closed:
             self.comm.close()

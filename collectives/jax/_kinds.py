@@ -30,7 +30,7 @@ class Kind(Protocol):
     in_place: ClassVar[bool]  # results lie where the operands do: `run` is given the same arrays for both
 
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
-        """The forms of the results. ValueError, TypeError where an operand will not do."""
+        """The forms of the results. ValueError, TypeError if an operand will not do."""
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
         """Do it. All arrays are contiguous; the call owns them until it returns. Errors as of `comm`."""
@@ -256,7 +256,7 @@ class Recv:
 
 
 def check_linear(kind: Kind) -> None:
-    """TypeError where it has no derivative."""
+    """TypeError if it has no derivative."""
     op = kind.op if isinstance(kind, Allreduce | ReduceScatter) else "sum"
     if op not in ("sum", "avg"):
         raise TypeError(

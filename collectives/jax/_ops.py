@@ -52,7 +52,7 @@ def broadcast(x: Any, root: int = 0, *, comm: Communicator | None = None) -> Any
 def reduce_scatter(x: Any, op: str = "sum", *, comm: Communicator | None = None) -> Any:
     """This rank's block of the reduction: shape (x.shape[0] / size, *x.shape[1:]). Transpose: allgather.
 
-    ValueError where `size` does not divide `x.shape[0]`.
+    ValueError if `size` does not divide `x.shape[0]`.
     """
     return _mapped(ReduceScatter(op), x, comm)
 

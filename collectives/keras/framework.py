@@ -1,6 +1,6 @@
-"""Keras 3 and the backend it runs on, or what to install where they are not there.
+"""Keras 3 and its backend, or advice what to install if they are missing.
 
-Invariant: whoever imports `keras` from here has Keras 3; nothing else here looks at versions.
+Invariant: `keras` as imported from here is Keras 3; no other module checks versions.
 """
 
 from __future__ import annotations

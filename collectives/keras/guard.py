@@ -22,7 +22,7 @@ from collectives.keras.framework import keras, updates
 from collectives.keras.hook import NESTING, Hook, hook_of, wrongly_nested
 from collectives.native.errors import CollectiveError, DesyncError
 
-_POSTMORTEM: Final = 10.0  # seconds in which ranks that have failed tell each other where they were
+_POSTMORTEM: Final = 10.0  # seconds for ranks that have failed to exchange their positions
 
 _installed: Final[list[str]] = []
 

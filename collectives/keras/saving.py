@@ -18,7 +18,7 @@ def load_model(
     """`keras.models.load_model`, with the model's optimizer distributed again.
 
     `options` are those of DistributedOptimizer, which are not saved. Every rank may read the same file; ranks that
-    read different ones are made alike by broadcast_global_variables. ValueError where the model was saved without an
+    read different ones are made alike by broadcast_global_variables. ValueError if the model was saved without an
     optimizer.
     """
     model = keras.models.load_model(filepath, custom_objects=custom_objects)

@@ -90,7 +90,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """dst = src, both of one size; does nothing where they are the same memory."""
+    """dst = src, both of one size; does nothing if they are the same memory."""
 
     dst: Chunk
     src: Chunk

@@ -3,7 +3,7 @@
 Invariant: what passes is right for every input, element type and count, on links that hold nothing and under
 any timing. For one size, root, layout of hosts and aliasing it is shown that
 
-- no rank waits for ever, and every message meets a receiver of the same size, block by block;
+- no rank waits forever, and every message meets a receiver of the same size, block by block;
 - nothing is read before it is written, nothing is overwritten or left in scratch before it is read;
 - every rank ends with what `conditions` says, each rank's contribution being counted exactly once;
 - prefixes (scan, exscan), and whatever is claimed to be in order, are combined in the order of ranks;
@@ -166,7 +166,7 @@ def _check_names(algorithm: Algorithm, group: Sequence[Schedule], size: int, roo
 def verify_group(
     schedules: Sequence[Schedule], *, in_place: bool = False, uneven: bool = False, orders: int = 1, seed: int = 0
 ) -> None:
-    """Prove one group's schedules, those of ranks 0 to size - 1, right; VerificationError where they are wrong."""
+    """Prove one group's schedules, those of ranks 0 to size - 1, right; VerificationError if they are wrong."""
     _prove(schedules, (in_place,), uneven, orders, seed)
 
 

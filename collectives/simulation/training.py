@@ -22,7 +22,7 @@ BACKWARD: Final = 2 / 3  # of the time a step computes: the backward pass takes 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """`ready`: seconds from the beginning of the step, None where that follows from its place in the list."""
+    """`ready`: seconds from the beginning of the step, None if that follows from its place in the list."""
 
     nbytes: int
     ready: float | None = None

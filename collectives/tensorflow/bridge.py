@@ -51,7 +51,7 @@ def call(
     """`function(*arrays)` as tensors. Where it runs at once its errors are raised, see `as_tensorflow`.
 
     While a graph is traced they are for the caller of the graph, as tf.errors.UnknownError; see `typed_errors`.
-    NotImplementedError where the graph is one for XLA, which cannot call back. `alone`: in a graph for sessions it
+    NotImplementedError if the graph is one for XLA, which cannot call back. `alone`: in a graph for sessions it
     neither waits for operations made before it nor do later ones wait for it. Where there are no results, what is
     returned in a graph is a list of the operation.
     """

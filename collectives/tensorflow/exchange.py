@@ -239,7 +239,7 @@ def _any_rows(values: Any) -> Any:
 
 
 def _concrete(plan: Plan, arrays: Sequence[Array]) -> Plan:
-    """The plan with the lengths that only the running step tells; all is in one bucket then."""
+    """The plan with the lengths that are known only in the running step; all is in one bucket then."""
     if all(entry.known for entry in plan.entries):
         return plan
     entries = list(plan.entries)

@@ -232,7 +232,7 @@ def alltoall(
         raise ValueError(
             f"alltoall divides {rows} rows among {way.size} ranks, which does not divide evenly: pass splits"
         )
-    # A rest that only the running step tells is refused there: the counts don't add up.
+    # A remainder that is known only in the running step is refused there: the counts don't add up.
     evenly = tf.fill([way.size], tf.cast(_rows(x), tf.int64) // way.size)
     return exchanged(x, evenly)[0]
 

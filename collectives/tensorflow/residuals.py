@@ -19,7 +19,7 @@ class Residuals:
         self._kept: Final[dict[tuple[int, tuple[int, ...]], Any]] = {}
 
     def encoded(self, place: int, tensor: Any, wire: Wire) -> Any:
-        """What goes onto the wire of entry `place`. ValueError where its shape is not known."""
+        """What goes onto the wire of entry `place`. ValueError if its shape is not known."""
         if not tensor.shape.is_fully_defined():
             raise ValueError(f"error_feedback needs gradients of known shape, but that of {place} is {tensor.shape}")
         key = place, tuple(tensor.shape)

@@ -26,13 +26,13 @@ def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
 
 
 def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
-    """Raises ValueError where `other`, which is called `name`, has not as many elements of the same dtype."""
+    """Raises ValueError if `other`, which is called `name`, has not as many elements of the same dtype."""
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         raise ValueError(f"{what}: {name} is {form(other)}, which does not fit {form(tensor)}")
 
 
 def fill(result: Array, outputs: Sequence[Any], what: str) -> None:
-    """Give what has come to these tensors. DesyncError where it is not as much as they have room for."""
+    """Give what has come to these tensors. DesyncError if it is not as much as they have room for."""
     wanted = sum(output.numel() for output in outputs)
     if result.size != wanted or result.dtype.itemsize != outputs[0].element_size():
         raise DesyncError(

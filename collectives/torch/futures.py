@@ -89,10 +89,10 @@ class Completer:
 
 
 class Failure:
-    """The value of a future that failed: whoever looks at it gets the error.
+    """The value of a future that failed: any access to it raises the error.
 
-    Python's futures keep errors from C++, where DistributedDataParallel takes the value for tensors: it pickles it to
-    find them, or prints it because there are none. Either raises the error, type and all.
+    Python's futures keep errors from C++, where DistributedDataParallel expects tensors as the value: it pickles the
+    value to find them, or prints it because there are none. Both raise the error with its own type.
     """
 
     def __init__(self, error: Exception) -> None:

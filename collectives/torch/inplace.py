@@ -17,7 +17,7 @@ Gradient: TypeAlias = "Callable[[Any], Any]"  # what flows back to a tensor from
 
 
 def check(tensors: Sequence[Any]) -> None:
-    """RuntimeError where a tensor is a leaf that requires a gradient, unless torch.no_grad() says that it is meant."""
+    """RuntimeError if a tensor is a leaf that requires a gradient, unless torch.no_grad() says that it is meant."""
     if torch.is_grad_enabled() and any(tensor.requires_grad and tensor.is_leaf for tensor in tensors):
         raise RuntimeError(
             "a leaf Variable that requires grad is being used in an in-place operation: call the collective under "
@@ -43,7 +43,7 @@ def differentiable(tensor: Any, gradient: Gradient) -> None:
 
 @contextmanager
 def overwriting(tensors: Sequence[Any], gradient: Gradient) -> Iterator[None]:
-    """Around a blocking collective that overwrites these. Where it fails under way they are undefined."""
+    """Around a blocking collective that overwrites these. Where it fails in progress they are undefined."""
     check(tensors)
     try:
         yield

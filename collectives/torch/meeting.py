@@ -1,6 +1,6 @@
-"""Communicators of torch's process groups: who meets whom, through torch's store, under which name.
+"""Communicators of torch's process groups, formed through torch's store.
 
-Invariant: what is met here is used by one process group alone; it is nobody's default communicator.
+Invariant: a communicator made here is used by one process group alone; it is never a default communicator.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from collectives.torch.works import Started
 class Options:
     """For `init_process_group(pg_options=...)` and `new_group(pg_options=...)`; fields as in `collectives.init`.
 
-    Ranks of several machines need a secret (COLLECTIVES_SECRET_FILE does as well), or `insecure`, which makes them
-    trust whoever reaches them, as Gloo and NCCL do.
+    Ranks of several machines need a secret (an argument, or COLLECTIVES_SECRET_FILE), or `insecure`, which accepts
+    connections from all hosts, as Gloo and NCCL do.
     """
 
     transport: str | None = None

@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A bucket under way."""
+    """A bucket in progress."""
 
     work: Any
     items: list[Item]
@@ -218,7 +218,7 @@ class _Distributed:
             self._skips = False
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's. RuntimeError where gradients are still on their way."""
+        """As the optimizer's. RuntimeError if gradients are still on their way."""
         if self._flights:
             raise RuntimeError("zero_grad() between backward() and step(): gradients are still being averaged")
         return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
@@ -282,7 +282,7 @@ class _Distributed:
                 self._bucket_of[i] = number
 
     def _agree(self) -> None:
-        """DesyncError, on every rank, where ranks have other parameters; says which is the first."""
+        """DesyncError, on every rank, if ranks have other parameters; says which is the first."""
         forms = [f"{tuple(param.shape)} {param.dtype}" for param in self._params]
         marks = [hashlib.sha256(form.encode()).digest()[:8] for form in forms]
         mine = np.frombuffer(b"".join(marks), np.uint64)
@@ -344,7 +344,7 @@ def _trained(optimizer: Any) -> list[Any]:
 
 
 def _names(optimizer: Any, named: Iterable[tuple[str, Any]] | None) -> list[str]:
-    """Of the parameters to train, in the optimizer's order. ValueError where one is missing, or comes twice."""
+    """Of the parameters to train, in the optimizer's order. ValueError if one is missing, or comes twice."""
     params = _trained(optimizer)
     if named is None:
         return [f"parameter {i}" for i in range(len(params))]

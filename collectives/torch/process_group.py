@@ -156,7 +156,7 @@ class CollectivesProcessGroup(Group):
         return self._noted(self._messages.recv(tensor, None, tag, self._timeout))
 
     def shutdown(self) -> None:
-        """End it; works under way fail with Aborted. Does not wait for other ranks."""
+        """End it; works in progress fail with Aborted. Does not wait for other ranks."""
         super().shutdown()
         self._messages.close(self._name)
 

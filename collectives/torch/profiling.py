@@ -1,7 +1,7 @@
 """Entries in torch's profiler, for operations that begin in one thread and end in another.
 
-Invariant: nothing is done where nobody profiles. A profiler belongs to the thread that started it; it sees what ends in
-another thread only through one of torch's futures.
+Invariant: nothing is done while no profiler runs. A profiler belongs to the thread that started it; it sees the end of
+an operation in another thread only through one of torch's futures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Entry:
 
 @contextmanager
 def recorded(title: str, inputs: Sequence[Any]) -> Iterator[Entry | None]:
-    """An entry for what is started within, which ends here only where that fails. None where nobody profiles."""
+    """An entry for operations started within, which ends here only if that fails. None while no profiler runs."""
     if not profiles():
         yield None
         return

@@ -1,6 +1,6 @@
-"""`init_method="collectives://"`: torch's processes meet where `collectives run`, or another launcher, tells ours to.
+"""`init_method="collectives://"`: torch's processes find each other through the launcher's settings.
 
-Invariant: no port is opened, and nothing is written that could be taken for another job's, or for an earlier call's.
+Invariant: no port is opened, and written values cannot be mistaken for those of another job or an earlier call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _kept: Final[list[OurStore]] = []
 def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
     """What torch calls for such a URL: gives the store, this process's rank and how many there are.
 
-    Raises ValueError where there is no launcher to ask, and what opening the store raises.
+    Raises ValueError if there is no launcher to ask, and what opening the store raises.
     """
     launch = bootstrap()
     if launch.launcher == "torchrun" and os.environ.get("MASTER_ADDR"):

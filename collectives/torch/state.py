@@ -44,7 +44,7 @@ def broadcast_object(value: Any, root_rank: int = 0, *, comm: Communicator | Non
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
     """Give `optimizer` the state and settings of the root's; others need not have made a step yet.
 
-    TypeError, on every rank, where the root's state has anything but tensors, numbers, texts, lists and dicts.
+    TypeError, on every rank, if the root's state has anything but tensors, numbers, texts, lists and dicts.
     """
     comm = default(comm)
     root = comm.rank == root_rank

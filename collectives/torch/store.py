@@ -1,7 +1,7 @@
-"""Torch's stores (TCPStore, FileStore, HashStore, PrefixStore) as one of ours, so that ranks meet where torch says.
+"""Torch's stores (TCPStore, FileStore, HashStore, PrefixStore) as a store of this library.
 
-Invariant: whatever is written carries a number of its own, so the one call of torch's that is atomic and never
-blocks, compare_set, tells who wrote. Deleted keys keep such a number, and nothing else.
+Invariant: each written value carries a unique number. So compare_set, the only call of torch's stores that is atomic
+and never blocks, shows which rank wrote. Deleted keys keep such a number, and nothing else.
 """
 
 from __future__ import annotations

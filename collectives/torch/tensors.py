@@ -1,7 +1,7 @@
 """Tensors as the arrays that communicators take: the same memory wherever that can be.
 
 Invariant: what is refused is refused with TypeError before anything is sent. A tensor that is written comes with a
-function that brings the result to it, or with None where it is the memory that was written.
+function that brings the result to it, or with None if it is the memory that was written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 def check(tensor: Any) -> None:
-    """TypeError where `tensor` could not be written, whatever its dtype."""
+    """TypeError if `tensor` could not be written, whatever its dtype."""
     _plain(tensor)
 
 
@@ -137,7 +137,7 @@ def same(tensors: Sequence[Any]) -> bool:
 
 
 def _plain(tensor: Any) -> Any:
-    """`tensor` without its history. Raises TypeError where its elements are not in host memory, one by one."""
+    """`tensor` without its history. Raises TypeError if its elements are not in host memory, one by one."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
     if tensor.is_nested or type(tensor) not in _USUAL:

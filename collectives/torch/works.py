@@ -1,7 +1,7 @@
 """Works of torch.distributed over ours.
 
-Invariant: a result is in the caller's tensors before anybody is told that the work is done, and an error is the one
-that the communicator raised, wherever it is asked for. A work whose end somebody has seen has a complete future.
+Invariant: a result is in the caller's tensors before the work counts as done, and its error is the one that the
+communicator raised. When the end of a work has been observed, its future is complete.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Pending(dist.Work):
         the work, in another thread than it began in.
         """
         super().__init__()
-        self._wanted = False  # whether somebody has asked for the end
+        self._wanted = False  # whether the end was requested
         self._started: Final = started
         self._tensors: Final = list(tensors)
         self._finish = finish
@@ -91,7 +91,7 @@ class Pending(dist.Work):
 
     def wait(self, timeout: Any = None) -> bool:
         seconds = None if timeout is None else timeout.total_seconds()
-        self.settle(seconds or None)  # torch says 0 where it means no timeout
+        self.settle(seconds or None)  # torch says 0 if it means no timeout
         return True
 
     def is_completed(self) -> bool:
@@ -166,7 +166,7 @@ class Pending(dist.Work):
         return future
 
     def end_with_backward(self) -> None:
-        """Where a backward pass is under way, see to it that it does not end before, and raises what went wrong.
+        """Where a backward pass is in progress, see to it that it does not end before, and raises what went wrong.
 
         DistributedDataParallel waits for futures in C++, where errors lose their type. What is queued now runs first.
         """
@@ -241,5 +241,5 @@ class Pending(dist.Work):
             _kept.append(self)
 
 
-# The last works that nobody has waited for.
+# The last works that were not waited for.
 _kept: Final[deque[Pending]] = deque(maxlen=256)

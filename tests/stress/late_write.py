@@ -28,7 +28,7 @@ _LIMIT = 60.0  # seconds for each thing that the others of a round have to do
 
 
 def rank(folder: Path, number: int, size: int, call: str, elements: int, ordinary: bool, timeout: float) -> int:
-    """One rank of a round: 0 where its arrays keep what it fills them with, else 1."""
+    """One rank of a round: 0 if its arrays keep what it fills them with, else 1."""
     with collectives.init(f"file://{folder}/store", rank=number, size=size, transport="shm", timeout=timeout) as comm:
         make = np.empty if ordinary else comm.empty
         x, out = make(elements, "float32"), make(elements, "float32")

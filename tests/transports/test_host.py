@@ -84,7 +84,7 @@ def test_what_a_peer_sends_is_checked(change: dict[str, object]) -> None:
         ([0b01, 0b01, 0b1110], [0.0] * 3, True),  # two pinned to one core
         ([0b1111] * 4, [2.5] * 4, True),
         ([0b1111] * 2, [2.5] * 2, False),
-        ([0b1], [0.5], False),  # one rank alone waits for nobody on its machine
+        ([0b1], [0.5], False),  # one rank alone waits for no rank on its machine
     ],
 )
 def test_ranks_are_counted_against_cores(masks: list[int], quotas: list[float], expected: bool) -> None:

@@ -116,7 +116,7 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
 class BestModelCheckpoint(callbacks.BestModelCheckpoint):
     """Saves the best model, on rank 0 alone. Goes after MetricAverageCallback.
 
-    `filepath` is what Horovod leaves to its Spark estimators to fill in: ValueError where it is missing.
+    `filepath` is what Horovod leaves to its Spark estimators to fill in: ValueError if it is missing.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def allreduce(
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
-    """This rank's rows of the reduction. ValueError where ranks cannot have equally many."""
+    """This rank's rows of the reduction. ValueError if ranks cannot have equally many."""
     return _reduced("reduce_scatter", value, op_name(op), 1.0, 1.0, Compression.none)
 
 

@@ -1,7 +1,7 @@
 """Horovod's DistributedOptimizer for Keras 3.
 
-Invariant: every argument of Horovod's is honoured, refused, or told of by a warning; an optimizer that was wrapped
-exchanges gradients at every step, or `fit` raises.
+Invariant: every argument of Horovod's is respected, refused, or reported by a warning; a wrapped optimizer exchanges
+gradients at every step, or `fit` raises.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A saved model, its optimizer distributed again. ValueError where it was saved without one, or for legacy ones."""
+    """A saved model, its optimizer distributed again. ValueError if it was saved without one, or for legacy ones."""
     if legacy_opts:
         raise ValueError("Keras 3 has no legacy optimizers: save the model with one of keras.optimizers")
     known = {cls.__name__: cls for cls in custom_optimizers or ()}

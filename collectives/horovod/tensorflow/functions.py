@@ -26,7 +26,7 @@ def broadcast_variables(
 ) -> Any:
     """Give every rank's variables the values that they have on the root. Keras's variables, too.
 
-    `inplace` saves memory in Horovod; here it changes nothing. DesyncError on every rank where variables differ. In a
+    `inplace` saves memory in Horovod; here it changes nothing. DesyncError on every rank if variables differ. In a
     graph of TensorFlow 1 it returns the operation that does it, for a session to run; else None.
     """
     group, root = process_set.group(), process_set.root(root_rank)

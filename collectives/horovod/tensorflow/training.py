@@ -1,6 +1,6 @@
-"""Gradients of all ranks in custom loops: tapes, and the way to Keras's optimizers.
+"""Gradients of all ranks in custom loops: tapes, and Keras's optimizers.
 
-Invariant: every argument of Horovod's is honoured, refused, or told of by a warning.
+Invariant: every argument of Horovod's is respected, refused, or reported by a warning.
 """
 
 from __future__ import annotations

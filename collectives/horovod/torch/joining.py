@@ -37,7 +37,7 @@ _world: list[weakref.ref[Communicator]] = []  # whose optimizers these are
 
 
 class Announcement:
-    """One that is under way; None in `_work` where there is nobody to tell."""
+    """One that is in progress; None in `_work` where there is nobody to tell."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
@@ -52,7 +52,7 @@ class Announcement:
 
 
 def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> Announcement:
-    """Before `tensors` are reduced together. DesyncError, on every rank, where a joined rank's zeros would be wrong."""
+    """Before `tensors` are reduced together. DesyncError, on every rank, if a joined rank's zeros would be wrong."""
     op = op_name(op)
     made = _announced(process_set, _ALLREDUCE, _OPS.index(op), [word for x in tensors for word in _form(x)])
     if op not in _ADDITIVE:
@@ -83,7 +83,7 @@ def join(device: int = -1) -> int:
     """For a rank without data left: take part in the others' calls by zeros until every rank has joined.
 
     Returns the number of the rank that was the last to join. Averages still divide by the number of all ranks. Covered
-    are allreduces by Average and Sum in all their forms, and steps of optimizers; DesyncError where a rank calls
+    are allreduces by Average and Sum in all their forms, and steps of optimizers; DesyncError if a rank calls
     anything else meanwhile. RuntimeError between backward() and step(). `device` is for GPUs: it is not used.
     """
     comm = global_process_set.group()
@@ -134,7 +134,7 @@ def _announced(process_set: ProcessSet, what: int, number: int, words: list[int]
 
 
 def _form(tensor: Any) -> list[int]:
-    """Its dtype, number of axes, and extents. TypeError where it cannot be reduced, before anything is announced."""
+    """Its dtype, number of axes, and extents. TypeError if it cannot be reduced, before anything is announced."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not tensor.is_cpu or tensor.layout is not torch.strided or name not in _NUMBERS:
         reading(tensor)

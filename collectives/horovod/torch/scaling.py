@@ -39,7 +39,7 @@ class Reduction(NamedTuple):
 
 
 def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> Reduction:
-    """For tensors like this one. TypeError where it is none, or factors cannot multiply it."""
+    """For tensors like this one. TypeError if it is none, or factors cannot multiply it."""
     check_tensor(tensor)
     if tensor.dtype == torch.bool and (before, after) != (1.0, 1.0):
         raise TypeError("prescale_factor and postscale_factor are for numbers, not for torch.bool")

@@ -1,6 +1,6 @@
 """Training with Horovod's names: the optimizer, and the same start on every rank.
 
-Invariant: every argument of Horovod's is honoured, refused, or told of by a warning.
+Invariant: every argument of Horovod's is respected, refused, or reported by a warning.
 """
 
 from __future__ import annotations

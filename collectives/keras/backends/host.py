@@ -22,7 +22,7 @@ class HostExchange:
     """What an exchange needs but the framework's tensors: `prepare` while a step is traced, `run` while it runs."""
 
     def __init__(self, comm: Communicator, options: Options) -> None:
-        """ValueError for options that cannot be. Communicates with nobody."""
+        """ValueError for invalid options. Does not communicate."""
         check_options(options.missing, options.error_feedback, options.compression)
         self._comm: Final = comm
         self._options: Final = options
@@ -33,7 +33,7 @@ class HostExchange:
         self.error: BaseException | None = None
 
     def prepare(self, entries: Sequence[Entry]) -> Plan:
-        """The plan of gradients like these. TypeError, ValueError where they don't fit the options."""
+        """The plan of gradients like these. TypeError, ValueError if they don't fit the options."""
         return plan(self._rules, tuple(entries), self._comm.size)
 
     def filled(self, gradient: Any, variable: Any, zeros: Callable[[Any], Any]) -> Any:

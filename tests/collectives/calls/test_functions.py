@@ -236,7 +236,7 @@ def test_ranks_that_call_different_things_learn_it(transport: str, how: str) -> 
 
 @pytest.mark.parametrize("name", sorted(_SHORT))
 def test_their_schedules_can_be_run_in_the_order_in_which_they_are_listed(name: str) -> None:
-    """Sends go on in the background, all else waits: nobody waits for ever, for any number of ranks up to 64."""
+    """Sends go on in the background, all else waits: nobody waits forever, for any number of ranks up to 64."""
     names = {*_SHORT[name], *_LONG.get(name, ())}
     for a in [a for a in algorithms(name) if a.name in names]:
         for size in range(1, 65):

@@ -220,7 +220,7 @@ def test_what_travels_together() -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_lists_of_all_kinds_at_once(size: int) -> None:
-    """Ordinary and shared arrays of any lengths, in place and not, several calls under way."""
+    """Ordinary and shared arrays of any lengths, in place and not, several calls in progress."""
 
     def array(rank: int, number: int, n: int) -> Any:
         return ((np.arange(n) * 7 + number * 13 + rank * 5) % 11).astype(DTYPES[number % 2])

@@ -325,7 +325,7 @@ def test_a_rank_alone() -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_synchronize_waits_for_all_that_was_started(transport: str) -> None:
     def body(comm: Communicator) -> None:
-        comm.synchronize()  # nothing is under way
+        comm.synchronize()  # nothing is in progress
         x = filled(1 << 18, 1.0)
         outs = [filled(1 << 18, 0.0) for _ in range(40)]
         works = [comm.allreduce_async(x, out=out) for out in outs]

@@ -12,7 +12,7 @@ from collectives import Communicator
 from tests.collectives.groups import ranks
 
 MESSAGES = 300
-AT_ONCE = 15  # of each kind; what is under way at the same time is limited
+AT_ONCE = 15  # of each kind; what is in progress at the same time is limited
 
 
 @pytest.fixture(autouse=True)

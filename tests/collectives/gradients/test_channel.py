@@ -158,7 +158,7 @@ def test_rows_that_cannot_be_are_refused() -> None:
         wrong[:8].view(np.int64)[0] = count
         with pytest.raises(DesyncError, match="rank 0 announces"):
             sparse.unpack(wrong, rows, 1)
-    with pytest.raises(DesyncError, match="bytes came"):
+    with pytest.raises(DesyncError, match="bytes were received"):
         sparse.unpack(np.concatenate([message, message]), rows, 1)
 
 

@@ -83,7 +83,7 @@ def disagree() -> None:
     works(comm.dup())
     print("seen by XLA alone")
 
-    # Rank 0 ends with a call under way, in which it has yet to do its part.
+    # Rank 0 ends with a call in progress, in which it has yet to do its part.
     fresh = comm.dup()
     last = jax.jit(lambda x: cj.allreduce(jax.lax.fori_loop(0, 60, lambda _, y: jnp.sin(y @ y), x), comm=fresh))
     last(jnp.ones((300, 300))).block_until_ready()

@@ -235,7 +235,7 @@ def check_order_of_calls() -> None:
     results = []
     for number in range(3):
         first = late(wide)
-        if RANK > 0:  # on rank 0 all are under way at once
+        if RANK > 0:  # on rank 0 all are in progress at once
             first.block_until_ready()
         results.append((first, soon(jnp.full(number + 1, 1.0))))
         np.testing.assert_array_equal(comm.allreduce(np.ones(2)), np.full(2, SIZE))

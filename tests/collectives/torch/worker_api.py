@@ -241,7 +241,7 @@ def disagreements() -> None:
     cases: list[Callable[[Any], Any]] = [
         lambda g: dist.all_reduce(torch.ones(3 + RANK % 2), group=g),
         lambda g: dist.all_reduce(torch.ones(3, dtype=(torch.float32, torch.int32)[RANK % 2]), group=g),
-        lambda g: [dist.broadcast(torch.ones(3), RANK % 2, group=g), dist.barrier(group=g)],  # a root waits for nobody
+        lambda g: [dist.broadcast(torch.ones(3), RANK % 2, group=g), dist.barrier(group=g)],  # a root waits for no rank
         lambda g: dist.barrier(group=g) if RANK == 1 else dist.all_reduce(torch.ones(3), group=g),
         lambda g: dist.all_reduce(torch.ones(3 + RANK % 2), group=g, async_op=True).wait(),
         lambda g: dist.all_reduce(torch.ones(3 + RANK % 2), group=g, async_op=True).get_future().wait(),

@@ -45,7 +45,7 @@ def outcomes(
     gpu: bool = False,
     tell: Callable[[str, Outcome], None] = lambda name, outcome: None,
 ) -> dict[str, Outcome]:
-    """By name, of these tests, or of all. RuntimeError where the process that runs them fails itself."""
+    """By name, of these tests, or of all. RuntimeError if the process that runs them fails itself."""
     settings = {
         **{k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")},
         "BACKEND": backend,
