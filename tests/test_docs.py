@@ -108,7 +108,7 @@ def test_documents_are_linked_from_another() -> None:
 
 
 def test_every_mechanism_that_can_be_left_out_is_in_the_table() -> None:
-    source = (ROOT / "native" / "src" / "shm" / "mechanisms.cpp").read_text()
+    source = (ROOT / "native" / "src" / "base" / "mechanisms.cpp").read_text()
     names = re.findall(r'"([a-z-]+)"', source.partition("names{")[2].partition("}")[0])
     switches = [row[-1] for row in rows("mechanisms.md", "# Mechanisms of shared memory")]
     assert names
@@ -156,7 +156,7 @@ def test_the_drawing_of_layers_is_up_to_date() -> None:
         ("64 lines", "lines_per_link = 64"),
         ("up to 56 bytes", "inline_bytes = 56"),
         ("`comm.empty()` array, 2 KiB or more", "direct_from_shm = 2 << 10"),
-        ("between threads, 4 KiB or more", "direct_from_thread = 4 << 10"),
+        ("Messages of up to 4 KiB are copied", "inproc_eager_up_to = 4 << 10"),
         ("in pieces of 1 MiB", "direct_piece = 1 << 20"),
         ("results of 12 MiB and more", "around_from = 12 << 20"),
         ("three quarters of its last-level cache", "cache / 4 * 3"),
