@@ -31,9 +31,9 @@ class Stopwatch:
         self.spent = self.pause = 0.0
 
     def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int, renew: Call | None = None) -> Times:
-        """Median seconds by round and call: each call so many times in a row, then the next one, `rounds` times over.
+        """Median seconds by round and call: each call is repeated, then the next one, `rounds` times over.
 
-        Every turn begins with a call that does not count: another one has just filled the caches. `renew` writes the
+        Every turn begins with an untimed call, because another call has just filled the caches. `renew` writes the
         input before each barrier.
         """
         most = max(iterations)

@@ -1,6 +1,6 @@
-"""What Horovod's compressors have in common, whatever the tensors are.
+"""The common part of Horovod's compressors, for all kinds of tensors.
 
-Invariant: one that names a `wire` travels by this library's own way, where averages don't overflow; another one is
+Invariant: a compressor with a `wire` uses this library's wire format, in which averages don't overflow; another one is
 called before and after, as Horovod calls it.
 """
 
@@ -12,7 +12,7 @@ from collectives.gradients.wire import Compression
 
 
 class Compressor:
-    """The interface: two static methods. `compress` gives what travels, and what `decompress` needs to know of it."""
+    """The interface: two static methods. `compress` returns the tensor to send, and the context for `decompress`."""
 
     wire: ClassVar[str | None]
 
@@ -40,7 +40,7 @@ class NoneCompressor(Compressor):
 
 
 def is_custom(compression: Any) -> bool:
-    """Whether it is a compressor of the user's. TypeError if it is none at all."""
+    """Whether it is a compressor of the user. TypeError if it is no compressor."""
     if isinstance(compression, type) and "wire" in vars(compression):  # a class made of ours may do otherwise
         return False
     if callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None)):

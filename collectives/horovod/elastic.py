@@ -1,6 +1,6 @@
-"""hvd.elastic, which is not there: whatever is asked of it raises, and says what to do instead.
+"""hvd.elastic, which is not supported: all its functions raise an error that names an alternative.
 
-Invariant: importing it works, so that scripts that only mention it run.
+Invariant: importing it works, so that scripts that only import it run.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collectives.horovod.compression import NoneCompressor
 
 
 class LocalVariables:
-    """Variables, found again by what they are and not by name."""
+    """Variables, found by identity and not by name."""
 
     def __init__(self) -> None:
         self._known: Final[dict[int, Any]] = {}  # kept, so that no other object gets its number
@@ -91,7 +91,7 @@ def times(gradient: Any, factor: float) -> Any:
 
 
 def _is_apart(gradient: Any) -> bool:
-    """Whether compressors don't get to see it, in Horovod either."""
+    """Whether compressors are not applied to it, as in Horovod."""
     return gradient is None or hasattr(gradient, "dense_shape")
 
 

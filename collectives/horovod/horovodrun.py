@@ -1,7 +1,6 @@
-"""What Horovod's own launcher may ask for that there is not.
+"""Requests of Horovod's own launcher that are not supported.
 
-Rank, size and where to meet are read from its variables by `collectives.init` itself
-(`collectives.rendezvous.launchers`).
+`collectives.init` itself reads rank, size and store from its variables (`collectives.rendezvous.launchers`).
 """
 
 from __future__ import annotations

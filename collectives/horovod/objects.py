@@ -1,6 +1,6 @@
-"""Objects between ranks, which Horovod pickles: here they are data, see `collectives.gradients.encoding`.
+"""Objects between ranks. Horovod pickles them; here they are data, see `collectives.gradients.encoding`.
 
-Invariant: nothing is ever unpickled, so no rank runs what another one sends.
+Invariant: nothing is ever unpickled, so no rank executes data from another one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def broadcast_object(
     """The root's object, on every rank; the root keeps its own.
 
     None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of them in any depth
-    arrive as what they are. TypeError on the root for anything else, and Aborted on the others.
+    keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     with _explained("broadcast_object"):

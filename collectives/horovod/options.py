@@ -29,7 +29,7 @@ def predivided(op: Any, factor: float) -> Factors:
 
 
 def check_groups(num_groups: int, groups: Any) -> None:
-    """Warns where gradients are to be grouped otherwise than in buckets. ValueError for what cannot be groups."""
+    """Warns if gradients are to be grouped differently from buckets. ValueError for invalid groups."""
     if groups is None and num_groups == 0:
         return
     chosen = num_groups if groups is None else groups
@@ -39,14 +39,14 @@ def check_groups(num_groups: int, groups: Any) -> None:
 
 
 def check_devices(*devices: str) -> None:
-    """Warns where an operation is to run elsewhere than in host memory."""
+    """Warns if an operation is to run elsewhere than in host memory."""
     elsewhere = [device for device in devices if device and "cpu" not in device.lower()]
     if elsewhere:
         _warn(f"device {elsewhere[0]!r}: tensors travel from host memory, where TensorFlow brings them")
 
 
 def hint(given: bool, what: str) -> None:
-    """Warns where an argument was given that has nothing to act on."""
+    """Warns if an argument without effect was given."""
     if given:
         _warn(what)
 

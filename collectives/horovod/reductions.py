@@ -1,6 +1,6 @@
-"""Horovod's reductions, by the numbers that they have there.
+"""Horovod's reductions, with their numbers.
 
-Invariant: what has no counterpart raises before anything is sent.
+Invariant: reductions without a counterpart raise before anything is sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES: Final = {Average: "average", Sum: "sum", Min: "min", Max: "max", Product
 
 
 def op_name(op: Any = None, average: bool | None = None) -> str:
-    """This library's name of the reduction: that of `op`, or what `average`, which is older, says; else "average".
+    """This library's name of the reduction: that of `op`, or of `average`, the older argument; else "average".
 
     ValueError if both are given, or `op` is none of Horovod's; NotImplementedError for Adasum.
     """

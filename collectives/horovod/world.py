@@ -1,7 +1,7 @@
-"""Which ranks there are: the communicator that `hvd.init` opened, shared by all of Horovod's modules here.
+"""The communicator that `hvd.init` opened, shared by all of Horovod's modules here.
 
-Invariant: there is one world at most. What `opened` holds was opened here, and is closed with it; a communicator that
-the user made stays open.
+Invariant: there is at most one. `opened` are the communicators that were opened here, which are closed with it; a
+communicator that the user made stays open.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def begin(comm: Any) -> bool:
 
 
 def end() -> None:
-    """Close what `begin` opened. Does nothing if there is no world."""
+    """Close what `begin` opened. Has no effect if there is nothing to close."""
     with _lock:
         for world in _worlds:
             _close(world.opened)
@@ -96,7 +96,7 @@ def _chosen(comm: Any, opened: list[Communicator]) -> Communicator:
 
 
 def _part(whole: Communicator, ranks: list[int], opened: list[Communicator]) -> Communicator:
-    """Every rank takes part in the split, those outside too, or those inside would wait for them."""
+    """Every rank takes part in the split, also those outside the set, because the others would wait for them."""
     part = whole.split(min(ranks) if whole.rank in ranks else None)
     if part is None:
         raise ValueError(f"hvd.init(comm={ranks}): this is rank {whole.rank}, which is not one of them")

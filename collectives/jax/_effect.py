@@ -1,7 +1,7 @@
 """The effect by which JAX keeps collectives in order: within a function, and from one compiled call to the next.
 
-Invariant: there is one such effect in a process, for all communicators, so no two collectives of it ever run at
-once. This is the only module that reaches into JAX's internals; JAX offers no public way to make an ordered effect.
+Invariant: there is one such effect in a process, for all communicators, so no two collectives of it ever run at once.
+Only this module uses JAX's internals, because JAX has no public interface for ordered effects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a compiled function arrives when it comes to a collective: in Python, with arrays over XLA's buffers.
+"""The Python side of a collective in a compiled function: it is called with arrays over XLA's buffers.
 
-Invariant: nothing here calls JAX, which would wait for the function that waits for us. An error leaves as a text,
-and is kept.
+Invariant: nothing here calls JAX, which would wait for the function that waits for this call. An error is returned as a
+text, and is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collectives.native.errors import DesyncError
 
 
 class Call(NamedTuple):
-    """A collective as it stands in compiled functions. `names`: of the operands, where they came as a tree."""
+    """A collective of compiled functions. `names`: of the operands, if they are the arrays of a tree."""
 
     kind: Kind
     channel: Channel
@@ -47,7 +47,7 @@ def number_of(call: Call) -> int:
 
 
 def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryview]) -> str | None:
-    """Run a call on memory; None, or what went wrong."""
+    """Run a call on memory; None, or the text of its error."""
     call = _calls[number]
     results = [np.ndarray(shape, dtype, view) for (shape, dtype), view in zip(call.writes, writes, strict=True)]
     if call.kind.in_place:  # XLA has put the operands there
@@ -56,7 +56,7 @@ def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryv
 
 
 def run_arrays(call: Call, *operands: Any) -> tuple[Array, ...]:
-    """Run a call on arrays; its results. RuntimeError says what went wrong."""
+    """Run a call on arrays; its results. RuntimeError with the text of its error."""
     reads = [np.asarray(x, order="C") for x in operands]
     if call.kind.in_place:
         reads = results = [x.copy() for x in reads]

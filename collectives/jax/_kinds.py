@@ -30,16 +30,16 @@ class Kind(Protocol):
     in_place: ClassVar[bool]  # results lie where the operands do: `run` is given the same arrays for both
 
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
-        """The forms of the results. ValueError, TypeError if an operand will not do."""
+        """The shapes and dtypes of the results. ValueError, TypeError for invalid operands."""
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        """Do it. All arrays are contiguous; the call owns them until it returns. Errors as of `comm`."""
+        """Run the collective. All arrays are contiguous; the call owns them until it returns. Errors as of `comm`."""
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
         """Cotangents of the operands from those of the results. It is linear: see `check_linear`."""
 
     def batch_axes(self, axis: int) -> tuple[int, int]:
-        """Where the batch axis of an operand that has it at `axis` goes, and where its result has it."""
+        """The batch axes of an operand and of its result, for an operand with the batch axis `axis`."""
 
     def __hash__(self) -> int: ...
 
@@ -95,7 +95,7 @@ class ReduceScatter:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """The sum on `root`, zeros elsewhere: what flows back through a broadcast."""
+    """The sum on `root`, zeros elsewhere: the transpose of a broadcast."""
 
     root: int
     name: ClassVar[str] = "reduce"
@@ -189,7 +189,7 @@ class Alltoall:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Its results are its operands, so that what is computed from them comes after it."""
+    """Its results are its operands, so that computations that use them come after it."""
 
     name: ClassVar[str] = "barrier"
     in_place: ClassVar[bool] = True
@@ -273,7 +273,7 @@ _BYTES: Final = np.dtype(np.uint8)  # as which 8-bit floats travel: nothing is c
 
 
 def _movable(dtype: Dtype) -> Dtype:
-    """TypeError for a dtype whose elements have no bytes of their own, and for what is no number."""
+    """TypeError for a dtype that cannot be moved as bytes, and for other values than numbers."""
     if not _in_bytes(dtype):
         check_dtype(dtype, "x")
     return dtype

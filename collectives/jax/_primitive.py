@@ -1,7 +1,7 @@
-"""The JAX primitive that all collectives are, and its rules.
+"""The JAX primitive of all collectives, and its rules.
 
-Invariant: what is bound for one program is bound in the same order on every rank that traces the same program; the
-rules look at types alone, never at ranks' values.
+Invariant: the primitives of one program are bound in the same order on every rank that traces the same program; the
+rules use types alone, never ranks' values.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def how() -> Literal["ffi", "io_callback"]:
 
 
 def _interface() -> int:
-    """The minor version of XLA's interface in this jaxlib, as its header says; that of the oldest where it has none."""
+    """The minor version of XLA's interface in this jaxlib, from its header; the oldest one if there is none."""
     try:
         header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
     except OSError:

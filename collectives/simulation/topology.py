@@ -12,9 +12,9 @@ from operator import mul
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """One level of switches: so many hosts, or switches of the level below, under each of them.
+    """One level of switches: the number of hosts, or switches of the level below, under each of them.
 
-    `oversubscription`: what comes in from below, over what the links to the level above carry.
+    `oversubscription`: bandwidth from below divided by that of the links to the level above.
     """
 
     radix: int

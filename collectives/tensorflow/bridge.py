@@ -29,14 +29,14 @@ _watchers: Final[list[list[BaseException]]] = []
 
 
 class Spec(NamedTuple):
-    """A result to come: TensorFlow's dtype, and the shape as far as it is known."""
+    """A future result: TensorFlow's dtype, and the shape as far as it is known."""
 
     dtype: Any
     shape: Any = None
 
 
 def for_sessions() -> bool:
-    """Whether operations go into a graph of TensorFlow 1, of which a session runs only what is asked of it."""
+    """Whether operations are added to a graph of TensorFlow 1, of which a session runs only the requested ones."""
     return not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
 
 

@@ -1,6 +1,6 @@
-"""What users give as tensors, made such as collectives can take.
+"""Converts the tensors that users pass to those that collectives support.
 
-Invariant: what cannot travel is refused here, with TypeError, before anything is sent or traced.
+Invariant: unsupported objects are refused here, with TypeError, before anything is sent or traced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CURES = (
 
 
 def tensor_of(x: Any, what: str) -> Any:
-    """`x` as a dense tensor of numbers or bools. TypeError, which begins with `what`, for anything else."""
+    """`x` as a dense tensor of numbers or bools. TypeError, whose message begins with `what`, for any other object."""
     for kind, name, cure in _CURES:
         if isinstance(x, kind):
             raise TypeError(f"{what}: {name} has no one block of memory that could travel: give {cure}")

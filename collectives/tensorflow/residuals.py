@@ -1,6 +1,6 @@
-"""Error feedback: what rounding took from a gradient is kept, and added to the next step's.
+"""Error feedback: the rounding error of a gradient is kept, and added to the next step's.
 
-Invariant: what is kept is finite, whatever the gradient was.
+Invariant: the kept error is finite, for any gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Residuals:
         self._kept: Final[dict[tuple[int, tuple[int, ...]], Any]] = {}
 
     def encoded(self, place: int, tensor: Any, wire: Wire) -> Any:
-        """What goes onto the wire of entry `place`. ValueError if its shape is not known."""
+        """The tensor to send for entry `place`. ValueError if its shape is not known."""
         if not tensor.shape.is_fully_defined():
             raise ValueError(f"error_feedback needs gradients of known shape, but that of {place} is {tensor.shape}")
         key = place, tuple(tensor.shape)

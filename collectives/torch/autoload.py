@@ -1,7 +1,7 @@
 """Registers the backend, so that `init_process_group("collectives")` finds it.
 
-Invariant: costs nothing until a process group is made, since torch itself calls this on import where it finds the
-entry point; the package around this module may be half imported then.
+Invariant: costs nothing until a process group is made, since torch itself calls this on import if it finds the entry
+point; the package around this module may be partly imported then.
 """
 
 from __future__ import annotations

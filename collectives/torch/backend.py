@@ -1,4 +1,4 @@
-"""What torch finds where it asks a process group for the backend of a device.
+"""The object that torch gets as the backend of a device of a process group.
 
 Invariant: it is the group itself under another class; nothing happens here.
 """
@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 
 class CpuBackend:
-    """`group` as the backend for tensors in host memory, which can do nothing beyond it.
+    """`group` as the backend for tensors in host memory, without any other abilities.
 
-    It passes for Gloo's in `isinstance`: `torch.distributed.distributed_c10d._set_pg_timeout` leaves all backends but
-    Gloo and NCCL at their old timeout, with a warning.
+    It is an instance of Gloo's class: `torch.distributed.distributed_c10d._set_pg_timeout` leaves all backends but Gloo
+    and NCCL at their old timeout, with a warning.
     """
 
     supports_coalescing = False

@@ -1,6 +1,7 @@
-"""Whether tensors of one call fit together, and what of other ranks fits into them.
+"""Whether tensors of one call fit together, and whether received data fits into them.
 
-Invariant: what this rank can see by itself is a ValueError before anything is sent; what others sent, a DesyncError.
+Invariant: errors that this rank can detect alone are a ValueError before anything is sent; errors in received data are
+a DesyncError.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
 
 
 def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
-    """Raises ValueError if `other`, which is called `name`, has not as many elements of the same dtype."""
+    """Raises ValueError if `other`, named `name`, has a different number of elements, or another dtype."""
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         raise ValueError(f"{what}: {name} is {form(other)}, which does not fit {form(tensor)}")
 
 
 def fill(result: Array, outputs: Sequence[Any], what: str) -> None:
-    """Give what has come to these tensors. DesyncError if it is not as much as they have room for."""
+    """Copy received data into these tensors. DesyncError if its size is not theirs."""
     wanted = sum(output.numel() for output in outputs)
     if result.size != wanted or result.dtype.itemsize != outputs[0].element_size():
         raise DesyncError(

@@ -1,6 +1,6 @@
-"""Gradients in half the bytes: what is sent, and what becomes of the rounding error.
+"""Gradients in half the bytes: the wire format, and the rounding error.
 
-Invariant: with error feedback nothing is lost for good: what rounding took from a gradient is added to the next one.
+Invariant: with error feedback no part of a gradient is lost permanently: its rounding error is added to the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Compression:
     """float32 and float64 tensors become those of a shorter dtype on the wire; all others stay as they are."""
 
     def __init__(self, name: str | None, *, error_feedback: bool = False) -> None:
-        """`name`: "fp16", "bf16" or None. ValueError for any other, and for feedback of what is not rounded."""
+        """`name`: "fp16", "bf16" or None. ValueError for any other, and for feedback without compression."""
         if name is not None and name not in _DTYPES:
             raise ValueError(f"compression is {name!r}: there are 'fp16', 'bf16' and None")
         if error_feedback and name is None:
@@ -42,7 +42,7 @@ class Compression:
 
     @staticmethod
     def decompress(received: Any, tensor: Any) -> None:
-        """Put what came for `tensor` into it."""
+        """Store the received data in `tensor`."""
         if received is not tensor:
             tensor.copy_(received)
 

@@ -343,7 +343,7 @@ def _shares(rows: int, size: int) -> list[int]:
 
 
 def _like(tensor: Any) -> Callable[[Any], Any]:
-    """Makes a tensor of an array that has moved, where dtypes that NumPy has not go as numbers of their size."""
+    """Makes a tensor of a moved array; dtypes that NumPy does not have are moved as numbers of their size."""
 
     def made(array: Any) -> Any:
         found = tensor_of(array)

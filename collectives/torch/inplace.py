@@ -1,8 +1,8 @@
 """What torch's autograd has to know of a collective that overwrites tensors.
 
-Invariant: it counts as any in-place operation of torch's. A leaf that requires a gradient is refused in torch's words
-before anything is sent; who saved a tensor for the backward pass that was overwritten since gets torch's error there;
-a gradient goes on through the collective, never past it.
+Invariant: it counts as an in-place operation of torch's. A leaf tensor that requires a gradient is refused with torch's
+message before anything is sent; a backward pass that saved a tensor which was overwritten since raises torch's error;
+the gradient is that of the collective.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Gradient: TypeAlias = "Callable[[Any], Any]"  # what flows back to a tensor from
 
 
 def check(tensors: Sequence[Any]) -> None:
-    """RuntimeError if a tensor is a leaf that requires a gradient, unless torch.no_grad() says that it is meant."""
+    """RuntimeError if a tensor is a leaf that requires a gradient, except under torch.no_grad()."""
     if torch.is_grad_enabled() and any(tensor.requires_grad and tensor.is_leaf for tensor in tensors):
         raise RuntimeError(
             "a leaf Variable that requires grad is being used in an in-place operation: call the collective under "
@@ -36,14 +36,15 @@ def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
 
 
 def differentiable(tensor: Any, gradient: Gradient) -> None:
-    """Record `gradient` for what has been overwritten under torch.no_grad(); not for leaves, which cannot have one."""
+    """Record `gradient` for tensors that were overwritten under torch.no_grad(); not for leaf tensors, which cannot
+    have one."""
     if torch.is_grad_enabled() and tensor.requires_grad and not tensor.is_leaf:
         _Overwritten.apply(tensor, gradient)
 
 
 @contextmanager
 def overwriting(tensors: Sequence[Any], gradient: Gradient) -> Iterator[None]:
-    """Around a blocking collective that overwrites these. Where it fails in progress they are undefined."""
+    """Around a blocking collective that overwrites these. If it fails they are undefined."""
     check(tensors)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Receiving from whichever rank sends first.
+"""Receiving from the first rank that sends.
 
 Invariant: receives of one tag are matched in the order of their calls, as messages of one rank are in theirs: the first
-receive that a message fits gets it. A message is taken only for a receive that is there.
+receive that matches a message gets it. A message is received only when there is a receive for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FromAny(Early):
     """A receive that starts when a message is there. `source` is then who sent it; -1 before."""
 
     def __init__(self, wanted: int | None, receive: Callable[[Channel], Started], seconds: float) -> None:
-        """`wanted`: from whom; None for any. `receive` takes the message itself from a channel."""
+        """`wanted`: the source; None for any. `receive` receives the message itself from a channel."""
         super().__init__(seconds)
         self.wanted: Final = wanted
         self.receive: Final = receive
@@ -34,14 +34,14 @@ class FromAny(Early):
 
 
 class Announced:
-    """The next message of one rank, as far as it is known whether it has come."""
+    """The next message of one rank, as far as its arrival is known."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel: Final = channel
         self._next: Started | None = None
 
     def there(self) -> bool:
-        """Raises what ended the channel."""
+        """Raises the error that ended the channel."""
         if self._next is None:
             self._next = self._channel.start(lambda comm: announcement(comm, _FOREVER), _FOREVER)
         if not self._next.done():
@@ -74,7 +74,7 @@ class Both:
 
 
 def announce(comm: Communicator, timeout: float | None) -> Started:
-    """Send what goes before each message, so that it can be awaited by who does not know whether it will come."""
+    """Send the header before each message, so that a receiver can wait for a message that may never be sent."""
     return comm.send_async(np.zeros(1, np.uint8), 1, timeout=timeout)
 
 
@@ -87,7 +87,7 @@ class Intake:
     """All receives of one tag, from the first one on that was from any rank."""
 
     def __init__(self, sources: list[int], channel: Callable[[int], Channel | None], name: str) -> None:
-        """`channel` gives that from a rank, None while that has not asked for one."""
+        """`channel` returns that from a rank, None while that rank has not requested one."""
         self._channel: Final = channel
         self._unknown: Final = set(sources)
         self._known: Final[dict[int, Announced]] = {}
@@ -147,7 +147,7 @@ class Intake:
                 self._known[source] = Announced(channel)
 
     def _match(self, receive: FromAny) -> bool:
-        """Give it a message that is there, or the error that none can come."""
+        """Complete it with an available message, or with the error that none can arrive."""
         wanted = [source for source in self._known if receive.wanted in (None, source)]
         for source in wanted:
             announced = self._known[source]

@@ -66,7 +66,7 @@ class Messages:
         return Pending(receive, (tensor,), after, completer, source=lambda: receive.source, record=record)
 
     def close(self, name: str) -> None:
-        """End the channels of the group of that name; what is in progress fails with Aborted."""
+        """Close the channels of the group of that name; operations in progress fail with Aborted."""
         with self._lock:
             self._closed = Aborted(f"process group {name!r} is closed: it was destroyed")
             intakes, channels = list(self._intakes.values()), list(self._channels.values())

@@ -21,7 +21,7 @@ After: TypeAlias = "Callable[[Any], None] | None"
 
 
 class Operation(NamedTuple):
-    """A method of the communicator and its arguments. `after` brings its result to `tensors`, if that is needed."""
+    """A method of the communicator and its arguments. `after` copies its result to `tensors`, if necessary."""
 
     name: str
     args: tuple[Any, ...]
@@ -46,7 +46,7 @@ class Operations:
         return Operation("allreduce", (array, reduces.op), (tensor,), after, array)
 
     def allreduce_coalesced(self, tensors: Sequence[Any], op: Any) -> list[Operation]:
-        """One where that does; one for each tensor where some are of integers whose average is wanted."""
+        """One operation if possible; one for each tensor if the average of integers is requested."""
         written = [writing(tensor) for tensor in tensors]
         arrays = [array for array, _ in written]
         if not arrays or any(averages_integers(op, array.dtype) for array in arrays):

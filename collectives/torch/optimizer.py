@@ -27,7 +27,7 @@ _NONE, _DENSE, _SPARSE, _AS_DENSE = range(4)  # what a parameter's gradient is; 
 
 
 class Item(NamedTuple):
-    """A parameter on its way: what is sent, where it goes, and what brings it there."""
+    """A parameter in progress: the tensor to send, its destination, and the function that copies the result there."""
 
     place: int
     sent: Any
@@ -218,7 +218,7 @@ class _Distributed:
             self._skips = False
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's. RuntimeError if gradients are still on their way."""
+        """As the optimizer's. RuntimeError if gradients are still in progress."""
         if self._flights:
             raise RuntimeError("zero_grad() between backward() and step(): gradients are still being averaged")
         return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
@@ -282,7 +282,7 @@ class _Distributed:
                 self._bucket_of[i] = number
 
     def _agree(self) -> None:
-        """DesyncError, on every rank, if ranks have other parameters; says which is the first."""
+        """DesyncError, on every rank, if ranks have different parameters; names the first difference."""
         forms = [f"{tuple(param.shape)} {param.dtype}" for param in self._params]
         marks = [hashlib.sha256(form.encode()).digest()[:8] for form in forms]
         mine = np.frombuffer(b"".join(marks), np.uint64)
@@ -344,7 +344,7 @@ def _trained(optimizer: Any) -> list[Any]:
 
 
 def _names(optimizer: Any, named: Iterable[tuple[str, Any]] | None) -> list[str]:
-    """Of the parameters to train, in the optimizer's order. ValueError if one is missing, or comes twice."""
+    """Of the parameters to train, in the optimizer's order. ValueError if one is missing, or occurs twice."""
     params = _trained(optimizer)
     if named is None:
         return [f"parameter {i}" for i in range(len(params))]

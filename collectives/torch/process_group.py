@@ -1,7 +1,7 @@
 """The backend "collectives" of torch.distributed: a process group whose operations run on a communicator.
 
-Invariant: each method takes every form that torch documents for it; what it does is in `operations`. Errors of all
-calls are those of `collectives`; TypeError and ValueError come before anything is sent.
+Invariant: each method accepts every form that torch documents for it; `operations` has the implementation. Errors of
+all calls are those of `collectives`; TypeError and ValueError are raised before anything is sent.
 """
 
 from __future__ import annotations

@@ -26,13 +26,13 @@ _OPS: Final = {
 
 
 class Reduction(NamedTuple):
-    """Our name of an op, and by what its result still has to be divided: 1 for all but the average of integers."""
+    """Our name of an op, and the divisor of its result: 1 except for the average of integers."""
 
     op: str
     divisor: int = 1
 
     def finish(self, result: Array | None) -> None:
-        """Divide in place; what is left over is dropped, towards zero, as other backends do."""
+        """Divide in place and round towards zero, as other backends do."""
         if self.divisor == 1 or result is None:
             return
         quotient = result // self.divisor
@@ -46,12 +46,12 @@ def factor_of(op: Any) -> Any:
 
 
 def averages_integers(op: Any, dtype: Dtype) -> bool:
-    """Whether that is asked for, which is a sum to us."""
+    """Whether the average of integers is requested, which is computed as a sum."""
     return op == ReduceOp.AVG and dtype.kind in "iu"
 
 
 def reduction(op: Any, size: int, dtype: Dtype, *arrays: Array) -> Reduction:
-    """For `size` ranks' arrays of that dtype; this rank's are multiplied first where `op` says so. ValueError."""
+    """For `size` ranks' arrays of that dtype; this rank's are multiplied first if `op` has a factor. ValueError."""
     if op == ReduceOp.SUM:  # sooner than the table tells, and nearly always
         return _SUM
     name = _OPS.get(op.op)

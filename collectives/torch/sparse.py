@@ -56,7 +56,7 @@ def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callabl
 
 
 def _entries(described: Any, form: list[int], size: int) -> list[Any]:
-    """Every rank's indices, (sparse dimensions, entries) each. DesyncError where another rank's tensor is not alike."""
+    """Every rank's indices, (sparse dimensions, entries) each. DesyncError if another rank's tensor differs in form."""
     found, start = [], 0
     for rank in range(size):
         length = int(described[start])

@@ -36,15 +36,15 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
 def broadcast_object(value: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
     """The root's `value`: None, bool, int, float, complex, str, bytes, tensors, arrays, and lists, tuples, dicts, sets.
 
-    Where it is, or holds, anything else the root raises TypeError, and the other ranks Aborted.
+    For any other object the root raises TypeError, and the other ranks Aborted.
     """
     return objects.broadcast_object(default(comm), value, root_rank)
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
-    """Give `optimizer` the state and settings of the root's; others need not have made a step yet.
+    """Set the state and settings of `optimizer` to the root's; the others need not have made a step yet.
 
-    TypeError, on every rank, if the root's state has anything but tensors, numbers, texts, lists and dicts.
+    TypeError, on every rank, if the root's state has objects other than tensors, numbers, texts, lists and dicts.
     """
     comm = default(comm)
     root = comm.rank == root_rank
@@ -89,7 +89,8 @@ class ModelAverager:
     """
 
     def __init__(self, parameters: Any, every: int = 1, *, warmup: int = 0, comm: Communicator | None = None) -> None:
-        """`warmup`: after each of the first so many steps models are averaged. ValueError for less than 1, or 0."""
+        """`warmup`: number of first steps after each of which models are averaged. ValueError if `every` is less than
+        1, or `warmup` less than 0."""
         if every < 1 or warmup < 0:
             raise ValueError(f"every is {every} and warmup {warmup}: they must be at least 1 and 0")
         self._parameters: Final = parameters
@@ -99,7 +100,7 @@ class ModelAverager:
         self.steps = 0
 
     def step(self) -> bool:
-        """Count a step; average where it is time to. Returns whether it was."""
+        """Count a step; average if this is the step for it. Returns whether it averaged."""
         self.steps += 1
         due = self.steps <= self._warmup or (self.steps - self._warmup) % self._every == 0
         if due:
@@ -112,7 +113,7 @@ class ModelAverager:
 
 
 def _check(name: str, tensor: Any) -> None:
-    """TypeError, which names the tensor, where it cannot be written. Before anything is sent."""
+    """TypeError, which names the tensor, if it cannot be written. Before anything is sent."""
     try:
         check(tensor)
     except TypeError as error:
@@ -139,7 +140,7 @@ def _tensors(parameters: Any) -> list[tuple[str, Any]]:
 
 
 def _describe(value: Any, tensors: list[Any], where: str) -> Any:
-    """`value` as JSON, its tensors taken out. TypeError names what cannot be."""
+    """`value` as JSON, with its tensors removed. TypeError names unsupported objects."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}

@@ -1,7 +1,7 @@
-"""Tensors as the arrays that communicators take: the same memory wherever that can be.
+"""Tensors as arrays for communicators: over the same memory if possible.
 
-Invariant: what is refused is refused with TypeError before anything is sent. A tensor that is written comes with a
-function that brings the result to it, or with None if it is the memory that was written.
+Invariant: unsupported tensors are refused with TypeError before anything is sent. A tensor that is written comes with a
+function that copies the result to it, or with None if its own memory was written.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _RAW: Final[dict[int, Dtype]] = {
 
 
 class Written(NamedTuple):
-    """Memory for a result, and what has to be done when it is there."""
+    """Memory for a result, and the function to call when it is there."""
 
     array: Array
     finish: Finish
 
 
 def check(tensor: Any) -> None:
-    """TypeError if `tensor` could not be written, whatever its dtype."""
+    """TypeError if `tensor` could not be written, for any dtype."""
     _plain(tensor)
 
 
 def reading(tensor: Any, *, moved: bool = False) -> Array:
-    """The elements of `tensor`, in C order. `moved`: nothing is computed with them, so any dtype will do."""
+    """The elements of `tensor`, in C order. `moved`: nothing is computed with them, so any dtype is accepted."""
     return _array(_compact(_plain(tensor)), moved)
 
 
@@ -75,7 +75,7 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
-    """Tensors of one shape and dtype, stacked: their own memory where they follow each other in it, else a copy."""
+    """Tensors of one shape and dtype, stacked: their own memory if they are consecutive in it, else a copy."""
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
     return _array(torch.stack(plain) if whole is None else whole, moved)
@@ -116,7 +116,7 @@ def pour(array: Array, tensors: Sequence[Any]) -> None:
 
 
 def assign(tensor: Any, values: Any) -> None:
-    """Give it these values, also where it was made in inference mode, which has ended: no other can write it."""
+    """Set its values, also if it was made in inference mode that has ended: only this function can write it then."""
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         tensor.copy_(values)
 
@@ -176,7 +176,7 @@ def _array(plain: Any, moved: bool) -> Array:
 
 
 def _neighbours(tensors: Sequence[Any]) -> Any:
-    """One tensor over the memory of all, stacked, where they lie one after the other in one storage; else None."""
+    """One tensor over the memory of all, stacked, if they are consecutive in one storage; else None."""
     first = tensors[0]
     size = first.numel() * first.element_size()
     storage = first.untyped_storage().data_ptr()

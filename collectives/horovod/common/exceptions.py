@@ -1,6 +1,6 @@
-"""`from collectives.horovod.common.exceptions import HorovodInternalError`, as scripts for elastic jobs import it.
+"""The exceptions module that scripts for elastic jobs import: `collectives.horovod.common.exceptions`.
 
-Invariant: what operations raise where they fail is an instance of HorovodInternalError.
+Invariant: errors of operations are instances of HorovodInternalError.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt"]
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Raised by Horovod's elastic mode where hosts come or go. There is no such mode here, so nothing raises it."""
+    """Raised by Horovod's elastic mode if hosts join or leave. This library has no such mode, so nothing raises it."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Horovod's callbacks for Keras 3.
 
-Invariant: names, arguments and defaults are Horovod's; what they do is done by collectives.keras.callbacks.
+Invariant: names, arguments and defaults are Horovod's; collectives.keras.callbacks has the implementation.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
 class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
 
-    A number as `multiplier` decays exponentially: multiplier ** (epoch - start_epoch). Momentum is not corrected, which
-    a warning says where there is any.
+    A number as `multiplier` decays exponentially: multiplier ** (epoch - start_epoch). Momentum is not corrected; a
+    warning is issued if there is any.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
 class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
     """Raises the learning rate from `initial_lr / size` to `initial_lr` over the first epochs, batch by batch.
 
-    Momentum is not corrected, which a warning says where there is any.
+    Momentum is not corrected; a warning is issued if there is any.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
 
 
 class BestModelCheckpoint(callbacks.BestModelCheckpoint):
-    """Saves the best model, on rank 0 alone. Goes after MetricAverageCallback.
+    """Saves the best model, on rank 0 alone. Put it after MetricAverageCallback.
 
-    `filepath` is what Horovod leaves to its Spark estimators to fill in: ValueError if it is missing.
+    `filepath` is required (ValueError); in Horovod its Spark estimators set it.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Horovod's collectives of values, outside of compiled steps: numbers, arrays and tensors in, tensors out.
 
-Invariant: nothing here is traced; what belongs to a training step is the optimizer's.
+Invariant: nothing here is traced; the optimizer exchanges the gradients of training steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def allreduce(
     op: Any = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """The reduction of every rank's value, of one shape and dtype; Average where neither `op` nor `average` says.
+    """The reduction of every rank's value, of one shape and dtype; Average if neither `op` nor `average` is given.
 
     The average of integers is the sum's quotient, rounded towards 0.
     """
@@ -34,7 +34,7 @@ def allreduce(
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
-    """This rank's rows of the reduction. ValueError if ranks cannot have equally many."""
+    """This rank's rows of the reduction. ValueError if rows do not divide evenly."""
     return _reduced("reduce_scatter", value, op_name(op), 1.0, 1.0, Compression.none)
 
 
@@ -52,7 +52,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 def broadcast_global_variables(root_rank: int) -> NoReturn:
-    """There are no global variables without sessions: RuntimeError, as Horovod raises where execution is eager."""
+    """There are no global variables without sessions: RuntimeError, as Horovod raises in eager execution."""
     raise RuntimeError(
         "hvd.broadcast_global_variables() does not support eager execution. Please use "
         "hvd.callbacks.BroadcastGlobalVariablesCallback, or collectives.keras.broadcast_global_variables(model)"

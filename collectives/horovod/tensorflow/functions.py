@@ -1,7 +1,7 @@
 """Variables, objects and numbers of ranks.
 
-Invariant: names and arguments are Horovod's. In a graph of TensorFlow 1 nothing happens until a session runs what is
-returned, as in Horovod.
+Invariant: names and arguments are Horovod's. In a graph of TensorFlow 1, an operation runs only when a session runs the
+returned value, as in Horovod.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NO_SESSIONS: Final = "objects travel without TensorFlow: session is not used"
 def broadcast_variables(
     variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
 ) -> Any:
-    """Give every rank's variables the values that they have on the root. Keras's variables, too.
+    """Set every rank's variables, also Keras's, to the values on the root.
 
-    `inplace` saves memory in Horovod; here it changes nothing. DesyncError on every rank if variables differ. In a
-    graph of TensorFlow 1 it returns the operation that does it, for a session to run; else None.
+    `inplace` saves memory in Horovod; here it has no effect. DesyncError on every rank if variables differ in form. In
+    a graph of TensorFlow 1 it returns the operation that does it, for a session to run; else None.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     return hooks.broadcast_variables(list(variables), root, comm=group)
@@ -49,7 +49,7 @@ def broadcast_(
 def broadcast_global_variables(root_rank: int) -> Any:
     """The operation that does it, in a graph of TensorFlow 1.
 
-    TensorFlow 2 has no global variables: RuntimeError, as Horovod raises where execution is eager.
+    TensorFlow 2 has no global variables: RuntimeError, as Horovod raises in eager execution.
     """
     if for_sessions():
         return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
@@ -126,5 +126,5 @@ def local_size_op(name: str | None = None) -> Any:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """1 where this rank is in that set, else 0."""
+    """1 if this rank is in that set, else 0."""
     return tf.constant(int(bool(process_sets.of(process_set_id).included())), tf.int32, name=name or "included")

@@ -1,7 +1,7 @@
 """Horovod's collectives of TensorFlow's tensors: eager, in a tf.function, and with Horovod's gradients.
 
-Invariant: what is computed is collectives.tensorflow's; added here are factors, compressors, groups of ranks, averages
-of integers, and the scale that Horovod gives to gradients. Every rank makes the same calls in the same order.
+Invariant: collectives.tensorflow computes the results; this module adds factors, compressors, groups of ranks, averages
+of integers, and Horovod's scale of gradients. Every rank makes the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of every rank's tensor, or tf.IndexedSlices, of one shape and dtype; Average where `op` is None.
+    """The reduction of every rank's tensor, or tf.IndexedSlices, of one shape and dtype; Average if `op` is None.
 
-    The average of integers is the sum's quotient, rounded towards 0. `name` stands in errors.
+    The average of integers is the sum's quotient, rounded towards 0. `name` appears in errors.
     """
     check_devices(device_dense, device_sparse)
     chosen = op_name(op, average)
@@ -117,7 +117,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction; where they leave a rest, the first ranks have one more."""
+    """This rank's rows of the reduction; if they do not divide evenly, the first ranks have one more."""
     check_devices(device_dense)
     comm, chosen = process_set.group(), op_name(op)
     x = tensor_of(tensor, "reducescatter")
@@ -201,9 +201,9 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The rows received, in rank order; splits[i] rows go to rank i, as many to each where there are no splits.
+    """The rows received, in rank order; splits[i] rows are sent to rank i, equal numbers without `splits`.
 
-    With `splits` the result is a pair: the rows, and how many came from each rank (int32).
+    With `splits` the result is a pair: the rows, and their numbers by rank (int32).
     """
     comm = process_set.group()
     if splits is None:
@@ -246,7 +246,7 @@ def _quotient(total: Any, size: int, factor: float) -> Any:
 
 
 def _gradient_times(x: Any, factor: float) -> Any:
-    """`x`, whose gradient is multiplied: Horovod averages where the sum of all ranks' losses would want a sum."""
+    """`x`, whose gradient is scaled, because Horovod averages gradients of the sum of all ranks' losses."""
 
     @tf.custom_gradient
     def flowing(x: Any) -> Any:

@@ -30,7 +30,7 @@ class Waitable(Protocol):
 
 
 class Handle:
-    """Some operations, and what is made of their results."""
+    """Several operations, and the function of their results."""
 
     def __init__(self, parts: Sequence[Waitable], deliver: Callable[[list[Any]], Any]) -> None:
         self._parts: Final = parts
@@ -54,7 +54,7 @@ def poll(handle: Any) -> bool:
 
 
 def synchronize(handle: Any) -> Any:
-    """Wait for it, and return its result; raises what went wrong: PeerLost, OpTimeout, DesyncError, ..."""
+    """Wait for it, and return its result; raises its error: PeerLost, OpTimeout, DesyncError, ..."""
     return handle.wait()
 
 
@@ -274,7 +274,7 @@ def alltoall_async(
 
 
 def received(coming: Any, splits: Any) -> Any:
-    """How many rows came from each rank, in the dtype of splits where they are a tensor, else int32."""
+    """The number of rows from each rank, in the dtype of `splits` if it is a tensor, else int32."""
     dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     return torch.as_tensor(coming).to(dtype)
 

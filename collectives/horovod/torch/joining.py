@@ -37,7 +37,7 @@ _world: list[weakref.ref[Communicator]] = []  # whose optimizers these are
 
 
 class Announcement:
-    """One that is in progress; None in `_work` where there is nobody to tell."""
+    """An operation in progress; None in `_work` if no announcement is needed."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
@@ -52,7 +52,7 @@ class Announcement:
 
 
 def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> Announcement:
-    """Before `tensors` are reduced together. DesyncError, on every rank, if a joined rank's zeros would be wrong."""
+    """Called before `tensors` are reduced. DesyncError, on every rank, if a joined rank's zeros would be wrong."""
     op = op_name(op)
     made = _announced(process_set, _ALLREDUCE, _OPS.index(op), [word for x in tensors for word in _form(x)])
     if op not in _ADDITIVE:

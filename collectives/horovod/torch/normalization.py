@@ -16,10 +16,10 @@ from collectives.horovod.process_sets import global_process_set
 
 
 class SyncBatchNorm(_BatchNorm):
-    """PyTorch's batch normalization of (N, C, ...), whose batch is those of all ranks together.
+    """PyTorch's batch normalization of (N, C, ...), over the batches of all ranks together.
 
-    Ranks may have batches of different sizes; each sample counts the same. Two small allreduces a step forward, and two
-    backward, so every rank has to call it equally often. Tensors in host memory, where Horovod's takes GPUs' alone.
+    Ranks may have batches of different sizes; each sample has the same weight. Two small allreduces a step forward, and
+    two backward, so every rank has to call it equally often. For tensors in host memory; Horovod's is for GPUs only.
     """
 
     def _check_input_dim(self, input: Any) -> None:

@@ -1,8 +1,7 @@
 """Horovod's blocking collectives of PyTorch's tensors, differentiable and in place, with Horovod's gradients.
 
-Invariant: what is computed is collectives.torch's; added here are factors, compressors, groups of ranks, averages of
-integers, and the scale that Horovod gives to gradients. Every rank makes the same calls in the same order: names stand
-for nothing.
+Invariant: collectives.torch computes the results; this module adds factors, compressors, groups of ranks, averages of
+integers, and Horovod's scale of gradients. Every rank makes the same calls in the same order: names have no meaning.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The reduction of every rank's tensor, of one shape and dtype, as a new one; Average where `op` is None.
+    """The reduction of every rank's tensor, of one shape and dtype, as a new one; Average if `op` is None.
 
     The average of integers is the sum's quotient, rounded towards 0. Differentiable for Average and Sum.
     """
@@ -152,7 +151,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction; where they leave a rest, the first ranks have one more."""
+    """This rank's rows of the reduction; if they do not divide evenly, the first ranks have one more."""
     comm, chosen = process_set.group(), op_name(op)
     is_custom(compression)  # refuses what is none
     sent, context = compression.compress(gradient_times(tensor, comm.size))
@@ -180,9 +179,9 @@ def grouped_reducescatter(
 def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The rows received, in rank order; splits[i] rows go to rank i, as many to each where there are no splits.
+    """The rows received, in rank order; splits[i] rows are sent to rank i, equal numbers without `splits`.
 
-    With `splits` the result is a pair: the rows, and how many came from each rank.
+    With `splits` the result is a pair: the rows, and their numbers by rank.
     """
     rows, coming = hooks.alltoall(check_tensor(tensor), splits, comm=process_set.group())
     return rows if splits is None else (rows, background.received(coming, splits))

@@ -39,7 +39,7 @@ class Reduction(NamedTuple):
 
 
 def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> Reduction:
-    """For tensors like this one. TypeError if it is none, or factors cannot multiply it."""
+    """For tensors like this one. TypeError if it is no tensor, or factors cannot multiply it."""
     check_tensor(tensor)
     if tensor.dtype == torch.bool and (before, after) != (1.0, 1.0):
         raise TypeError("prescale_factor and postscale_factor are for numbers, not for torch.bool")
@@ -65,7 +65,7 @@ def _scaled(tensor: Any, factor: float, divisor: int = 1) -> Any:
 
 
 def gradient_times(tensor: Any, factor: float) -> Any:
-    """`tensor`, whose gradient is multiplied: Horovod averages where the sum of all ranks' losses would want a sum."""
+    """`tensor`, whose gradient is scaled, because Horovod averages gradients of the sum of all ranks' losses."""
     check_tensor(tensor)
     return _Scaled.apply(tensor, factor) if tensor.requires_grad and factor != 1 else tensor
 
