@@ -66,11 +66,11 @@ KINDS: Final = {kind.name: kind for kind in _KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the table. `op` is "none" and `root` -1 where the collective has none.
+    """One line of the table. `op` is "none" and `root` -1 if the collective has none.
 
-    `count` as in nccl-tests: elements of a rank's array, or of one part where ranks have parts. A case with `parts` is
-    a sequence of calls, one for each of so many elements, together `count`; `bucket` bytes of them are fused, if not 0.
-    `trace` says whose they are.
+    `count` as in nccl-tests: elements of a rank's array, or of one part if ranks have parts. A case with `parts` is a
+    sequence of calls, one for each number of elements in it, together `count`; they are fused into buckets of `bucket`
+    bytes, if not 0. `trace` is the name of their model.
     """
 
     collective: str

@@ -81,7 +81,7 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold: float) -> Comparison:
-    """`threshold`: the fraction by which a figure may rise. NotComparable where nothing is in both."""
+    """`threshold`: the fraction by which a figure may rise. NotComparable if the two have no case in common."""
     before, after = _figures(first), _figures(second)
     common = [key for key in before if key in after]
     if not common:

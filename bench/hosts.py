@@ -111,7 +111,7 @@ def agree(comm: Communicator, number: int) -> bool:
 
 
 def busy(seconds: float) -> float:
-    """How many cores of this machine are kept busy, while this process sleeps for so long; 0.0 where unknown."""
+    """The number of cores of this machine that are busy while this process sleeps for that long; 0.0 if unknown."""
     before = _cpu_times()
     time.sleep(seconds)
     spent = [b - a for a, b in zip(before, _cpu_times(), strict=False)]

@@ -57,9 +57,10 @@ class Contestant(Protocol):
 
 @dataclass(slots=True)
 class Measurement:
-    """What one contestant did on one case. `wrong` is None where nothing was checked.
+    """The figures of one contestant on one case.
 
-    `rounds`: for each turn, the time of the slowest rank in each iteration. `ranks`: each rank's median.
+    `wrong` is None if results were not checked. `rounds`: for each turn, the time of the slowest rank in each
+    iteration. `ranks`: each rank's median.
     """
 
     contestant: str

@@ -56,7 +56,7 @@ class Probe:
 
 
 def probes(plan: Plan, ranks: int) -> list[Probe]:
-    """All that there is to measure, for those sizes and that many ranks."""
+    """All measurements, for those sizes and that many ranks."""
     common = {"timeout": plan.timeout}
     segment = {"COLLECTIVES_SEGMENT": str(plan.segment)} if plan.segment else {}
     links = {**segment, **({"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {})}

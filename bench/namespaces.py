@@ -92,8 +92,8 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Seque
 def bonded_hosts(count: int, rates: Sequence[str]) -> Iterator[list[Host]]:
     """`count` hosts with a link of each of `rates`, and one address, on interface `bond`, reached over all of them.
 
-    Each connection goes over one of the links, by a hash of its ports: as over bonded network cards, or equal routes of
-    a switched network.
+    Each connection uses one of the links, chosen by a hash of its ports, as with bonded network cards, or equal routes
+    of a switched network.
     """
     networks = [f"10.99.{net}.{{}}/24" for net in range(len(rates))]
     with hosts(count, networks, rates) as made:
@@ -125,9 +125,9 @@ def run_ranks(
     timeout: float = 60.0,
     environment: Mapping[str, str] | None = None,
 ) -> list[Ended]:
-    """Run Python with `arguments` as one job, rank r on placement[r]; they meet through a directory that all can see.
+    """Run Python with `arguments` as one job, rank r on placement[r]; the store is a directory that all can access.
 
-    Raises subprocess.TimeoutExpired where a rank has not ended after `timeout` seconds; none is left behind.
+    Raises subprocess.TimeoutExpired if a rank has not ended after `timeout` seconds; no process is left behind.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as files:
         settings = {**os.environ, "COLLECTIVES_SIZE": str(len(placement)), "COLLECTIVES_STORE": f"file://{folder}"}

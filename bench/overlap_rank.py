@@ -94,7 +94,7 @@ def _check(comm: collectives.Communicator, gradients: dict[str, list[Any]]) -> N
 
 
 def main() -> None:
-    """The setting is JSON in the first argument; what was found goes to standard output, as JSON."""
+    """The setting is JSON in the first argument; the results are written to standard output, as JSON."""
     print(json.dumps([asdict(step) for step in run(Setting(**json.loads(sys.argv[1])))]))
 
 

@@ -82,8 +82,10 @@ class Ping:
         return Reading(median(hops) if hops else None, median(links) if links else None, core)
 
     def flags(self, trips: int) -> list[float]:
-        """So many one-way times of a flag, each half of a round trip; none where there is no common memory, and
-        on ranks that have no part in it."""
+        """That many times of a flag in one direction, each half of a round trip.
+
+        None if there is no common memory, and on ranks that take no part.
+        """
         self._comm.barrier()
         found = self._hops(trips)
         return found if self._comm.rank == 0 else []
@@ -144,10 +146,10 @@ def _loop() -> None:
 
 
 def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
-    """The rounds that can be compared with the others, by the pings before and after each.
+    """The rounds that can be compared with each other, by the pings before and after each.
 
-    Those whose pings are within `FACTOR` of the median round's, and their cores' times within `CORE_FACTOR`; all, where
-    too few would be left or nothing is known.
+    Those whose pings are within `FACTOR` of the median round's, and their cores' times within `CORE_FACTOR`; all, if
+    too few would be left or the pings are unknown.
     """
     rounds = range(len(pings))
     near = _steady([[r.ping for r in pair] for pair in pings], FACTOR)
@@ -157,7 +159,7 @@ def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
 
 
 def _steady(figures: Sequence[Sequence[float | None]], factor: float) -> list[bool]:
-    """Which rounds' figures, before and after, are within `factor` of the median round's; all, where one is missing."""
+    """The rounds whose figures, before and after, are within `factor` of the median round's; all, if one is missing."""
     known = [[f for f in pair if f is not None] for pair in figures]
     if not all(len(pair) == 2 for pair in known):
         return [True] * len(figures)
@@ -166,6 +168,6 @@ def _steady(figures: Sequence[Sequence[float | None]], factor: float) -> list[bo
 
 
 def mode(pings: Sequence[tuple[Reading, Reading]]) -> str:
-    """ "near" or "far", by the flags; "" where there are none."""
+    """ "near" or "far", by the flags; "" if there are none."""
     flags = [r.flag for pair in pings for r in pair if r.flag is not None]
     return "" if not flags else "near" if median(flags) < NEAR else "far"

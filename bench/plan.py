@@ -91,7 +91,7 @@ class Plan:
 
 
 def load(modules: tuple[str, ...], folder: str) -> None:
-    """Import what registers the user's algorithms; modules may lie in `folder`. ValueError says what went wrong."""
+    """Import modules that register the user's algorithms; they may be in `folder`. ValueError with the error."""
     if folder not in sys.path:
         sys.path.append(folder)
     for module in modules:
@@ -102,7 +102,7 @@ def load(modules: tuple[str, ...], folder: str) -> None:
 
 
 def cases(plan: Plan, ranks: int) -> list[Case]:
-    """The lines of the table, in order. ValueError for what does not fit together, or does not exist."""
+    """The lines of the table, in order. ValueError for combinations that are not possible, or do not exist."""
     found = list(dict.fromkeys(_cases(plan, ranks)))
     if not found:
         raise ValueError("nothing to measure: none of the dtypes supports any of the ops")
@@ -155,7 +155,7 @@ def _dtypes(plan: Plan, kind: Kind) -> tuple[str, ...]:
 
 
 def _ops(plan: Plan, kind: Kind, dtype: str) -> tuple[str, ...]:
-    """Those asked for that the dtype has. ValueError where both were named and do not fit."""
+    """Those of the named ops that the dtype supports. ValueError if both were named and do not fit."""
     if not kind.reduces:
         return ("none",)
     every = "all" in plan.ops

@@ -31,7 +31,7 @@ class Curve:
 
 
 def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
-    """By what is drawn together (the collective, or the model), the lines there are; cases of no bytes have none."""
+    """Lines by picture (the collective, or the model); cases of no bytes have none."""
     found: dict[str, dict[tuple[str, str], list[tuple[int, float, float]]]] = {}
     results = [r for r in results if r["bytes"]]
     for result in results:
@@ -58,7 +58,7 @@ def _label(result: dict[str, Any], name: str, results: list[dict[str, Any]]) -> 
 
 
 def plot(document: dict[str, Any], file: str | os.PathLike[str]) -> None:
-    """Draw it into a file, whose suffix says in which format. ImportError without matplotlib; OSError."""
+    """Draw it into a file, whose suffix determines the format. ImportError without matplotlib; OSError."""
     require()
     from matplotlib.figure import Figure
 

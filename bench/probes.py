@@ -42,7 +42,7 @@ class Peak:
     """The rise of this process's peak since this was made."""
 
     def __init__(self) -> None:
-        """Raises CannotReset where the kernel keeps the peak of earlier times."""
+        """Raises CannotReset if the kernel keeps the peak of earlier times."""
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError as error:
@@ -81,7 +81,7 @@ def communicator(timeout: float) -> Found:
 
 
 def link(timeout: float) -> Found:
-    """An open link over which nothing goes."""
+    """An open link without traffic."""
     with collectives.init(timeout=timeout) as comm:
         x = np.ones(comm.size, np.uint8)
         out = np.empty_like(x)

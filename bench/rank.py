@@ -126,7 +126,7 @@ def _nobody(_case: Case, _what: str) -> None:
 
 
 def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
-    """`run`, with what goes wrong said in a line."""
+    """`run`, with errors printed in one line."""
     return exits.guarded("collectives bench", partial(run, plan, screen, store, folder))
 
 

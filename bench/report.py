@@ -43,7 +43,7 @@ class Screen:
     table: bool = True
 
     def console(self) -> Console:
-        """The standard output, where lines are as long as they are."""
+        """The standard output, without a limit for the length of lines."""
         return Console(
             force_terminal=self.colour, no_color=not self.colour, width=1000, highlight=False, soft_wrap=True
         )
@@ -76,7 +76,7 @@ class Table:
         self._start: Final = time.monotonic()
 
     def head(self, title: str, group: Group, peers: Versions, started: datetime) -> None:
-        """A heading; before the first, what is measured and where."""
+        """A heading; before the first, the conditions of the run."""
         self._progress.clear()
         for line in () if self._begun else _preamble(self._plan, group, peers, started):
             self._print(Text("# " + line, style="dim"))

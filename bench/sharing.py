@@ -68,7 +68,7 @@ def measure(case: Case) -> Found:
 
 
 def run(beside: bool) -> dict[str, Any] | None:
-    """Measure, as one rank; on rank 0 what all have found."""
+    """Measure, as one rank; on rank 0 the results of all."""
     cores = sorted(os.sched_getaffinity(0))[:_CORES]
     os.sched_setaffinity(0, cores)
     with collectives.init() as comm:

@@ -34,7 +34,7 @@ def measure(order: Order, ranks: int) -> list[Measured]:
 
 
 def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
-    """Of what was measured several times, the least."""
+    """The least of several measurements."""
     found: dict[Case, float] = {}
     for measured in several:
         for case, seconds in measured:

@@ -44,7 +44,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One band of one line. `sizes` is empty where nothing could be compared."""
+    """One band of one line. `sizes` is empty if nothing could be compared."""
 
     line: Line
     band: Band
@@ -66,7 +66,7 @@ class Cell:
 
 
 def cells(line: Line, documents: Sequence[dict[str, Any]]) -> list[Cell]:
-    """The line's cells, from what its runs have left."""
+    """The line's cells, from the results of its runs."""
     found: dict[int, list[dict[str, Any]]] = {}
     for result in (r for document in documents for r in document["results"]):
         if result["collective"] == line.collective:

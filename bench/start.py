@@ -27,7 +27,7 @@ _BOOT: Final = (
 
 
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
-    """Measure with so many ranks; the exit code. Raises as `processes`."""
+    """Measure with that many ranks; the exit code. Raises as `processes`."""
     task = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
     return processes("collectives.bench.rank", task, ranks, store=store, bind=bind, addresses=plan.addresses)
 

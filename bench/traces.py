@@ -26,10 +26,8 @@ def shapes(name: str) -> list[Shape]:
 
 
 def buckets(parts: tuple[int, ...], most: int) -> list[tuple[int, int]]:
-    """Neighbouring parts put together while they have at most `most` elements: (first, last + 1) of each bucket.
-
-    A part that is larger is a bucket by itself.
-    """
+    """Consecutive parts joined while they have at most `most` elements: (first, last + 1) of each bucket. A larger part
+    is a bucket by itself."""
     found: list[tuple[int, int]] = []
     first = held = 0
     for i, part in enumerate(parts):

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The data of one check: `op` is what combines it, "none" where nothing does; `length` elements matter."""
+    """The data of one check: `op` combines it, "none" if nothing is combined; `length` elements matter."""
 
     dtype: np.dtype[Any]
     op: str
@@ -74,7 +74,7 @@ class Values:
         return (real + 1j * random.integers(0, most + 1, n) if kind == "c" else real).astype(self.dtype)
 
     def _completing(self) -> Array:
-        """What the last rank brings so that every sum can be divided by the number of ranks."""
+        """The input of the last rank, chosen so that every sum can be divided by the number of ranks."""
         whole = np.zeros(min(self.length, PERIOD), np.complex128)
         for rank in range(self.ranks - 1):
             whole += self._random(rank)
@@ -96,13 +96,13 @@ def fill(array: Array, table: Array, phase: int = 0) -> None:
 
 
 def spoil(array: Array, table: Array, phase: int = 0) -> None:
-    """Overwrite `array` with what differs everywhere from what `fill` would write."""
+    """Overwrite `array` with values that all differ from those of `fill`."""
     opposite = ~table if table.dtype == bool else (~table.view(np.uint8)).view(table.dtype)
     fill(array, opposite, phase)
 
 
 def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int:
-    """How many elements differ from what `fill` would write, by more than the fraction `slack`; NaN always does."""
+    """The number of elements that differ from those of `fill` by more than the fraction `slack`; NaN always does."""
     bad = 0
     with np.errstate(all="ignore"):  # whatever a wrong value is
         for part, values in _parts(array, table, phase):

@@ -92,7 +92,7 @@ def main(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Measure allreduce of float32 between hosts on slow links, and what crosses them. Needs root, ip and tc."""
+    """Measure allreduce of float32 between hosts on slow links, and the bytes on them. Needs root, ip and tc."""
     texts, bandwidth = [text for text, _ in limits], sum(each for _, each in limits)
     if with_limits and len(texts) > 1:
         raise click.UsageError("--limits is for one link a host: a plain socket uses one")

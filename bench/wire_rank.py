@@ -1,6 +1,6 @@
-"""One rank's part of `collectives.bench.wire`: the calls, timed, and what leaves this host meanwhile.
+"""One rank's part of `collectives.bench.wire`: the timed calls, and the bytes that leave this host meanwhile.
 
-Invariant: results are compared in full, once for each size and algorithm, outside what is timed.
+Invariant: results are compared in full, once for each size and algorithm, outside the timed calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WRITE: Final = 256 << 10
 
 
 def main() -> None:
-    """The plan is JSON in the first argument; what was found goes to standard output, as JSON."""
+    """The plan is JSON in the first argument; the results are written to standard output, as JSON."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
     with collectives.init(timeout=600) as comm, contextlib.ExitStack() as stack:
         groups = {

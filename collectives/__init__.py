@@ -76,7 +76,7 @@ _PACKAGES = ("algorithms", "arrays", "calls", "core", "engines", "native", "rend
 
 
 def __getattr__(name: str) -> Any:
-    """Import what `name` stands for, the first time that it is asked for (PEP 562)."""
+    """Import the object with that name when it is first used (PEP 562)."""
     if name in __all__:
         value = getattr(_import_module(f"collectives.{_HOMES.get(name, 'native.errors')}"), name)
     elif name in _PACKAGES:

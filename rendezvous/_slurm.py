@@ -36,7 +36,7 @@ def _number(env: Environment) -> int | None:
 def hosts(nodelist: str) -> Iterator[str]:
     """The hosts of `nodelist`, in order: "n[01-03,7],login" gives n01, n02, n03, n7, login.
 
-    Raises: ValueError for what is no such list, when that part of it is reached.
+    Raises: ValueError for an invalid list, when the invalid part is reached.
     """
     position = 0
     while True:

@@ -215,7 +215,7 @@ class Server:
             self._drop(max(self._partial, key=operator.attrgetter("counted")))
 
     def _advance(self, peer: _Peer) -> None:
-        """Handle what has come completely, one request at a time."""
+        """Process complete requests, one at a time."""
         while not peer.outgoing and peer.watch is None:
             if not peer.ready:
                 if not self._handshake(peer):

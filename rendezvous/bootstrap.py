@@ -143,7 +143,7 @@ def bootstrap(
 
 
 def _agree(found: Found, env: Environment, partly: Sequence[Incomplete]) -> None:
-    """Raise ValueError where our own variables, or a launcher nearer to this process, say otherwise."""
+    """Raise ValueError if variables of this library, or of a launcher nearer to this process, contradict."""
     others = [(name, _integer(env, f"COLLECTIVES_{name}")) for name in ("RANK", "SIZE")]
     stated = [(f"COLLECTIVES_{name}", value, name == "RANK") for name, value in others]
     for part in partly:

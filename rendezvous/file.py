@@ -291,7 +291,7 @@ class FileStore:
                 view = view[file.write(view) :]
 
     def _sweep(self, names: list[str], before: float) -> None:
-        """Remove what writers that died have left."""
+        """Remove files of writers that died."""
         old = []
         for name in names:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Group forming: the ranks of a job meet in a store and agree on who is in.
+"""Forming a group: the ranks of a job exchange records through a store and agree on the members.
 
 Invariant: two ranks that `form` returns to in one session hold the same roster, and every rank on it was in
 `form`, with that session's name, epoch, size and fingerprint, when the roster was made. Nothing an earlier run
@@ -8,46 +8,46 @@ The protocol
 ============
 
 All keys begin with the scope: a hash of (name, run id), and the epoch. One key has a fixed name, the *notice*; all
-others carry the random name of a *session*, so nobody can mistake them for another session's.
+others carry the random name of a *session*, so they cannot be mistaken for another session's.
 
     notice            {state: open | closed | failed, session, size, fingerprint, leader, roster | verdict}
     <session>/slot/<rank>   hello of that rank: {nonce, size, fingerprint, record}
     <session>/flag          the first objection to this session
     <session>/beat          a counter that the leader moves every 0.1 s while it waits
-    <session>/go            copy of the notice after the session has ended; wakes everybody
+    <session>/go            copy of the notice after the session has ended; wakes all ranks
     <session>/left          how many have read the outcome
-    <session>/word/<rank>   what that rank says in `exchange`, where there is one, and
+    <session>/word/<rank>   that rank's value in `exchange`, if it is called, and
     <session>/read          how many have read all of it
 
-1. Each rank draws a nonce and tries compare_set(notice, absent -> open(new session)). Who succeeds is the
+1. Each rank draws a nonce and tries compare_set(notice, absent -> open(new session)). The rank that succeeds is the
    *leader*, all others are *members*.
-2. Everyone takes the slot of its rank by compare_set(slot, absent -> hello). A member that finds its slot taken,
+2. Each rank claims the slot of its number by compare_set(slot, absent -> hello). A member that finds its slot in use,
    or the notice's size, fingerprint or version different from its own, sets the flag. Then it waits for `go`.
-3. The leader waits until all slots are taken. If no flag is up, it moves the notice, by compare_set, from the bytes
-   with which it opened it to closed, with the roster (nonces and records by rank). This is the one moment in
-   which the group forms. If a flag is up, the slots disagree, or the deadline passes, it moves the notice to
-   failed, with the verdict. Then it sets `go`.
-4. Everyone reads the outcome. A member finds its own nonce at its rank and is in; whoever finds another nonce
-   there was a duplicate and raises. Each counts itself on `left`; the last member deletes the session's keys,
-   then compare_sets the notice from that outcome to absent. After a failure the leader does so: it goes on
-   beating for 0.8 s, so that ranks that arrive meanwhile, and see it beat, raise the same verdict.
+3. The leader waits until all slots are in use. If no flag is up, it moves the notice, by compare_set, from the bytes
+   with which it opened it to closed, with the roster (nonces and records by rank). At this moment the group forms. If a
+   flag is up, the slots disagree, or the deadline passes, it moves the notice to failed, with the verdict. Then it sets
+   `go`.
+4. Each rank reads the outcome. A rank that finds its own nonce in the roster is a member; one that finds another nonce
+   there was a duplicate and raises. Each counts itself on `left`; the last member deletes the session's keys, then
+   compare_sets the notice from that outcome to absent. After a failure the leader does so: it continues to beat for 0.8
+   s, so that ranks that arrive meanwhile, and see it beat, raise the same verdict.
 5. A member whose leader has not beaten for 1.5 s and 6 looks (or whose process is known to be gone), or a rank that
    finds a notice closed for 3 s or failed without a beat, replaces it: compare_set(notice, what it read -> open(its
-   own session)), deletes the old session's keys and is the leader of the new one; should it die in between, its
-   notice says which session's keys are still to be deleted. Members of the old session see the beat stop, look at
-   the notice and start over at step 1 with the same nonce.
-6. A member whose deadline passes sets the flag; so all ranks give up together, with one list of the missing.
+   own session)), deletes the old session's keys and is the leader of the new one; if it dies in between, its notice
+   names the session whose keys are still to be deleted. Members of the old session see the beat stop, look at the
+   notice and start over at step 1 with the same nonce.
+6. A member whose deadline passes sets the flag, so that all ranks fail together, with one list of missing ranks.
 
-Why stale data and interleavings do no harm:
+Why stale data and concurrent jobs do no harm:
 
-- What an earlier run left behind, killed wherever, is a notice and keys of its session. New ranks wait at that
+- An earlier run that was killed leaves a notice and keys of its session. New ranks wait at that
   notice at most 1.5 s (3 s if it was closed): nothing beats there, and no error is raised on account of anything
   that did not change while the rank that reads it was there. Then one of them replaces the notice and deletes the
   session. Old slots, flags and records belong to the old session's name and are never looked at again. No
   clock is compared with another's, only how long a rank itself has waited.
 - A leader that was only slow, and was replaced, cannot form its group: its compare_set expects a notice that is
   gone, for good, since session names never come twice. It learns so by that compare_set, or at its next
-  beat, and starts over as a member. So "taken for dead" may be wrong without doing harm.
+  beat, and starts over as a member. So a wrong decision that a leader is dead does no harm.
 - Conversely, once the notice is closed, only the last member that has read the roster, or someone after 3 s,
   removes it; a leader that dies right after closing has formed the group: members that miss the `go` find the
   closed notice when the beat stops. So does a member that gives its leader up just then: its nonce is on the roster.
@@ -55,13 +55,14 @@ Why stale data and interleavings do no harm:
 - Roster and verdicts concern this rank only if they bear a session name that it read from the open notice itself,
   and a membership only if the roster shows the nonce it drew in this call.
 - Two ranks with one number meet at one slot: compare_set lets one in, the other flags. Two jobs with one name
-  and different run ids have different scopes. Without run ids they share a notice, and nothing but a rank that
-  comes twice can tell them apart; therefore the leader then leaves a full set of slots open a little longer
-  (`settle`: as long as it took to fill, between 20 ms, or 150 ms for several processes, and 500 ms), so that
-  the other job's ranks can object. Give jobs run ids: that costs nothing and is exact.
+  and different run ids have different scopes. Without run ids they share a notice, and only duplicate rank numbers
+  distinguish them; so the leader then keeps a full set of slots open a little longer (`settle`: as long as it took to
+  fill, between 20 ms, or 150 ms for several processes, and 500 ms), so that the other job's ranks can object. Run ids
+  cost nothing and are exact.
 - With a secret, notices, slots and flags carry an HMAC over (scope, epoch, key, content). A slot or flag without
   a right one is ignored, and its slot may be taken over by the rightful rank; if the group is not complete 0.6 s
-  later, all raise AuthError. Who can write to the store can still keep a job from starting, never join it.
+  later, all raise AuthError. A process that can write to the store can still prevent a job from starting, but never
+  join it.
 
 What remains in the store: nothing, once all members have read the roster. A member that dies between closing and
 reading leaves the session's keys; `release` removes them, or the next group of the scope, or the store's TTL.

@@ -1,7 +1,7 @@
-"""The addresses of this machine's network interfaces, and which of a peer's to try in what order.
+"""The addresses of this machine's network interfaces, and the order in which to try those of a peer.
 
-Invariant: nothing here resolves names. An address is numeric, comes from an interface that is up or from a
-peer's record, and loopback is a candidate only within one machine and network namespace.
+Invariant: nothing here resolves names. An address is numeric, comes from an interface that is up or from a peer's
+record, and loopback is a candidate only within one machine and network namespace.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a peer listens: `text()` is what is published, `native()` what the engine connects to."""
+    """Where a peer listens: `text()` is the published form, `native()` the one for the engine."""
 
     ip: IP
     port: int
@@ -211,7 +211,7 @@ def _read(entry: _IfAddrs, indexes: dict[str, int]) -> InterfaceAddress | None:
 
 
 def _ip(pointer: ctypes._Pointer[_SockAddr], like: ctypes._Pointer[_SockAddr] | None = None) -> IP | None:
-    """The address in a sockaddr; `like` gives the family where the kernel leaves it out (netmasks)."""
+    """The address in a sockaddr; `like` has the family if the kernel omits it (netmasks)."""
     family = (like or pointer).contents.family
     start = ctypes.addressof(pointer.contents)
     if family == socket.AF_INET:

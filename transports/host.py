@@ -179,7 +179,7 @@ def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
 
 
 def processor() -> str:
-    """The processor's name as the kernel gives it; its architecture where it has none."""
+    """The processor's name from the kernel; its architecture if it has none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

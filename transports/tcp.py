@@ -154,7 +154,7 @@ def _loopback_socket() -> socket.socket:
 
 
 def _wildcard_socket() -> socket.socket:
-    """On every address of both families; on those of IPv4 where the machine has IPv6 switched off."""
+    """On every address of both families; only of IPv4 if the machine has IPv6 switched off."""
     try:
         return _listening(socket.AF_INET6, ("::", 0, 0, 0), dual=True)
     except OSError as error:

@@ -44,7 +44,7 @@ _NAME: Final = "collectives calibrate"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to measure and where to put it; `output` None: the cache folder."""
+    """The task and its output file; `output` None: the cache folder."""
 
     transport: str | None
     budget: float

@@ -159,7 +159,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _on(cores: Collection[int]) -> Iterator[None]:
-    """What is started meanwhile may use these cores, whichever of them this rank has been bound to."""
+    """Processes that are started meanwhile may use these cores, also if this rank is bound to other ones."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores or before)
     try:

@@ -47,7 +47,7 @@ def missing(framework: str) -> str | None:
 
 
 class Gradients:
-    """What one rank brings to a case that is a list of gradients: arrays, and what has to come of them."""
+    """A rank's inputs in a case that is a list of gradients, and the expected results."""
 
     def __init__(self, case: Case, rank: int, arrays: Sequence[Array]) -> None:
         """`arrays` together have the case's elements, in their order; the case adds them up."""
@@ -62,9 +62,9 @@ class Gradients:
             values.fill(array, table, start)
 
     def wrong(self, results: Sequence[Any], salt: int) -> int:
-        """How many elements of `results`, objects with the buffer protocol, are not what `salt` makes them.
+        """The number of elements of `results`, objects with the buffer protocol, that differ from those of `salt`.
 
-        All are where their number or sizes are others.
+        All elements count if number or sizes of the results are wrong.
         """
         found = [np.asarray(result) for result in results]
         if [array.size for array in found] != [array.size for array in self.arrays]:

@@ -54,7 +54,7 @@ class Member:
 
 
 class List:
-    """A model's gradients in a compiled function, which gets them and gives the reduced ones."""
+    """A model's gradients in a compiled function, which takes them and returns the reduced ones."""
 
     def __init__(
         self,

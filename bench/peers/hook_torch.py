@@ -99,7 +99,7 @@ class List:
         together.wait()
 
     def _bucketed(self) -> None:
-        """As DistributedDataParallel: gradients are copied into buckets, and back once a bucket has come."""
+        """As DistributedDataParallel: gradients are copied into buckets, and back when a bucket is complete."""
         copy, works = self._torch._foreach_copy_, []
         for flat, views, tensors in self._buckets:
             copy(views, tensors)
@@ -121,7 +121,7 @@ class List:
 
 
 class Training:
-    """Steps of a network of dense layers in DistributedDataParallel, as it comes."""
+    """Steps of a network of dense layers in DistributedDataParallel with its defaults."""
 
     def __init__(self, torch: Any, dist: Any, case: Case) -> None:
         self._torch, self._dist = torch, dist
@@ -138,7 +138,7 @@ class Training:
         self._optimizer.step()
 
     def wrong(self, salt: int) -> int:
-        """Parameters that differ from those of one process that works out every rank's part by itself."""
+        """Parameters that differ from those of one process that computes every rank's part by itself."""
         torch, rank, ranks = self._torch, self._dist.get_rank(), self._dist.get_world_size()
         together, alone = torch.nn.parallel.DistributedDataParallel(self._network(salt)), self._network(salt)
         moves, mine = self._optimizer_of(together), self._optimizer_of(alone)

@@ -1,4 +1,4 @@
-"""Open MPI restricted to TCP over loopback: what it does between hosts, as far as one machine can show.
+"""Open MPI restricted to TCP over loopback, which approximates its behaviour between hosts on one machine.
 
 Invariant: the same installation and launcher as `openmpi`; all messages, those of collectives included, go through
 sockets.

@@ -30,7 +30,7 @@ class Side:
         cores: Collection[int] = (),
         is_ours: bool = False,
     ) -> None:
-        """Starts the workers; `folder` is private, and stays the caller's. What goes wrong is said by `prepare`.
+        """Starts the workers; `folder` is private, and stays the caller's. `prepare` raises errors of the start.
 
         `cores`: those that they may use; empty for this process's. `is_ours`: it is the library itself, called through
         a framework.
@@ -106,7 +106,7 @@ class Side:
             self._crew = None
 
     def _lead(self, work: Callable[[Crew], None]) -> None:
-        """Do it on rank 0, while the others sleep."""
+        """Run it on rank 0, while the others sleep."""
 
         def guarded() -> str:
             if self._crew is not None:

@@ -71,9 +71,9 @@ def join(folder: str, ranks: int, rank: int) -> Any:
 
 
 def _own_port() -> socket.socket:
-    """A socket that keeps a port from all but this process's server.
+    """A socket that reserves a port for this process's server.
 
-    Both may be bound to it as both ask to reuse the address and only one listens; gRPC's asks by itself.
+    Both can be bound to it because both set SO_REUSEADDR or SO_REUSEPORT and only one listens; gRPC sets it by default.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

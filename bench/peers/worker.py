@@ -44,7 +44,7 @@ BOOT = (
 
 
 class OnArrays:
-    """A case on arrays that the benchmark brings, which the system binds its call to."""
+    """A case on arrays of the benchmark, to which the system binds its call."""
 
     def __init__(self, member: Member, case: Case) -> None:
         try:
@@ -120,7 +120,7 @@ class Worker:
 
 
 def _versions() -> dict[str, str]:
-    """Of what is installed; of a package that is there twice, the one that an import finds."""
+    """Of installed packages; of a package that is installed twice, the one that an import finds."""
     found: dict[str, str] = {}
     for one in distributions():
         found.setdefault(one.name, one.version)

@@ -83,10 +83,10 @@ def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("gather", name="binomial", uneven=True)
 def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
-    """A rank collects the blocks of its subtree and sends them on as one.
+    """A rank collects the blocks of its subtree and sends them to its parent in one message.
 
-    Rounds ceil(log2 p); a rank sends at most n/2; any size. ceil(log2 p) alpha + n(p-1)/p beta. The blocks
-    of a subtree that ends beyond the last rank come to the root in two messages.
+    Rounds ceil(log2 p); a rank sends at most n/2; any size. ceil(log2 p) alpha + n(p-1)/p beta. The blocks of a subtree
+    that wraps around the last rank reach the root in two messages.
     """
     b = Builder("gather", "binomial", rank, size, grid=(1, size), root=root)
     place = node(rank, size, root)

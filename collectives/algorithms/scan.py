@@ -162,7 +162,7 @@ def _runs(layout: Layout) -> list[list[int]]:
 
 
 def _place(rank: int, layout: Layout) -> tuple[list[int], list[int], int]:
-    """The run of a rank, the last ranks of all runs, and the number of its own."""
+    """The run of a rank, the last ranks of all runs, and the number of this run."""
     runs = _runs(layout)
     number = next(i for i, run in enumerate(runs) if rank in run)
     return runs[number], [run[-1] for run in runs], number

@@ -1,6 +1,6 @@
-"""Numbers of bytes as people write them, and the series of sizes that a run goes through.
+"""Numbers of bytes with suffixes, and the series of sizes of a run.
 
-Invariant: K, M, G and T are powers of 1024, as in nccl-tests; what `text` writes, `parse` reads back.
+Invariant: K, M, G and T are powers of 1024, as in nccl-tests; `parse` is the inverse of `text`.
 """
 
 from __future__ import annotations

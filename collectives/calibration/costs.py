@@ -80,7 +80,7 @@ def predict(cases: Iterable[Case], costs: Costs) -> Array:
 
 
 def errors(measured: Sequence[Measured], costs: Costs) -> Array:
-    """Of each prediction, over what was measured: 0.1 is a tenth too much, -0.1 a tenth too little."""
+    """Of each prediction relative to the measured time: 0.1 is 10 % too much, -0.1 10 % too little."""
     seconds = np.array([m.seconds for m in measured])
     found: Array = predict((m.case for m in measured), costs) / seconds - 1
     return found

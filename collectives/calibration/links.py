@@ -35,7 +35,7 @@ class Link:
 
 
 def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
-    """By kind of link. `kinds`: of the link to each rank, as rank 0 sees them; what other ranks pass does not count."""
+    """By kind of link. `kinds`: of the link to each rank, as on rank 0; the argument of other ranks is ignored."""
     table = sorted(set(kinds) - {"self"}) if comm.rank == 0 else []
     # Rank 0 decides which rank to ping for each kind: rank numbers, as many as there are kinds.
     peers = [kinds.index(kind) for kind in table]

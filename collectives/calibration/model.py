@@ -22,7 +22,7 @@ class Model:
     """Of one algorithm among one group: seconds for a number of bytes."""
 
     def __init__(self, schedules: Sequence[Schedule], link: Link) -> None:
-        """`schedules` empty: nothing is known but what is measured."""
+        """`schedules` empty: only measured times are known."""
         self._alpha = self._per_byte = 0.0
         self._measured: list[tuple[float, float]] = []  # (log bytes, log of measured over predicted), ascending
         if schedules:
@@ -54,7 +54,7 @@ class Model:
 
 
 def _traffic(schedule: Schedule) -> tuple[int, int]:
-    """Blocks that a rank sends or receives, whichever are more, and blocks that it reduces into others."""
+    """The blocks that a rank sends or receives, whichever are more, and the blocks that it reduces into others."""
     sent = received = reduced = 0
     for step in schedule.steps:
         if isinstance(step, Send):

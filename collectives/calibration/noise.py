@@ -46,7 +46,7 @@ class Reading:
 
 
 class Watch:
-    """Counts from its making on. `children`: what ended children have used is this process's too."""
+    """Counts since it was made. `children`: includes the time of child processes that have ended."""
 
     def __init__(self, *, children: bool = False) -> None:
         self._who: Final = (resource.RUSAGE_SELF, *((resource.RUSAGE_CHILDREN,) if children else ()))

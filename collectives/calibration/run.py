@@ -157,7 +157,7 @@ def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatc
 
 
 class _Quiet:
-    """Asks all ranks what the kernel counted since the calibration began."""
+    """Collects from all ranks the kernel's counters since the calibration began."""
 
     def __init__(self, comm: Communicator, tolerant: bool) -> None:
         self.tolerant = tolerant

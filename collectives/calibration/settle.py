@@ -1,7 +1,7 @@
 """From times to rows: which algorithm for which sizes.
 
-Invariant: a change of algorithm from one size to the next has to be worth more than noise is, so that the same
-machine gives the same table again.
+Invariant: a change of algorithm from one size to the next has to gain more than noise, so that the same machine
+produces the same table again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def rows(
 
 
 def border(below: int, above: int) -> int:
-    """About their geometric mean, a number that looks well in a table; `below` itself where nothing is above."""
+    """A round number near their geometric mean; `below` itself if there is no size above."""
     if above <= below:
         return below
     mean = sqrt(max(1, below) * above)

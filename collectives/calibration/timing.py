@@ -22,8 +22,11 @@ Times: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class Stopwatch:
-    """Measures on one communicator. In seconds: `spent`, the most of any rank until the last measurement; `pause`, what
-    lay between two timed calls then, barrier and all."""
+    """Measures on one communicator.
+
+    In seconds: `spent`, the most of any rank until the last measurement; `pause`, the time between two timed calls
+    then, including the barrier.
+    """
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm

@@ -93,7 +93,7 @@ class FunctionCall(NamedTuple):
 
 
 class FunctionCalls:
-    """Prepares such reductions of one communicator; as `Calls`, of which it is a part in a file of its own."""
+    """Prepares such reductions of one communicator; a part of `Calls`."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls

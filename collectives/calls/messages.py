@@ -15,7 +15,7 @@ from collectives.calls.status import Status
 
 
 class MessageCalls:
-    """Prepares the messages of one communicator; as `Calls`, of which it is a part in a file of its own."""
+    """Prepares the messages of one communicator; a part of `Calls`."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls

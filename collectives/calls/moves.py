@@ -238,5 +238,5 @@ def one_byte() -> tuple[Array, Array]:
 
 
 def _writable(x: Array) -> Array:
-    """The engine reads the root's part of a broadcast where other ranks write theirs."""
+    """The engine reads the root's part of a broadcast from the buffer that other ranks write."""
     return x if x.flags.writeable else x.copy()

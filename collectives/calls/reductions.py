@@ -34,7 +34,7 @@ _LOGICAL: Final = ("land", "lor", "lxor")
 
 
 class ReductionCalls:
-    """Prepares the reductions of one communicator; as `Calls`, of which it is a part in a file of its own."""
+    """Prepares the reductions of one communicator; a part of `Calls`."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls

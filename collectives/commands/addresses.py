@@ -15,10 +15,7 @@ _personality.argtypes = [ctypes.c_ulong]
 
 
 def be_the_same() -> None:
-    """For the programs that this process executes from now on, and what these start.
-
-    Where a container forbids it, nothing changes.
-    """
+    """For all programs that this process starts from now on. No effect where a container forbids it."""
     before: int = _personality(_ASK)
     if before >= 0:
         _personality(before | _ADDR_NO_RANDOMIZE)

@@ -21,7 +21,7 @@ else:
 
 
 class Names(_Choice):
-    """One of several names, as `click.Choice` takes them; the message about another one says which may be meant."""
+    """One of several names, as for `click.Choice`; the message for another one suggests similar names."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:

@@ -30,7 +30,7 @@ _COLOURS: Final = (36, 33, 32, 35, 34, 31)  # cyan, yellow, green, magenta, blue
 
 
 def colourful(fd: int) -> bool:
-    """Whether colours make sense on `fd`: it is a terminal, and the user did not say no (no-color.org)."""
+    """Whether to use colours on `fd`: it is a terminal, and the user has not disabled colours (no-color.org)."""
     return os.isatty(fd) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -77,7 +77,7 @@ class Sink:
         self.unfinished = None if data.endswith(b"\n") else writer
 
     def show(self, writer: object, data: bytes) -> None:
-        """Draw `data` over what was shown last; the next output takes its place."""
+        """Draw `data` over the previous temporary text; the next output replaces it."""
         self._queue += _ERASE + data
         self.live, self._shown = writer, True
 
@@ -86,7 +86,7 @@ class Sink:
         return self._shown
 
     def write(self) -> None:
-        """Write what the descriptor takes without blocking. Call when it polls as writable."""
+        """Write as much as the descriptor accepts without blocking. Call when it polls as writable."""
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         for _ in range(32):
@@ -119,7 +119,7 @@ class Stream:
         self._drawn = b""
 
     def read(self) -> None:
-        """Take what has arrived; on end of file, write the rest and close."""
+        """Read what has arrived; on end of file, write the rest and close."""
         try:
             data = os.read(self.fd, READ)
         except BlockingIOError:
@@ -130,7 +130,7 @@ class Stream:
             self.close()
 
     def drain(self) -> None:
-        """Take what has arrived, then close, even if someone still holds the other end."""
+        """Read what has arrived, then close, even if another process still has the other end open."""
         if self.closed:
             return
         for _ in range(DRAIN // READ):  # more than pipes hold; the other end might be writing without end
@@ -205,8 +205,9 @@ class Stream:
 
 
 class Console:
-    """Where the ranks' output and the launcher's own words go: standard output and error, or one sink for both
-    where they lead to the same place, so that lines stay whole there too.
+    """The destinations of the ranks' output and the launcher's own messages: standard output and error.
+
+    There is only one sink if both are the same file, so that lines stay whole there too.
     """
 
     def __init__(self) -> None:

@@ -54,14 +54,14 @@ class Setting:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
 
     def efficiency(self, one: Prediction) -> float | None:
-        """Of the bandwidth of network cards, or of a core where all ranks are on one host."""
+        """Relative to the bandwidth of network cards, or of a core if all ranks are on one host."""
         return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
 
     def candidates(self, ranks: int, nbytes: int) -> tuple[Algorithm, ...]:
         return self.algorithms or (self._chosen(ranks, nbytes),)
 
     def _chosen(self, ranks: int, nbytes: int) -> Algorithm:
-        """By the built-in table or, `here`, by the one that is in force on this machine."""
+        """By the built-in table or, `here`, by the table of this machine."""
         most = min(self.topology.ranks_per_host, ranks)
         hosts = -(-ranks // self.topology.ranks_per_host)
         kind = "self" if ranks == 1 else self.kind or ("shm" if hosts == 1 else "tcp")
@@ -121,7 +121,7 @@ def _line(one: Prediction, share: float | None) -> str:
 
 
 def _panels(found: Sequence[Prediction], setting: Setting) -> Iterator[Panel]:
-    """Time, and efficiency beside it, against size for each number of ranks; against ranks where there is one size."""
+    """Time and efficiency against size for each number of ranks; against ranks if there is one size."""
     counts, all_sizes = (sorted({getattr(one, name) for one in found}) for name in ("ranks", "nbytes"))
     if len(all_sizes) == 1 and len(counts) > 1:
         title = f"{found[0].collective} of {_bytes_text(all_sizes[0])}, {setting.topology.ranks_per_host} a host"
@@ -227,7 +227,7 @@ def _fastest(setting: Setting, ranks: int, nbytes: int) -> float:
 
 
 def time_text(value: float) -> str:
-    """Four digits that mean something, and the unit that leaves one to three before the point."""
+    """Four significant digits, and the unit with one to three digits before the point."""
     unit, name = next((pair for pair in _TIMES if value >= pair[0]), _TIMES[-1])
     number = value / unit
     return f"{number:.{max(0, 3 - len(str(int(number))))}f} {name}"

@@ -230,7 +230,7 @@ def _need_in_common(options: dict[str, str | None]) -> None:
 
 
 def _command_line(program: tuple[str, ...], module: bool) -> list[str]:
-    """The program as it will be executed, by absolute path where it is looked up."""
+    """The command line, with the absolute path of a program that is found in PATH."""
     first, *rest = program
     if module:
         return [sys.executable, "-m", *program]

@@ -243,7 +243,7 @@ class _Supervisor:
                 os.killpg(rank.pid, number)
 
     def _stop_leftovers(self) -> None:
-        """The ranks have ended; end what they left running, and take the last output."""
+        """The ranks have ended; end their remaining child processes, and read the last output."""
         janitor.sweep([rank.pid for rank in self._ranks], self._directory)
         for stream in self._streams:
             stream.drain()
@@ -277,7 +277,7 @@ def _these(ranks: Sequence[Child]) -> str:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """A socket on which the numbers of arriving signals can be read; what was ignored stays ignored."""
+    """A socket on which the numbers of arriving signals can be read; ignored signals stay ignored."""
 
     def nothing(number: int, frame: FrameType | None) -> None:
         """Python's own handler writes the number to the wake-up socket, which is all we want."""

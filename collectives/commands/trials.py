@@ -33,8 +33,10 @@ LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
 
 
 def transports(wanted: str, engine: bool, ranks: int) -> Section:
-    """Two ranks in this process meet over each, as if they were of so many. `wanted` is the job's choice, or "auto";
-    `engine`: it can reduce."""
+    """Two ranks in this process form a group over each transport, as if it had so many ranks.
+
+    `wanted` is the job's choice, or "auto"; `engine`: it can reduce.
+    """
     facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
     broken = []
     for scheme in registry.schemes():
@@ -81,7 +83,7 @@ def store(url: str | None, key: bytes | None, launcher: str) -> Section:
 
 
 def _use(url: str, key: bytes | None) -> str:
-    """Use the store; who serves it. Raises what stores raise."""
+    """Use the store; returns who serves it. Raises the errors of stores."""
     if url.startswith("tcp:"):
         try:
             _exchange(url, key, host=False, limit=1.0)

@@ -164,9 +164,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
         """An uninitialised NumPy array in memory that ranks on this machine can read directly.
 
-        Collectives on such arrays skip a copy. It is returned to the system with the last reference, also
-        after `close`. Where no rank shares memory with this one it is an ordinary array. TypeError for a dtype
-        that there is not, ValueError for a negative shape.
+        Collectives on such arrays skip a copy. It is returned to the system with the last reference, also after
+        `close`. If no rank shares memory with this one, it is an ordinary array. TypeError for an unknown dtype,
+        ValueError for a negative shape.
         """
         kind = dtype_of(dtype)
         extents = check_shape(shape)
@@ -238,9 +238,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        """A communicator of the ranks that give the same `color`, numbered by `key`, then by rank here.
+        """A communicator of the ranks that pass the same `color`, numbered by `key`, then by rank here.
 
-        None for ranks that give the color None. `key` None means this rank's number.
+        None for ranks that pass the color None. `key` None means this rank's number.
         """
         chosen = None if color is None else check_number(color, "color")
         place = self._rank if key is None else check_number(key, "key")

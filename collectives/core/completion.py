@@ -12,7 +12,7 @@ from collectives.calls.runner import Runner, Seconds
 
 
 class Completion:
-    """A part of `Communicator`, which documents what holds for all its calls."""
+    """A part of `Communicator`, whose docstring applies to all calls."""
 
     _runner: Runner
 

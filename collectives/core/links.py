@@ -352,8 +352,8 @@ def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Poli
 
 
 def slowest(kinds: Sequence[str]) -> str:
-    """The same on every rank, since being one process, or one machine, holds for all ranks of a group or for none
-    of the pairs between its parts."""
+    """The same on every rank, since being one process, or one machine, is true for all ranks of a group, or for no pair
+    between its parts."""
     order = ("self", "inproc", "shm", "tcp")
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
 

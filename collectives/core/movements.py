@@ -15,7 +15,7 @@ from collectives.calls.work import Work
 
 
 class Movements:
-    """A part of `Communicator`, which documents what holds for all its calls."""
+    """A part of `Communicator`, whose docstring applies to all calls."""
 
     _runner: Runner
     _calls: Calls

@@ -82,7 +82,7 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Any:
-        """The reduction of every rank's `x` on `root`, as `allreduce` gives it; None elsewhere.
+        """The reduction of every rank's `x` on `root`, as of `allreduce`; None elsewhere.
 
         `out` is written on the root only.
         """

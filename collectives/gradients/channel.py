@@ -150,7 +150,7 @@ def located(error: BaseException, where: str) -> BaseException:
 
 
 def _contribute_nothing(comm: Communicator, plan: Plan, bucket: Bucket, timeout: float | None) -> None:
-    """This rank's part of a bucket where it has no data: what comes of it is for others."""
+    """This rank's part of a bucket if it has no data; the result is for others."""
     if bucket.dense:
         zeros = [np.zeros(plan.entries[i].shape, plan.wire(i).dtype) for i in bucket.dense]
         reduce(comm, plan, bucket, zeros, timeout)

@@ -78,7 +78,7 @@ register("time", Codec(time, _naive, lambda p: time.fromisoformat(p[0]).replace(
 
 
 def encode(obj: Any) -> bytes:
-    """TypeError for an object that cannot travel, ValueError for one that is nested too deeply, or holds itself."""
+    """TypeError for an unsupported object, ValueError for one that is nested too deeply, or contains itself."""
     out = bytearray()
     _put(out, obj, 0)
     return bytes(out)
@@ -172,7 +172,7 @@ def decode(data: bytes) -> Any:
 
 
 class _Reader:
-    """Reads objects one after the other. ValueError and others where there are none."""
+    """Reads objects one after the other. ValueError and others for invalid bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data: Final = data

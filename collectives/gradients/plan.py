@@ -59,10 +59,10 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One exchange among `size` ranks. Compare `digest`: it leaves names out.
+    """One exchange among `size` ranks. Compare `digest`, which excludes names.
 
-    `buckets` are in the order in which they travel; there is one at least, which may be empty, so that ranks
-    always compare plans.
+    `buckets` are in the order in which they are sent; there is at least one, which may be empty, so that ranks always
+    compare plans.
     """
 
     rules: Rules
@@ -126,7 +126,7 @@ def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
 
 
 def unpack(data: bytes, size: int) -> Plan:
-    """What `Plan.pack` packed. Raises ValueError for what it cannot have packed."""
+    """Decodes `Plan.pack`. Raises ValueError for invalid bytes."""
     try:
         reported = json.loads(data)
         entries = tuple(_entry(*fields) for fields in reported["entries"])

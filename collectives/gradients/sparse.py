@@ -20,7 +20,7 @@ _WORD: Final = 8  # parts begin where any dtype may
 
 
 class Rows(NamedTuple):
-    """`values[i]` belongs to row `indices[i]` of the variable; a row may come several times."""
+    """`values[i]` belongs to row `indices[i]` of the variable; a row may occur several times."""
 
     indices: Array
     values: Array
@@ -58,7 +58,7 @@ def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) ->
 
 
 def _take(data: npt.NDArray[np.uint8], start: int, like: Array, count: int, rank: int) -> tuple[Array, int]:
-    """`count` rows like those, where they lie in `data`, and the start of what follows."""
+    """A view of `count` rows like those in `data`, and the offset after it."""
     nbytes = count * math.prod(like.shape[1:]) * like.itemsize
     if count < 0 or start + _padded(nbytes) > data.nbytes:
         raise DesyncError(f"sparse gradients: rank {rank} announces {count} rows, more than came from it")

@@ -23,7 +23,7 @@ OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod"
 
 
 def check_options(missing: str, error_feedback: bool, compression: Compression | None) -> None:
-    """ValueError for options of an exchange, besides its rules, that cannot be."""
+    """ValueError for invalid options of an exchange, besides its rules."""
     if missing not in ("error", "zero"):
         raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
     if error_feedback and compression is None:
@@ -58,9 +58,10 @@ class Rules:
 
 
 class Wire(NamedTuple):
-    """`x` of `source` dtype goes out as (x * before).astype(dtype), and comes back as that, reduced, * `after`.
+    """`x` of `source` dtype is sent as (x * before).astype(dtype); the result is converted back and multiplied by
+    `after`.
 
-    Factors apply in the source's dtype, where they are not 1; to integers in float64, rounded towards 0.
+    Factors other than 1 apply in the source's dtype; to integers in float64, rounded towards 0.
     """
 
     source: Dtype

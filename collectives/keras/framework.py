@@ -33,7 +33,7 @@ BACKENDS: Final = ("tensorflow", "torch", "jax")
 
 
 def backend() -> str:
-    """The name of Keras's backend. NotImplementedError for one that gradients cannot be exchanged on."""
+    """The name of Keras's backend. NotImplementedError for an unsupported one."""
     name: str = keras.backend.backend()
     if name not in BACKENDS:
         raise NotImplementedError(

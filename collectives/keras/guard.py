@@ -161,8 +161,8 @@ def _typed(distributed: list[Distributed]) -> ExitStack:
 class _Watch(keras.callbacks.Callback):
     """Compares ranks at the ends of epochs, and this rank's exchanges with its updates.
 
-    Talks where exchanges do: a rank that goes on training then meets one that has ended its epoch at once, in a
-    DesyncError, and neither waits for the other.
+    It communicates in place of an exchange: so if a rank continues to train and another has ended its epoch, both get a
+    DesyncError at once, and neither waits for the other.
     """
 
     def __init__(self, distributed: list[Distributed]) -> None:
@@ -217,7 +217,7 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """Raise the error with what each rank was doing, if they were not at the same step."""
+        """Raise the error with the position of each rank, if they were not at the same step."""
         aside, self._aside = self._aside, None
         if aside is None:
             return

@@ -55,7 +55,7 @@ def hook_of(optimizer: Any) -> Hook | None:
 
 
 def wrongly_nested(optimizer: Any) -> bool:
-    """Whether loss scaling lies around the exchange, where each rank decides for itself whether to take part."""
+    """Whether loss scaling is around the exchange, so that each rank decides for itself whether to take part."""
     return hook_of(optimizer) is None and hook_of(innermost(optimizer)) is not None
 
 

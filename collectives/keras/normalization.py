@@ -57,5 +57,5 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
 
 def _spread(mask: Any, inputs: Any) -> Any:
-    """1 where a sample counts and 0 elsewhere, in the inputs' shape and dtype."""
+    """1 for samples that count and 0 elsewhere, in the inputs' shape and dtype."""
     return ops.broadcast_to(ops.expand_dims(ops.cast(mask, inputs.dtype), -1), ops.shape(inputs))

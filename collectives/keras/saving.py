@@ -1,6 +1,6 @@
-"""Models that were saved while their optimizer was distributed, loaded to train on.
+"""Loads models that were saved while their optimizer was distributed, to continue training.
 
-Invariant: the optimizer comes back with the slots that it was saved with.
+Invariant: the optimizer has the slots with which it was saved.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Comm
 
 
 def check_same(comm: Communicator, variables: Sequence[Any], root_rank: int = 0) -> None:
-    """ConfigMismatch on all ranks, naming the first difference, where one's variables are not like the root's."""
+    """ConfigMismatch on all ranks, naming the first difference, if one's variables differ from the root's."""
     mine = [(_name(v), list(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in variables]
     everyones = allgather_object(comm, mine)
     for rank, theirs in enumerate(everyones):

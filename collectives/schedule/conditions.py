@@ -84,7 +84,7 @@ class Collective:
         return self.name in ("scan", "exscan")
 
     def initial(self, buffer: int, rank: int, root: int) -> bool:
-        """Whether the buffer holds the rank's data from the beginning."""
+        """Whether the buffer contains the rank's data at the beginning."""
         if self.name == "broadcast":
             return buffer == OUT and rank == root
         return buffer == IN and self.has(IN, rank, root)
@@ -110,7 +110,7 @@ def _same(_buffer: int, _rank: int, block: int, _grid: Grid) -> int:
 
 
 def _parts_of(whole: int) -> Callable[[int, int, int, Grid], int]:
-    """Sizes are numbered as the blocks of `whole`, the buffer that holds every rank's part."""
+    """Sizes are numbered as the blocks of `whole`, the buffer with every rank's part."""
 
     def number(buffer: int, rank: int, block: int, grid: Grid) -> int:
         return block if buffer == whole else rank * grid[1 - whole] + block

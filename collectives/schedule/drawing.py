@@ -201,7 +201,7 @@ def _step(axes: Axes, group: Group, number: int, place: tuple[float, float], loo
 
 
 def _short(chunk: Chunk) -> str:
-    """Its blocks: "5" or "4:8"; "i5" where they are the input's, "s5" where they are scratch."""
+    """Its blocks: "5" or "4:8"; "i5" for the input's, "s5" for scratch."""
     if chunk.count == 0:
         return "0 bytes"
     letter = {IN: "i", OUT: ""}.get(chunk.buffer, "s")

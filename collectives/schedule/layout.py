@@ -72,7 +72,7 @@ class Layout:
 
 @lru_cache(maxsize=64)
 def even(size: int, ranks_per_host: int) -> Layout:
-    """Hosts filled one after the other; the last one with what is left."""
+    """Hosts filled one after the other; the last one with the remaining ranks."""
     return Layout(tuple(rank // ranks_per_host for rank in range(size)))
 
 

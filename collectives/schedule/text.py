@@ -1,7 +1,7 @@
-"""Steps as people read them: one line each.
+"""Steps as text: one line each.
 
-Invariant: the notation is the same in errors, listings, tables and drawings. `IN[2]`, `OUT[0:4]` and `S1[3]` are
-blocks of IN, OUT and scratch slot 1; `>3` goes to rank 3, `<3` is the next message from rank 3.
+Invariant: the notation is the same in errors, listings, tables and drawings. `IN[2]`, `OUT[0:4]` and `S1[3]` are blocks
+of IN, OUT and scratch slot 1; `>3` is a message to rank 3, `<3` is the next message from rank 3.
 """
 
 from __future__ import annotations

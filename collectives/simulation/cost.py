@@ -124,7 +124,7 @@ class Costs:
 
     @classmethod
     def from_text(cls, text: str) -> Costs:
-        """ValueError, which names the line, for what is not a cost."""
+        """ValueError, which names the line, for an invalid cost."""
         found = cls()
         for number, line in enumerate(text.splitlines(), 1):
             content = line.partition("#")[0].strip()

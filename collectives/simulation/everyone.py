@@ -148,7 +148,7 @@ def _starts(values: Array, count: int) -> Array:
 
 
 def _spread(starts: Array, chosen: Array) -> tuple[Array, Array]:
-    """The entries of the chosen numbers: which of the chosen each belongs to, and where each stands."""
+    """The entries of the chosen numbers: the chosen number of each entry, and its position."""
     lengths = starts[chosen + 1] - starts[chosen]
     owner = np.repeat(np.arange(chosen.size), lengths)
     begin = np.repeat(starts[chosen] - np.cumsum(lengths) + lengths, lengths)

@@ -151,7 +151,7 @@ class Lanes:
         return rounds
 
     def _signatures(self) -> Array:
-        """A number for each round; two rounds with one number do the same, with what is as far from them."""
+        """A number for each round; rounds with the same number have the same steps, at the same distances."""
         known: dict[object, int] = {}
         looks = []
         for number, tasks in enumerate(self.rounds):
@@ -182,7 +182,7 @@ class Lanes:
 
 
 class _Run:
-    """One way through the rounds, and the times up to where it is."""
+    """One simulation of the rounds, and the times so far."""
 
     def __init__(self, lanes: Lanes, network: Network, unit: float) -> None:
         self._all, self._network, self._unit = lanes, network, unit
@@ -220,7 +220,7 @@ class _Run:
                 self._times.pop(task, None)
 
     def forward(self, number: int) -> int:
-        """The round to play next: `number`, or the last that repeats it if all that lies between is known."""
+        """The next round to simulate: `number`, or the last one that repeats it if the times in between are known."""
         if number >= len(self._all.rounds):
             return number
         period, begin, until = (int(column[number]) for column in self._all.repetitions)
@@ -306,7 +306,7 @@ class _Run:
         return [self._times[task] for tasks in rounds for task in tasks if task in self._times]
 
     def _state(self, number: int) -> Array:
-        """All times that what comes from that round on depends on."""
+        """All times on which that round and later ones depend."""
         times = [*self._recent(number), *(self._arrived[task] for task in sorted(self._arrived))]
         state = np.concatenate([part for pair in times for part in pair])
         floor = state.min()

@@ -197,7 +197,7 @@ def singles(outlines: Sequence[Outline]) -> list[Family]:
 
 
 def families(outline: Callable[[int], Outline], size: int, stride: int = 1) -> list[Family]:
-    """The families of ranks 0 to size - 1, whose outlines `outline` gives; those `stride` apart may be alike."""
+    """The families of ranks 0 to size - 1, from their outlines; those `stride` apart may be the same."""
     found: list[Family] = []
     pending = [range(first, size, stride) for first in range(min(stride, size))]
     while pending:

@@ -61,10 +61,10 @@ class Topology:
         return self.ranks_per_host * (self.spans[-1] if self.levels else 1)
 
     def cores_of(self, ranks: int) -> int:
-        """The cores of a host that ranks of a group of so many are on."""
+        """The number of cores of a host that ranks of a group of that size use."""
         here = min(self.ranks_per_host, ranks)
         return min(self.cores or here, here)
 
     def per_core(self, ranks: int) -> int:
-        """Of a group of so many, the ranks that share the core which has most."""
+        """In a group of that size, the number of ranks on the core that has most."""
         return -(-min(self.ranks_per_host, ranks) // self.cores_of(ranks))

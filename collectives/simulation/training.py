@@ -44,9 +44,10 @@ class Step:
 
 
 def parse(text: str) -> list[Gradient]:
-    """Sizes separated by commas or lines, each followed by a time where one is known: "4M, 9.4K 85ms".
+    """Sizes separated by commas or lines, each optionally followed by a time: "4M, 9.4K 85ms".
 
-    The first to become ready comes first; `#` begins a comment. ValueError for what is neither, and for none.
+    The order is that in which they become ready; `#` begins a comment. ValueError for other texts, and for an empty
+    list.
     """
     found = []
     for line in text.splitlines():

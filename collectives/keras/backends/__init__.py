@@ -1,6 +1,7 @@
-"""What differs between Keras's backends: how gradients get to other ranks, and how errors come back.
+"""The differences between Keras's backends: how gradients reach other ranks, and how errors are raised.
 
-Invariant: one module for each backend, with the functions of `Backend`; a framework is imported by its own alone.
+Invariant: one module for each backend, with the functions of `Backend`; a framework is imported by its own module
+alone.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class Backend(Protocol):
     def exchange(self, comm: Communicator, options: Options) -> Exchange: ...
 
     def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
-        """Raises what went wrong in compiled steps inside as the error that it was."""
+        """Raises errors of compiled steps inside with their own types."""
 
     def accumulate(self, every: int) -> Accumulate:
-        """NotImplementedError, which says what to use, where the backend has none."""
+        """NotImplementedError, with an alternative, if the backend has none."""
 
     def allreduce(self, tensor: Any, comm: Communicator) -> Any:
         """The sum over all ranks, differentiable: the gradient of a sum is the sum of gradients."""
@@ -66,5 +67,5 @@ class Backend(Protocol):
 
 
 def current() -> Backend:
-    """That which Keras uses. NotImplementedError for one that there is nothing for."""
+    """The one that Keras uses. NotImplementedError for an unsupported one."""
     return cast(Backend, importlib.import_module(f"{__name__}.{backend()}"))

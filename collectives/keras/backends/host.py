@@ -1,4 +1,4 @@
-"""An exchange of gradients that lie in host memory as NumPy arrays, for backends that can hand them over so.
+"""An exchange of gradients in host memory as NumPy arrays, for backends that can convert to them.
 
 Invariant: all ranks exchange the same entries in the same order, or all raise. Results are new arrays.
 """
@@ -37,7 +37,7 @@ class HostExchange:
         return plan(self._rules, tuple(entries), self._comm.size)
 
     def filled(self, gradient: Any, variable: Any, zeros: Callable[[Any], Any]) -> Any:
-        """The gradient, or where a missing one counts as zeros, `zeros(variable)`."""
+        """The gradient, or `zeros(variable)` for a missing one that counts as zeros."""
         if gradient is not None or self._options.missing != "zero":
             return gradient
         if variable is None:

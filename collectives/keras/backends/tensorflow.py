@@ -1,6 +1,6 @@
-"""Keras on TensorFlow: gradients travel as operations of the traced step, eagerly too.
+"""Keras on TensorFlow: gradients are exchanged by operations of the traced step, also eagerly.
 
-Invariant: what is made here outlives the function that is being traced when it is made.
+Invariant: objects made here live longer than the function during whose tracing they are made.
 """
 
 from __future__ import annotations
