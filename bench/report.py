@@ -233,7 +233,7 @@ class Progress:
 
 
 def remaining(done: int, total: int, seconds: float) -> str:
-    """Which of `total` it is now, and about how long the rest takes, after `done` of them took `seconds`."""
+    """The number of the current step of `total`, and the estimated remaining time if `done` steps took `seconds`."""
     where = f"{min(done + 1, total)} of {total}"
     if done == 0:
         return where

@@ -163,7 +163,7 @@ def _all_chunks(step: Step) -> tuple[Chunk, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """Ranks that do the same. `relations` and `constants` have an entry for each peer of each task, in order."""
+    """Ranks with the same steps. `relations` and `constants` have an entry for each peer of each task, in order."""
 
     members: range
     outline: Outline
