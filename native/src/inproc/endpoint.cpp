@@ -33,10 +33,10 @@ std::shared_ptr<std::byte> InprocEndpoint::allocate(std::size_t bytes) {
     const std::size_t whole = (std::max<std::size_t>(bytes, 1) + cache_line - 1) / cache_line * cache_line;
     auto* const data = static_cast<std::byte*>(std::aligned_alloc(cache_line, whole));
     if (data == nullptr) return nullptr;
-    heap_->fetch_add(bytes, std::memory_order_relaxed);
-    return {data, [heap = heap_, bytes](std::byte* given) {
+    heap_->fetch_add(whole, std::memory_order_relaxed);
+    return {data, [heap = heap_, whole](std::byte* given) {
                 std::free(given);
-                heap->fetch_sub(bytes, std::memory_order_relaxed);
+                heap->fetch_sub(whole, std::memory_order_relaxed);
             }};
 }
 

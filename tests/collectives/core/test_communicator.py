@@ -152,7 +152,7 @@ def test_explain_says_what_runs_and_why() -> None:
     assert "rank 1" in second
     assert "send IN" in first
     assert "engine      schedule" in first
-    assert "not         board: the schedule is not one round of messages" in first
+    assert "not         board: not all ranks share memory" in first
     assert collectives.init().explain("barrier", 0, np.int8)
 
 
