@@ -19,6 +19,7 @@ FORMATTED := $(shell find native/src tests/native -name '*.[ch]pp' 2>/dev/null)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test check format lint types native-tests bench dev frameworks docs build package tensorflow launchers
+.PHONY: transports
 .PHONY: clean
 
 help: ## Say what there is to make.
@@ -75,6 +76,9 @@ package: $(READY) ## Make both, install the wheel elsewhere, and use it.
 
 tensorflow: $(READY) ## Test one wheel with the oldest and the newest TensorFlow. Fetches both.
 	$(BIN)/python -m tools.check_tensorflow
+
+transports: $(READY) ## Build without each transport in turn, and run the conformance suite with the others.
+	$(BIN)/python -m tools.check_transports $(ARGS)
 
 launchers: $(READY) ## Start a job with every launcher of docs/launchers.md. Fetches three MPIs.
 	$(BIN)/python -m tools.check_launchers $(ARGS)
