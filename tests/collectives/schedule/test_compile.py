@@ -25,10 +25,10 @@ def test_every_kind_of_step() -> None:
         grid=(2, 2),
         scratch=(((IN, 1),),),
         steps=(
-            CompiledStep(RECV, (0,), (SCRATCH, 0, 1), (), False, False, ()),
-            CompiledStep(REDUCE, (), (OUT, 0, 2), (2, (IN, 0, 2), 3), True, False, ()),
-            CompiledStep(COPY, (), (OUT, 1, 1), ((SCRATCH, 0, 1),), False, False, ((0, SCRATCH, 0, 0), (1, OUT, 0, 1))),
-            CompiledStep(SEND, (0, 3), (OUT, 0, 2), (), False, False, ((1, OUT, 0, 0), (2, OUT, 1, 0))),
+            CompiledStep(RECV, (0,), (SCRATCH, 0, 1), (), False, ()),
+            CompiledStep(REDUCE, (), (OUT, 0, 2), (2, (IN, 0, 2), 3), True, ()),
+            CompiledStep(COPY, (), (OUT, 1, 1), ((SCRATCH, 0, 1),), False, ((0, SCRATCH, 0, 0), (1, OUT, 0, 1))),
+            CompiledStep(SEND, (0, 3), (OUT, 0, 2), (), False, ((1, OUT, 0, 0), (2, OUT, 1, 0))),
         ),
     )
 
