@@ -1,4 +1,4 @@
-"""What is measured: a collective, on how many elements of which kind, and how its bytes are counted.
+"""The cases of the benchmark: a collective, its elements, and the definition of its bytes.
 
 Invariant: "size" and "count" mean what they mean in nccl-tests, and depend on nothing but the case, so every rank,
 and every system that is compared, moves the same bytes. Imports nothing but the standard library: the workers of

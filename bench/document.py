@@ -1,7 +1,7 @@
-"""The JSON that a run leaves: everything that was measured, and all that is needed to judge and repeat it.
+"""The JSON of a run: all measurements, and the conditions that are needed to judge and repeat it.
 
-Invariant: raw samples are kept, so any statistic can be made anew; the file appears whole or not at all, also when
-the run is cut short, which `complete` then tells. No secrets: stores are not named.
+Invariant: raw samples are kept, so any statistic can be computed again; the file is written in one atomic step, also if
+the run is interrupted (`complete`). No secrets: stores are not named.
 
     {"format": "pycollectives bench", "version": 1, "complete": true, "started": ISO 8601, "seconds": s,
      "arguments": the plan, "command": [...], "group": {"ranks": [facts of each], "pairs": {transport: number},

@@ -1,8 +1,8 @@
-"""The floors of this machine: what no collective can go below, measured beside it.
+"""The floors of this machine: lower limits of a collective's time, measured in the same run.
 
-Invariant: measured like everything else, by all ranks at the same time, in turns with the rest, and with nothing of
-the library on the way of the data but, for `push`, the function that adds arrays. What is not a whole floor here says
-so (docs/benchmark.md): `flag` has Python's polling in it, `push` has NumPy's stores.
+Invariant: measured like everything else, by all ranks at the same time, in turns with the rest, and without the
+library, except the function that adds arrays, in `push`. docs/benchmark.md lists what floors add to the true limit:
+`flag` has Python's polling in it, `push` has NumPy's stores.
 
     flag     8 bytes through memory that two ranks map, one way
     copy     every rank copies as many bytes as the size, from one ordinary array to another

@@ -1,6 +1,6 @@
 """A run as a picture: latency and bus bandwidth against size, a line for each system.
 
-Invariant: drawn from the document that a run leaves, so that what is drawn can be drawn again; matplotlib is needed
+Invariant: drawn from the JSON of a run, so that a picture can be drawn again; matplotlib is needed
 only here, and only when something is drawn.
 """
 

@@ -1,7 +1,7 @@
-"""The measurements of memory, as run by each rank of a job of their own.
+"""The measurements of memory, which each rank of a separate job runs.
 
-Invariant: what the figure is not about (arrays, loaded code, the first call's one-time costs where they are not the
-question) is there before the first look.
+Invariant: memory that a figure excludes (arrays, loaded code, one-time costs of the first call) is allocated before the
+first reading.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One rank of a benchmark, from meeting the others to the last line.
+"""One rank of a benchmark, from forming the group to the last line.
 
-Invariant: every rank goes through the same steps; rank 0 alone writes, and leaves what was measured in the JSON file
-also when the run is cut short.
+Invariant: every rank goes through the same steps; only rank 0 writes, and it writes the JSON file also if the run is
+interrupted.
 """
 
 from __future__ import annotations

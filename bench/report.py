@@ -1,4 +1,4 @@
-"""The table that people read, line by line as results come.
+"""The table of results, line by line.
 
 Invariant: without a terminal the output is plain text whose columns never move and whose comment lines begin with
 "#": one line per case, fields separated by spaces, none of them empty or containing one. Colours change nothing

@@ -1,4 +1,4 @@
-"""A case of many arrays as one call: an allreduce for each of them, or for buckets that they are copied into.
+"""A case of many arrays as one call: an allreduce for each array, or for buckets of several arrays.
 
 Invariant: the same for all systems, ours and the others', which only bring the call for one array. A fused call's
 time has the copies into buckets and back in it, as for gradients that lie where a framework has put them. Imports

@@ -1,7 +1,7 @@
-"""Memory that all ranks of a communicator map, where they are on one machine: for measuring the machine itself.
+"""Memory that all ranks of a communicator on one machine map, for measuring the machine itself.
 
-Invariant: nothing of the library is on the way of what is read and written here, and nothing is left behind: the
-memory has no name, and goes with the last process that maps it.
+Invariant: the library does not take part in reads and writes here, and nothing is left behind: the memory has no name,
+and ends with the last process that maps it.
 """
 
 from __future__ import annotations

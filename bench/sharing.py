@@ -1,4 +1,4 @@
-"""How ranks that share cores give way, to each other and to other programs, by the kernel's count of their switches.
+"""How ranks that share cores yield to each other and to other programs, by the kernel's count of context switches.
 
 Invariant: figures, which take a machine on which nothing else runs; no test depends on them.
 

@@ -1,4 +1,4 @@
-"""Times of collectives on this machine, for the simulator to be measured by: what a rank does, and who starts it.
+"""Times of collectives on this machine, to which the simulator is fitted: the measurement of a rank, and its launcher.
 
 Invariant: a time is that of the slowest rank after a barrier, as in the benchmark. Everything is measured in several
 passes, in turns, and the fastest pass counts: what other programs do to a call is not the simulator's to know.

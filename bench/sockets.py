@@ -1,4 +1,4 @@
-"""Plain sockets between the ranks, of one machine or several hosts, with as little around them as Python allows.
+"""Plain sockets between the ranks, of one machine or several hosts, with as little overhead as possible in Python.
 
 Invariant: one thread drives both directions and never waits for one while the other could move; connections come
 from ranks of this communicator, which a random number proves.

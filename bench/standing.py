@@ -1,4 +1,4 @@
-"""Where the library stands beside other systems: runs of the benchmark, and the table of bars made of them.
+"""The comparison with other systems: runs of the benchmark, and the table of bars from their results.
 
 Invariant: a cell is judged by rounds in which the systems took turns, inside one mode of the machine, in processes
 that were started several times: where their pages lie changes a figure by more than a bar leaves, and stays the same

@@ -1,4 +1,5 @@
-"""`python -m collectives.bench.wire`: allreduce between hosts with a slow network, next to what that allows.
+"""`python -m collectives.bench.wire`: allreduce between hosts with a slow network, compared with the bound of that
+network.
 
 Invariant: the hosts are network namespaces of this machine, with links slow enough that the machine itself is not what
 is measured. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes: the rate is the nominal one, of all

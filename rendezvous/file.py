@@ -1,4 +1,4 @@
-"""A store in a directory that all ranks see, on a local disk or on NFS.
+"""A store in a directory that all ranks can access, on a local disk or on NFS.
 
 Invariant: every change of a key is one atomic step of the file system, so a process that dies anywhere
 leaves the key as it was before or after its change, and nothing that others would have to wait for.

@@ -1,4 +1,4 @@
-"""A rank of a peer: runs, under the peer's own Python, what the benchmark tells it to.
+"""A rank of a peer: runs the benchmark's commands under the peer's own Python.
 
 Invariant: between commands it sleeps in a read, and it ends when the benchmark does. It times with the same loop,
 on the same data, and checks results in the same way as our own ranks.

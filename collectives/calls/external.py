@@ -101,7 +101,7 @@ class Engines:
         return ExternalCall(choice.engine.name, call, task, x, out, self._calls, self._gate, self._calls.limit(timeout))
 
     def explain(self, collective: str, nbytes: int) -> str:
-        """The engine that runs such a call in memory of each kind, a line each; empty if none does."""
+        """For host and device memory: the other engine that runs such a call, a line each; empty if there is none."""
         lines = []
         for memory in (HOST, Memory("cuda")):
             choice = self.choose(collective, nbytes, memory)

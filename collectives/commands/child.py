@@ -117,9 +117,9 @@ def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable
     cores.
 
     It gets a process group of its own and no controlling terminal. So it may read the launcher's terminal, and Ctrl-C
-    reaches it through the launcher only.
-    It stays in the launcher's session, because Linux divides processor time between sessions first (autogroup), and a rank yields
-    its core to ranks of its own session only. No other thread of this process runs Python, so the child may do so here.
+    reaches it through the launcher only. It stays in the launcher's session, because Linux divides processor time
+    between sessions first (autogroup), and a rank yields its core to ranks of its own session only. No other thread of
+    this process runs Python, so the child may do so here.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     us = os.getpid()

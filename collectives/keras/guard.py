@@ -1,6 +1,6 @@
-"""What a distributed optimizer adds to Keras's models: errors of their own type, and proof that exchanges ran.
+"""The checks of a distributed optimizer in Keras's models: typed errors, and a comparison of exchanges with updates.
 
-Invariant: models without a distributed optimizer do what they did before. Four methods of Keras are replaced, once,
+Invariant: models without a distributed optimizer behave as before. Four methods of Keras are replaced, once,
 when the first optimizer is distributed: those by which models compile, fit and train on a batch, and the constructor
 of LossScaleOptimizer.
 """

@@ -1,4 +1,4 @@
-"""What each collective promises: who has which buffer, what lies there before and what has to lie there after.
+"""The contract of each collective: its buffers, their contents before, and their contents after.
 
 Invariant: nothing here knows an algorithm. A schedule is right exactly when it turns the data that
 `initial` names into the data that `expected` names, with blocks as large as `extent` says.

@@ -1,7 +1,7 @@
-"""Proof, by running it on symbols, that an algorithm does what its collective promises.
+"""Proves that an algorithm fulfils the contract of its collective, by running it on symbolic values.
 
-Invariant: what passes is right for every input, element type and count, on links that hold nothing and under
-any timing. For one size, root, layout of hosts and aliasing it is shown that
+Invariant: what passes is right for every input, element type and count, on links without buffers and with any timing.
+For one size, root, layout of hosts and aliasing it is shown that
 
 - no rank waits forever, and every message meets a receiver of the same size, block by block;
 - nothing is read before it is written, nothing is overwritten or left in scratch before it is read;

@@ -1,30 +1,30 @@
-"""What links and reductions cost: the alpha-beta-gamma model, as a value with a plain text form.
+"""The costs of links and reductions: the alpha-beta-gamma model, as a value with a text form.
 
 Invariant: this is the only place where costs are named, and `from_text(to_text(costs)) == costs`. Times are seconds
 and rates bytes a second everywhere in the code; units are for people.
 
-The text has one `name = value` a line; `#` begins a comment; what is not named keeps its default:
+The text has one `name = value` a line; `#` begins a comment; costs that are not named keep their defaults:
 
     latency = 2us               # between hosts: from the first host's network card to the second's core
-    bandwidth = 100Gbit         # of a network card, each way
-    overhead = 500ns            # what a message between hosts takes of the sender's core, and of the receiver's
-    hop = 300ns                 # what a switch adds
+    bandwidth = 100Gbit         # of a network card, in each direction
+    overhead = 500ns            # of the sender's core, and of the receiver's, for a message between hosts
+    hop = 300ns                 # for each switch on the path
     inside_latency = 300ns      # between two ranks of one host
     inside_bandwidth = 10GB     # one core moving bytes into or out of memory that ranks share
     inside_overhead = 200ns
     memory_bandwidth = 100GB    # all ranks of a host together, when they move bytes between them
     reduce_bandwidth = 8GB      # one core adding one operand to another
     call = 1us                  # a call before its first step
-    slice = 128KiB              # what the engine handles at once
-    switch = 0s                 # a rank that waits, for each other rank on its core: that one's turn
-    stagger = 0s                # for each pair of ranks that share a core: until both have come to the call
-    staging = 0s                # more latency for a message inside a host that one line of memory has no room for
+    slice = 128KiB              # bytes that the engine moves at once
+    switch = 0s                 # when a rank waits: time for each other rank on its core
+    stagger = 0s                # for each pair of ranks that share a core: time until both have started the call
+    staging = 0s                # additional latency of a message inside a host that does not fit into one line
     cache = 1MiB                # of a core: arrays, of all its ranks together, that are moved and reduced faster
-    cached = 1                  # so many times as fast
-    pool_bandwidth = 0B         # one core adding to sums that ranks share, and moving them out; 0: they share none
-    board = 0s                  # latency of what all ranks of a host say on one page that all read; 0: there is none
-    board_overhead = 0s         # more of that for each other rank
-    board_switch = 0s           # more of that, and of adding to sums, for each other rank on a core: its turn
+    cached = 1                  # how many times as fast
+    pool_bandwidth = 0B         # one core that adds to sums in the pool and copies them out; 0: no pool
+    board = 0s                  # until all ranks of a host have read each other's chunks on a board; 0: no board
+    board_overhead = 0s         # additional time on the board for each other rank
+    board_switch = 0s           # additional time on the board, and in the pool, for each other rank on a core
 """
 
 from __future__ import annotations

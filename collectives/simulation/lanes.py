@@ -1,4 +1,4 @@
-"""Playing a group in which all ranks do the same, with as many ranks as the topology needs to repeat itself.
+"""Simulating a group in which all ranks have the same schedule, with one period of the topology.
 
 Invariant: the times are those that `everyone` gives, because a rank's peers in other repetitions have the same
 times as their counterparts in this one.

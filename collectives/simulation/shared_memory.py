@@ -1,9 +1,8 @@
-"""What ranks of one host do in memory that all of them share, instead of exchanging the messages of a schedule.
+"""The engines for ranks that share memory, which replace the messages of a schedule: the board and the pool.
 
-Invariant: it is done where the engine does it, see native/src/shm/board_task.cpp, board_by_core.cpp and
-pool_task.cpp.
-R. L. Graham, G. Shipman: MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives, EuroPVM/MPI
-2008.
+Invariant: they are used under the same conditions as in the engine, see native/src/shm/board_task.cpp,
+board_by_core.cpp and pool_task.cpp. R. L. Graham, G. Shipman: MPI Support for Multi-core Architectures: Optimized
+Shared Memory Collectives, EuroPVM/MPI 2008.
 """
 
 from __future__ import annotations

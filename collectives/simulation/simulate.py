@@ -166,7 +166,7 @@ def _prepare(
 
 
 def _uniform(algorithm: Algorithm) -> bool:
-    """Whether all ranks do the same in a group so small that each is looked at."""
+    """Whether all ranks have the same schedule, in a group so small that all are compared."""
     size = next((size for size in _FEW if algorithm.sizes(size)), 1)
     return len(families(lambda rank: Outline(algorithm(rank, size)), size)) == 1
 

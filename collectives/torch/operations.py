@@ -1,6 +1,6 @@
-"""What the calls of a process group are for its communicator: one method a call, which checks its tensors.
+"""The calls of a process group as calls of its communicator: one method for each, which checks its tensors.
 
-Invariant: nothing is sent here. What this rank can see to be wrong is a TypeError or ValueError.
+Invariant: nothing is sent here. Errors that this rank can detect alone are a TypeError or ValueError.
 """
 
 from __future__ import annotations
