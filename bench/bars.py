@@ -57,7 +57,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What can be measured in one run."""
+    """The possible measurements of one run."""
 
     transport: str
     buffers: str

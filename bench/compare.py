@@ -93,7 +93,7 @@ def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """Of one case, in all processes that were started for it."""
+    """The figures of one case, in all processes that were started for it."""
 
     rounds: list[Samples]
     pings: list[list[dict[str, Any]]]

@@ -45,7 +45,7 @@ class Data:
             values.fill(array, self._values.table(self.rank))
 
     def spoil(self, array: Array) -> None:
-        """Make every element of the output wrong. Not for arrays that hold the input too."""
+        """Set every element of the output to a wrong value. Not for arrays that are also the input."""
         if self.receives and not (self.case.collective == "broadcast" and self.sends):
             for start, stop, table, phase in self._expected():
                 values.spoil(array.reshape(-1)[start:stop], table, phase)

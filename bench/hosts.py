@@ -100,7 +100,7 @@ def gather(comm: Communicator) -> Group:
 
 
 def cores(comm: Communicator) -> list[int]:
-    """Those that any of the ranks may use, which are all on this machine. Collective."""
+    """The cores that any of the ranks may use; all ranks are on this machine. Collective."""
     mine = np.array(sorted(os.sched_getaffinity(0)), np.int64)
     return sorted(set(comm.allgatherv(mine).tolist()))
 

@@ -130,5 +130,5 @@ def ratio(ours: Sequence[Samples], theirs: Sequence[Samples], rounds: Sequence[i
 
 
 def quotients(ours: Sequence[Samples], theirs: Sequence[Samples]) -> list[float]:
-    """Of each round's medians, our time over theirs."""
+    """Our time over theirs, from the medians of each round."""
     return [float(np.median(a) / np.median(b)) for a, b in zip(ours, theirs, strict=True)]

@@ -70,7 +70,7 @@ class Ping:
         return self._flags is not None
 
     def read(self) -> Reading:
-        """What counts is rank 0's. Raises CollectiveError, TimeoutError."""
+        """Measure once; rank 0's result counts. Raises CollectiveError, TimeoutError."""
         comm = self._comm
         if comm.size == 1:
             return Reading(None, None)

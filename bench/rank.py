@@ -86,7 +86,7 @@ def _contestants(
 
 @dataclass(slots=True)
 class _Session:
-    """What rank 0 keeps of a run."""
+    """The records of a run on rank 0."""
 
     plan: Plan
     group: Group

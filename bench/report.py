@@ -33,10 +33,8 @@ Versions = Mapping[str, Mapping[str, str]]  # of each peer's packages
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the standard streams lead to, as the process that the user started sees them.
-
-    `table`: whether a line for each case is wanted.
-    """
+    """The kinds of the standard streams in the process that the user started. `table`: whether to print a line for each
+    case."""
 
     colour: bool = False
     progress: bool = False
@@ -135,7 +133,7 @@ class Table:
         self._progress.clear()
 
     def _modes(self) -> list[str]:
-        """What ranks 0 and 1 have seen of the machine."""
+        """The modes of the machine, by the pings of ranks 0 and 1."""
         readings = [reading for pair in self._pings for reading in pair]
         summary = []
         for name, what, unit in (

@@ -48,7 +48,7 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """By rank: sleeps in a call, in the middle of the turns that count; and turns that ended on the busy core."""
+    """By rank: sleeps per call, in the median turn; and the number of turns that ended on the busy core."""
 
     slept: list[float]
     on_busy_core: list[int]

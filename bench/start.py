@@ -65,7 +65,7 @@ def processes(
 
 
 def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
-    """What `answering` leaves on rank 0 of so many processes of that module.
+    """The result of `answering` on rank 0 of so many processes of that module.
 
     Raises as `processes`; RuntimeError if a rank failed.
     """

@@ -19,7 +19,7 @@ def gradients(name: str) -> tuple[int, ...]:
 
 
 def shapes(name: str) -> list[Shape]:
-    """Of that model's parameters. ValueError lists the models there are."""
+    """The gradients of that model's parameters. ValueError lists the known models."""
     if name not in TRACES:
         raise ValueError(f"there is no trace {name!r}; there are {', '.join(TRACES)}")
     return list(TRACES[name]())

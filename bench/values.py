@@ -35,13 +35,13 @@ class Values:
     length: int
 
     def table(self, rank: int) -> Array:
-        """What that rank's input repeats."""
+        """The values that the input of that rank repeats."""
         if self.op == "avg" and rank == self.ranks - 1:
             return self._completing()
         return self._random(rank)
 
     def total(self, ranks: int | None = None) -> Array:
-        """What the reduction of all ranks' inputs repeats, or that of the first `ranks`, at least one."""
+        """The values that the reduction of all ranks' inputs repeats, or that of the first `ranks`, at least one."""
         if self.op == "avg":
             whole = self.table(0).astype(np.complex128)
             for rank in range(1, self.ranks):
@@ -112,7 +112,7 @@ def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int
 
 
 def slack(dtype: np.dtype[Any], op: str, ranks: int) -> float:
-    """What an exact reduction may still be off by: multiplying by 1/n, as an average may do, rounds once or twice."""
+    """The allowed error of an exact reduction: multiplying by 1/n, for an average, rounds once or twice."""
     if op != "avg" or ranks & (ranks - 1) == 0:
         return 0.0
     return 2.0 ** {2: -7, 4: -22, 8: -51}[dtype.itemsize // (2 if dtype.kind == "c" else 1)]

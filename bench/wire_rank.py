@@ -75,7 +75,7 @@ def _check(comm: collectives.Communicator, size: int, name: str) -> int:
 
 
 def sent_bytes() -> int:
-    """What has left this host, from all its ranks, over other interfaces than the loopback."""
+    """The bytes that all ranks of this host have sent over interfaces other than the loopback."""
     interfaces = (path for path in Path("/sys/class/net").iterdir() if path.name != "lo")
     return sum(int((path / "statistics" / "tx_bytes").read_text()) for path in interfaces)
 

@@ -282,5 +282,5 @@ def session_keys(scope: Scope, session: str, size: int) -> list[str]:
 
 
 def exchange_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """Those of `group.exchange`, by rank, and the counter."""
+    """The keys of `group.exchange`, by rank, and the counter."""
     return [scope.key(session, name) for name in (*map(word, range(size)), "read")]

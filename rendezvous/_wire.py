@@ -58,7 +58,7 @@ class Hello:
 
 
 class Malformed(Exception):
-    """What came is not this protocol."""
+    """The received bytes do not follow this protocol."""
 
 
 def make_hello(secret: bytes | None) -> bytes:

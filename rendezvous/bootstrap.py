@@ -155,9 +155,9 @@ def _agree(found: Found, env: Environment, partly: Sequence[Incomplete]) -> None
 
 
 def _complete(rank: int | None, size: int | None, env: Environment, partly: Sequence[Incomplete]) -> Found:
-    """What an argument, our own variables and a launcher that says only a part say together.
+    """The combination of an argument, our own variables and an incomplete launcher.
 
-    A job of one process if there is nothing. Raises ValueError if it is not all that is needed.
+    A job of one process if there is nothing. Raises ValueError if a part is missing.
     """
     own_rank, own_size = _integer(env, "COLLECTIVES_RANK"), _integer(env, "COLLECTIVES_SIZE")
     for what, value, own in (("rank", rank, own_rank), ("size", size, own_size)):

@@ -236,7 +236,7 @@ class FileStore:
             return token, data
 
     def _change(self, home: str, old: str | None, value: bytes | None) -> bool:
-        """Make the key's token `old` (None: absent) one for `value` (None: absent); False if it is not `old`."""
+        """Replace the key's token `old` (None: absent) by one for `value` (None: absent); False if it is not `old`."""
         self._check_open()
         if old is None and value is not None:
             return self._create(home, value)

@@ -44,7 +44,7 @@ class HostIdentity:
 
     @staticmethod
     def here(proof: str = "") -> HostIdentity:
-        """Of the calling process, now: the affinity is that of the calling thread."""
+        """The identity of the calling process, now: the affinity is that of the calling thread."""
         return HostIdentity(
             host=socket.gethostname()[:_LONGEST_NAME],
             boot=_boot_id(),
@@ -117,7 +117,7 @@ os.register_at_fork(after_in_child=_process.renew)
 
 
 def on_machine(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> tuple[list[HostIdentity], int]:
-    """Those of my machine, and the cores that any of them may use, as a mask."""
+    """The ranks of my machine, and the cores that any of them may use, as a mask."""
     here = [identity for identity in everyone if identity.same_machine(mine)]
     return here, functools.reduce(operator.or_, (identity.cpus for identity in here), 0)
 

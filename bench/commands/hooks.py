@@ -172,7 +172,7 @@ def _end(_signal: int, _frame: Any) -> None:
 
 
 class _Session:
-    """What is kept of a run, and shown."""
+    """The results of a run, and their output."""
 
     def __init__(self, plan: Plan, here: Screen, ranks: int, strict: bool) -> None:
         self._plan: Final = plan

@@ -69,7 +69,7 @@ class Tasker(Protocol):
 
 
 class Peer(Protocol):
-    """What a peer's module has to offer."""
+    """The interface of a peer's module."""
 
     ENVIRONMENT: str
     REQUIREMENTS: tuple[str, ...]

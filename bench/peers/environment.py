@@ -121,7 +121,7 @@ def _lines(log: IO[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the environment's lock, which the kernel takes back should we die."""
+    """Inside, this process has the environment's lock. The kernel releases it if the process dies."""
     deadline = time.monotonic() + PATIENCE
     reported = False
     with open(folder.with_name(folder.name + ".lock"), "w") as lock:

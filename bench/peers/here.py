@@ -1,4 +1,4 @@
-"""What systems have in common that run in the interpreter that runs the benchmark, with the packages that it sees.
+"""The common part of systems that run in the benchmark's own interpreter, with its installed packages.
 
 Invariant: nothing is installed, and a rank finds the packages that the benchmark's process has found. Imports nothing
 but the standard library and NumPy before `packages` was called.

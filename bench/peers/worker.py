@@ -120,7 +120,7 @@ class Worker:
 
 
 def _versions() -> dict[str, str]:
-    """Of installed packages; of a package that is installed twice, the one that an import finds."""
+    """The versions of installed packages; of a package that is installed twice, the one that an import finds."""
     found: dict[str, str] = {}
     for one in distributions():
         found.setdefault(one.name, one.version)

@@ -19,7 +19,7 @@ MOST_PLAYED: Final = 64  # ranks of which all schedules are played; of more, not
 
 
 class Model:
-    """Of one algorithm among one group: seconds for a number of bytes."""
+    """The seconds of one algorithm in one group, as a function of bytes."""
 
     def __init__(self, schedules: Sequence[Schedule], link: Link) -> None:
         """`schedules` empty: only measured times are known."""
@@ -32,7 +32,7 @@ class Model:
             self._per_byte = (moved * link.beta + reduced * link.gamma) / blocks
 
     def correct(self, measured: Mapping[int, float]) -> None:
-        """Let predictions agree with these seconds by bytes, and those between with their neighbours."""
+        """Correct predictions to these seconds by bytes, and interpolate the correction in between."""
         points = sorted(measured.items())
         self._measured = [(log(max(1, nbytes)), log(seconds / self._plain(nbytes))) for nbytes, seconds in points]
 

@@ -292,7 +292,8 @@ class _Race:
         return name in here and here[name] <= 4 * min(here.values())
 
     def _racers(self, models: dict[str, Model], nbytes: int, wanted: set[str], before: str | None) -> list[str]:
-        """Those that may be the fastest, the fastest by expectation first; the usual one, and the last size's."""
+        """The algorithms that may be the fastest, beginning with the best prediction; the default, and that of the last
+        size."""
         expected = sorted((model.seconds(nbytes), name) for name, model in models.items())
         near = [name for seconds, name in expected if seconds <= self.effort.within * expected[0][0]]
         racers = near[: self.effort.racers]

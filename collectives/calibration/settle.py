@@ -87,7 +87,7 @@ def border(below: int, above: int) -> int:
 
 
 def _reason(name: str, sizes: Sequence[int], times: Sequence[Mapping[str, float]]) -> str:
-    """What was seen at the size in the middle of the run."""
+    """The measured times at the size in the middle of the run."""
     middle = len(sizes) // 2
     here = times[middle]
     others = sorted((seconds, other) for other, seconds in here.items() if other != name)

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
 
 class BlockTicket:
-    """Of a call that runs at the end of its block, for the Work of an `_async` twin."""
+    """The ticket of a call that runs at the end of its block, for the Work of an `_async` variant."""
 
     __slots__ = ("_ended", "_error", "_thread", "result")
 

@@ -26,9 +26,9 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What to start for one rank: its number, program, environment, and the cores it may use (None: all).
+    """The process of one rank: its number, program, environment, and the cores it may use (None: all).
 
-    `same_addresses`: it has its code and data where all processes of that program started so have them.
+    `same_addresses`: code and data have the same addresses as in other processes of that program that are started so.
     """
 
     rank: int
@@ -53,7 +53,7 @@ class End:
 
     @property
     def status(self) -> int:
-        """What a shell would report."""
+        """The exit status that a shell would report."""
         return 128 + (self.signal or 0) if self.code is None else self.code
 
     def __str__(self) -> str:

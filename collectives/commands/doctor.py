@@ -78,7 +78,7 @@ def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> lis
 
 
 def _choices(ranks: int, kind: str, env: Mapping[str, str]) -> Section:
-    """What auto would run on this host."""
+    """The choices of "auto" on this host."""
     situation = Situation(ranks, kind if ranks > 1 else "self", ranks > usable_cores(), per_host=ranks, hosts=1)
     try:
         wanted = choosing.wish(0, None, None, env)

@@ -31,7 +31,7 @@ class Endings:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def take(self) -> list[Child]:
-        """Those that have ended since the last call, the first to end first; their `end` is set. Does not block."""
+        """The processes that ended since the last call, in order; their `end` is set. Does not block."""
         found = []
         while ready := self._epoll.poll(0, max(1, len(self._children))):
             for descriptor, _ in ready:

@@ -233,7 +233,7 @@ def _nowhere() -> int:
 
 
 def _visible(line: bytes) -> bytes:
-    """What a terminal still shows of `line`: the text after the last carriage return that text follows."""
+    """The visible part of `line` on a terminal: the text after its last carriage return that is followed by text."""
     body = line.rstrip(b"\r")
     kept = body[body.rfind(b"\r") + 1 :]
     return kept + line[len(body) :][:1]

@@ -194,7 +194,7 @@ def train(
 
 
 def _allreduce(setting: Setting, ranks: int, wanted: Sequence[int]) -> Callable[[int], float]:
-    """What the fastest algorithm takes. Of many sizes some are simulated and those between interpolated."""
+    """The time of the fastest algorithm. Of many sizes some are simulated and the others interpolated."""
     distinct = sorted(set(wanted))
     known = distinct
     if len(distinct) > _EACH:

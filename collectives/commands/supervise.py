@@ -64,7 +64,7 @@ def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, gra
 
 @dataclass(slots=True)
 class _Deadline:
-    """What happens to the ranks that are left, when it is time."""
+    """The next action on the remaining ranks, and its time."""
 
     at: float
     signal: signal.Signals
@@ -249,7 +249,7 @@ class _Supervisor:
             stream.drain()
 
     def _report_others(self) -> None:
-        """One line for each way in which ranks failed after the first."""
+        """Print one line for each kind of later failure, with its ranks."""
         ways: dict[str, list[Child]] = {}
         for rank in self._ranks:
             if rank.end is not None and rank.end.failed and rank.end is not self._first:

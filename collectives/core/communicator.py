@@ -317,7 +317,7 @@ def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
 
 
 def _memory(group: Group, elements: int, dtype: Dtype) -> Array:
-    """That many, in memory that peers on this host can read, if there are any."""
+    """An array of that many elements, in memory that peers on this host can read, if there are any."""
     memory = group.empty(elements * dtype.itemsize) if elements else None
     return np.empty(elements, dtype) if memory is None else memory.view(dtype)
 

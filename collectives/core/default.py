@@ -33,7 +33,7 @@ def forget(comm: Communicator) -> None:
 
 
 def opened() -> list[Communicator]:
-    """Those that `collectives.init` made here and that are still open, in the order of their creation."""
+    """The open communicators that `collectives.init` made here, in the order of their creation."""
     with _lock:
         return [made for reference in _made if (made := reference()) is not None and not made.closed]
 

@@ -130,7 +130,7 @@ class Endpoints:
             raise
 
     def split(self) -> Endpoints:
-        """Those of a communicator made from this one: the same listeners, if they serve several communicators.
+        """The endpoints of a communicator made from this one: the same listeners, if they serve several communicators.
 
         The host is that of this group. Raises TransportUnavailable if the named transport has no room for another
         group.

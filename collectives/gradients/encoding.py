@@ -47,7 +47,7 @@ _names: Final[dict[type, str]] = {}
 
 
 def register(name: str, codec: Codec) -> None:
-    """Let objects of exactly that type travel. `name` is the same on every rank."""
+    """Support objects of exactly that type. `name` is the same on every rank."""
     _codecs[name] = codec
     _names[codec.type] = name
 
@@ -161,7 +161,7 @@ def _put_array(out: bytearray, array: Any, tag: bytes) -> None:
 
 
 def decode(data: bytes) -> Any:
-    """What `encode` encoded. DesyncError for anything else."""
+    """Decodes the bytes of `encode`. DesyncError for invalid bytes."""
     reader = _Reader(data)
     try:
         found = reader.object(0)

@@ -34,7 +34,7 @@ def check_options(missing: str, error_feedback: bool, compression: Compression |
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a user decides about an exchange, the same on every rank. ValueError if it cannot be."""
+    """The user's rules of an exchange, the same on every rank. ValueError for invalid ones."""
 
     op: str = "average"
     compression: Compression | None = None

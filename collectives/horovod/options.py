@@ -13,7 +13,7 @@ from collectives.horovod.reductions import Average
 
 
 class Factors(NamedTuple):
-    """What gradients are multiplied by before they are reduced, and after."""
+    """Factors of gradients before the reduction, and after."""
 
     before: float
     after: float

@@ -53,9 +53,9 @@ def exists() -> bool:
 
 
 def begin(comm: Any) -> bool:
-    """Make the world, if it is not there; returns whether it was made.
+    """Open the communicator if there is none; returns whether it was opened.
 
-    `comm`: None, a Communicator, or the numbers of the ranks to be in it.
+    `comm`: None, a Communicator, or the numbers of its ranks.
     """
     with _lock:
         if exists():

@@ -102,7 +102,7 @@ def _agree(call: Call, names: Sequence[str]) -> None:
 
 
 def _only(rank: int, lines: Sequence[str], others: Sequence[str]) -> str:
-    """What this rank has and the other has not."""
+    """The entries of this rank that the other one does not have."""
     alone = [line for line in lines if line not in others]
     more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
     return f"only rank {rank} has {', '.join(alone[:3]) or 'nothing'}{more}"

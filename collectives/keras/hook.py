@@ -1,6 +1,6 @@
-"""What a distributed optimizer carries, and how others find it.
+"""The hook of a distributed optimizer, and how other modules find it.
 
-Invariant: an optimizer has one hook at most, for as long as it lives.
+Invariant: an optimizer has at most one hook, for its whole lifetime.
 """
 
 from __future__ import annotations

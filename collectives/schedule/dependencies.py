@@ -35,7 +35,7 @@ _Access: TypeAlias = "tuple[int, int]"  # step and the block at which its region
 
 
 def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
-    """What each step waits for. `in_place`: IN and OUT, of equal grids, are the same memory."""
+    """The dependencies of each step. `in_place`: IN and OUT, of equal grids, are the same memory."""
     if in_place and schedule.grid[0] != schedule.grid[1]:
         raise ValueError(f"IN and OUT of a {schedule.collective} differ in size and cannot be the same memory")
     # For each block of memory: the step that wrote it last, if any, and the steps that have read it since.

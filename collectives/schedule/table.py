@@ -131,7 +131,7 @@ class Table:
 
     @property
     def sockets(self) -> int | None:
-        """Of each link over TCP, None if not set. ValueError for an invalid number."""
+        """The number of sockets of each link over TCP, None if not set. ValueError for an invalid number."""
         stated = self.facts.get("sockets")
         if stated is None:
             return None

@@ -47,7 +47,7 @@ class _Repetitions(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Equipment:
-    """What the network needs to know of a round; the same for all rounds of one shape."""
+    """The network's data of a round; the same for all rounds of one shape."""
 
     takes: Takes | None
     sends: Sends | None
@@ -56,7 +56,7 @@ class _Equipment:
 
 @dataclass(slots=True, eq=False)
 class _Mark:
-    """What the times were before a round."""
+    """The times before a round."""
 
     round: int
     state: Array

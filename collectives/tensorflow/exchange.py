@@ -253,7 +253,7 @@ def _concrete(plan: Plan, arrays: Sequence[Array]) -> Plan:
 
 
 def entry(gradient: Any, variable: Any) -> Entry:
-    """What ranks compare of a tensor, or None, and of the variable, if there is one, that it belongs to."""
+    """The properties of a tensor, or None, and of its variable, if there is one, that ranks compare."""
     name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "")
     if gradient is None:
         return Entry(name, "none")
@@ -266,6 +266,6 @@ def entry(gradient: Any, variable: Any) -> Entry:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    """Of one whose number of axes is not known either, something that is not known."""
+    """The shape; unknown if the number of axes is not known."""
     extents = (None,) if shape.rank is None else tuple(shape)
     return tuple(UNKNOWN if extent is None else int(extent) for extent in extents)

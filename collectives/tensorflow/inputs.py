@@ -40,7 +40,7 @@ def tensor_of(x: Any, what: str) -> Any:
 
 
 def gradient_of(x: Any) -> Any:
-    """What flows back, as a dense tensor: rows that were looked up are added up."""
+    """The gradient as a dense tensor: sparse rows are added."""
     return tf.convert_to_tensor(x)
 
 

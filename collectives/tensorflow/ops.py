@@ -290,7 +290,7 @@ def _share(x: Any, rank: int, size: int) -> int | None:
 
 
 def _moved(array: Array) -> Array:
-    """What travels where nothing is computed: 8-bit floats go as bytes."""
+    """The tensor in the form in which it is moved without computation: 8-bit floats as bytes."""
     return array.view(np.uint8) if array.dtype.name.startswith("float8") else array
 
 

@@ -27,7 +27,7 @@ class Compression:
         self._residuals: Final[dict[Hashable, Any]] = {}
 
     def compress(self, tensor: Any, key: Hashable = None) -> Any:
-        """What to send for `tensor`. `key` says which one it is, for error feedback; None for none."""
+        """The tensor to send for `tensor`. `key` identifies it for error feedback; None for none."""
         if self._dtype is None or tensor.dtype not in (torch.float32, torch.float64):
             return tensor
         if not self._feedback or key is None:

@@ -19,7 +19,7 @@ from collectives.torch.works import Pending, Started
 
 
 class Messages:
-    """Those that rank `rank` of `size` sends and receives."""
+    """The messages that rank `rank` of `size` sends and receives."""
 
     def __init__(self, place: Place, rank: int, size: int) -> None:
         self._place: Final = place

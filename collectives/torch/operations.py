@@ -31,7 +31,7 @@ class Operation(NamedTuple):
 
 
 class Operations:
-    """Those of a group of `size` ranks, of which this is `rank`."""
+    """The operations of a group of `size` ranks, of which this is `rank`."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank: Final = rank
@@ -202,7 +202,7 @@ class Operations:
 
 
 def _after(*finishes: Callable[[], None] | None) -> After:
-    """What remains to be done when an operation has ended, None if nothing does."""
+    """The function to call when an operation has ended, or None."""
     wanted = [finish for finish in finishes if finish is not None]
     if not wanted:
         return None

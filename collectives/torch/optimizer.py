@@ -237,7 +237,8 @@ class _Distributed:
         self._comm.close()
 
     def _step_empty(self) -> None:
-        """Take part in the others' `synchronize` by zeros and no rows; changes nothing of this rank's. For hvd.join."""
+        """Take part in the others' `synchronize` by zeros and no rows; does not change this rank's parameters. For
+        hvd.join."""
         nothing = np.full(len(self._params), _NONE, np.uint8)
         if not self._buckets and not self._sparse:
             self._plan(nothing)
@@ -344,7 +345,7 @@ def _trained(optimizer: Any) -> list[Any]:
 
 
 def _names(optimizer: Any, named: Iterable[tuple[str, Any]] | None) -> list[str]:
-    """Of the parameters to train, in the optimizer's order. ValueError if one is missing, or occurs twice."""
+    """The names of the parameters to train, in the optimizer's order. ValueError if one is missing, or occurs twice."""
     params = _trained(optimizer)
     if named is None:
         return [f"parameter {i}" for i in range(len(params))]

@@ -170,5 +170,5 @@ class CollectivesProcessGroup(Group):
 
 
 def tensors_of(lists: Any) -> Any:
-    """Those of a list, which may be the only one of a list."""
+    """The tensors of a list, or of the only list in a list."""
     return lists[0] if lists and isinstance(lists[0], list | tuple) else lists or ()

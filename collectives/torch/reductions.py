@@ -41,7 +41,7 @@ class Reduction(NamedTuple):
 
 
 def factor_of(op: Any) -> Any:
-    """By which PREMUL_SUM multiplies; None for other ops."""
+    """The factor of PREMUL_SUM; None for other ops."""
     return op.__getstate__()[1] if op == ReduceOp.PREMUL_SUM else None
 
 

@@ -26,9 +26,9 @@ _kept: Final[list[OurStore]] = []
 
 
 def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """What torch calls for such a URL: gives the store, this process's rank and how many there are.
+    """The handler that torch calls for such a URL: returns the store, this process's rank and the number of ranks.
 
-    Raises ValueError if there is no launcher to ask, and what opening the store raises.
+    Raises ValueError without a launcher, and the errors of opening the store.
     """
     launch = bootstrap()
     if launch.launcher == "torchrun" and os.environ.get("MASTER_ADDR"):

@@ -154,7 +154,7 @@ def _describe(value: Any, tensors: list[Any], where: str) -> Any:
 
 
 def _restore(described: Any, tensors: list[Any], root: bool) -> Any:
-    """What was described, with room for its tensors, which are added to `tensors`; the root has them."""
+    """The described value, with memory for its tensors, which are added to `tensors`; the root has them."""
     ((kind, content),) = described.items()
     if kind == "value":
         return content

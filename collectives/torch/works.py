@@ -21,7 +21,7 @@ from collectives.torch.profiling import Entry
 
 
 class Started(Protocol):
-    """What `collectives.Work` is, for those who only wait."""
+    """The interface of `collectives.Work` for code that only waits."""
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> None: ...
@@ -104,7 +104,7 @@ class Pending(dist.Work):
         return self._ended() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong, None while nothing has."""
+        """The error, None if there is none."""
         if not self._ended():
             return None
         try:

@@ -1,6 +1,6 @@
-"""What every one of Horovod's modules has: beginning and end, numbers of ranks, reductions, sets of ranks.
+"""The common part of Horovod's modules: init and shutdown, numbers of ranks, reductions, sets of ranks.
 
-Invariant: answers are about this library: there is no MPI, Gloo or CUDA in it, whatever Horovod would say here.
+Invariant: answers describe this library: it contains no MPI, Gloo or CUDA.
 """
 
 from __future__ import annotations

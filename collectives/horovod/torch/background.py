@@ -158,7 +158,7 @@ def _in_place(tensors: Sequence[Any], op: str, before: float, after: float, proc
 
 
 def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
-    """What flows back to a tensor that was reduced in place."""
+    """The gradient of a tensor that was reduced in place."""
     return hooks.allreduce(above * (how.before * how.after), how.op, comm=comm)
 
 

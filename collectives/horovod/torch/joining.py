@@ -63,7 +63,7 @@ def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any])
 
 
 def register(optimizer: Any, process_set: ProcessSet) -> None:
-    """Let an optimizer of collectives.torch announce its steps."""
+    """Make an optimizer of collectives.torch announce its steps."""
     if process_set is not global_process_set:
         return
     comm = process_set.group()

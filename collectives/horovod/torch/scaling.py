@@ -1,4 +1,4 @@
-"""What is done to tensors before and after they travel: factors, averages of integers, Horovod's scale of gradients.
+"""Changes of tensors before and after an exchange: factors, averages of integers, Horovod's scale of gradients.
 
 Invariant: nothing here communicates.
 """

@@ -94,8 +94,8 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int, model: Any = None) -> None:
-    """Give the optimizer the root's state and settings; others need not have made a step yet.
+    """Set the optimizer's state and settings to the root's; the other ranks need not have made a step yet.
 
-    `model` tells Horovod which gradients are sparse, to make a step with: no step is made here.
+    Horovod uses `model` to find sparse gradients for an artificial step; here no step is made.
     """
     hooks.broadcast_optimizer_state(optimizer, global_process_set.root(root_rank), comm=global_process_set.group())

@@ -60,7 +60,7 @@ class Backend(Protocol):
         """The sum over all ranks, differentiable: the gradient of a sum is the sum of gradients."""
 
     def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-        """What is traced inside runs when an exchange that gave these has begun to give."""
+        """Operations that are traced inside run when an exchange with these results has begun."""
 
     def unconverted(self, function: F) -> F:
         """The function, kept from being rewritten by the framework's tracer."""

@@ -19,7 +19,8 @@ from collectives.keras.backends import Options
 
 
 class HostExchange:
-    """What an exchange needs but the framework's tensors: `prepare` while a step is traced, `run` while it runs."""
+    """The parts of an exchange that are independent of the framework: `prepare` while a step is traced, `run` while it
+    runs."""
 
     def __init__(self, comm: Communicator, options: Options) -> None:
         """ValueError for invalid options. Does not communicate."""
@@ -45,7 +46,7 @@ class HostExchange:
         return zeros(variable)
 
     def run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
-        """Of all ranks together: `arrays` are those that are not None, in order, and are only read."""
+        """The exchanged gradients; `arrays` are those that are not None, in order, and are only read."""
         try:
             return self._run(agreed, arrays)
         except BaseException as error:

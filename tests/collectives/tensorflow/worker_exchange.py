@@ -295,7 +295,7 @@ def check_error_feedback(comm: Communicator) -> None:
             assert np.all(np.abs(with_it - values / 2) < np.abs(without - values / 2) / 4), (with_it, without)
         kept([tf.constant([np.inf, 1.0, 1.0]), mine[1]])
         same(np.isfinite(kept(mine)[0]), [True] * 3)  # an infinity is not remembered
-    with pytest.raises(ValueError, match="give compression"):
+    with pytest.raises(ValueError, match="pass compression"):
         ct.GradientExchange(comm, error_feedback=True)
 
 
