@@ -86,7 +86,7 @@ def test_what_answers_settle(
 
 @pytest.mark.parametrize("answers", [[1, 1], [0, 2], [-2, 0]])
 def test_answers_that_cannot_be(answers: list[int]) -> None:
-    with pytest.raises(ValueError, match="sees rank"):
+    with pytest.raises(ValueError, match="claims to see rank"):
         neighbours.settled([HERE, HERE], answers)
 
 
