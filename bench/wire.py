@@ -34,7 +34,7 @@ def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, f
 
 
 def rates(ctx: click.Context, param: click.Parameter, value: str) -> list[tuple[str, float]]:
-    """Each as tc takes it, and in bytes a second."""
+    """Each in tc's notation, and in bytes a second."""
     return [_rate(text.strip()) for text in value.lower().split(",")]
 
 

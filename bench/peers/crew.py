@@ -41,7 +41,7 @@ class Crew:
     """Workers of one peer, one per rank, which sleep between commands."""
 
     def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
-        """Start them, and wait until they have met; `folder` is private, and stays the caller's. PeerFailed.
+        """Start them, and wait until they are connected; `folder` is private, and stays the caller's. PeerFailed.
 
         `cores`: those that they may use; empty for this process's.
         """

@@ -154,7 +154,7 @@ def check_number(value: Any, name: str) -> int:
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
-    """`shape` as NumPy takes it: an int or several. Raises TypeError, ValueError for a negative one."""
+    """`shape` as for NumPy: an int or several. Raises TypeError, ValueError for a negative one."""
     extents = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     checked = tuple(check_number(extent, "shape") for extent in extents)
     if min(checked, default=0) < 0:

@@ -62,7 +62,7 @@ class _Group(click.Group):
 def main() -> None:
     """Collective communication for Python, with a C++ data plane.
 
-    Processes meet through a store, talk over shared memory or TCP, and run verified algorithms.
+    Processes find each other through a store, communicate over shared memory or TCP, and run verified algorithms.
     """
 
 

@@ -129,7 +129,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def epoch(self) -> int:
-        """0 for the group that met first."""
+        """The number of the group's formation; always 0, because groups do not form again yet."""
         return self._origin.epoch
 
     @property

@@ -52,5 +52,5 @@ def is_custom(compression: Any) -> bool:
 
 
 def wire(compression: Any) -> Compression | None:
-    """This library's name of it; None also for one of the user's, which acts by itself."""
+    """This library's name of the wire format; None for no compression and for the user's own compressors."""
     return None if is_custom(compression) else cast("Compression | None", compression.wire)

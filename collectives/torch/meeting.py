@@ -37,7 +37,7 @@ class Options:
 
 
 class Place(NamedTuple):
-    """Where the ranks of one process group meet."""
+    """The name and the store with which the ranks of one process group form a communicator."""
 
     store: Any
     timeout: float
@@ -139,7 +139,7 @@ class Early:
 class Channel:
     """Messages from one rank to another, apart from all other operations of the group, in the order of their calls.
 
-    What is sent or received before the two have met waits for that, while the caller goes on.
+    Messages that are sent or received before the two are connected wait for that, while the caller continues.
     """
 
     def __init__(self, meet: Callable[[], Communicator], give_up: Callable[[], None], name: str) -> None:
