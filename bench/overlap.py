@@ -64,7 +64,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """`ranks`: each one's steps, in the order of their running."""
+    """`ranks`: the steps of each rank, in order."""
 
     setting: Setting
     ranks: tuple[tuple[Step, ...], ...]

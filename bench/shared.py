@@ -61,7 +61,7 @@ def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
 
 
 def array(memory: mmap.mmap, dtype: Any, offset: int, elements: int) -> Array:
-    """A part of it, `offset` bytes from the beginning; keeps it mapped."""
+    """An array in this memory, `offset` bytes from its beginning; keeps the memory mapped."""
     return np.frombuffer(memory, dtype, elements, offset)
 
 

@@ -87,7 +87,7 @@ class Intake:
     """All receives of one tag, from the first one on that was from any rank."""
 
     def __init__(self, sources: list[int], channel: Callable[[int], Channel | None], name: str) -> None:
-        """`channel` returns that from a rank, None while that rank has not requested one."""
+        """`channel` returns the channel from a rank, None while that rank has not requested one."""
         self._channel: Final = channel
         self._unknown: Final = set(sources)
         self._known: Final[dict[int, Announced]] = {}
