@@ -187,7 +187,7 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's tensor, on every rank; those of the others have its shape and dtype."""
+    """The root's tensor, on every rank; the tensors of the other ranks have its shape and dtype."""
     comm = process_set.group()
     x = _gradient_times(tensor_of(tensor, "broadcast"), 1.0 / comm.size)
     return hooks.broadcast(x, process_set.root(root_rank), comm=comm, name=name or "")
