@@ -112,7 +112,7 @@ def bootstrap(
     if not 0 <= found.rank < found.size:
         raise ValueError(f"{found.rank_name}={found.rank} is not a rank of {found.size_name}={found.size}")
     local_rank, local_size = found.local_rank, found.local_size
-    if found.launcher != "arguments":  # which number the ranks differently than whoever set these
+    if found.launcher != "arguments":  # its rank numbers differ from those of the launcher that set these
         local_rank = _first(_integer(environment, "COLLECTIVES_LOCAL_RANK"), local_rank)
         local_size = _first(_integer(environment, "COLLECTIVES_LOCAL_SIZE"), local_size)
     if local_rank is not None and local_size is not None and local_rank >= local_size:

@@ -7,11 +7,11 @@ Keys on the server, all under `collectives:`
 
     v:<key>      the value
     w:<key>      set of the waiters to wake when <key> appears
-    l:<waiter>   list on which one waiter blocks (BLPOP); whoever makes a key it waits for pushes to it
+    l:<waiter>   list on which one waiter blocks (BLPOP); the client that creates an awaited key pushes to it
 
-A waiter looks and, if a key is missing, enlists for it in the same script; whoever creates the key wakes the
-enlisted in the script that creates it. So no wake-up is lost, and nobody polls. Lists rather than pub/sub,
-because Redis users are often restricted to key patterns and denied channels.
+A waiter looks and, if a key is missing, enlists for it in the same script; the script that creates the key wakes the
+enlisted waiters. So no wake-up is lost, and nobody polls. Lists rather than pub/sub, because Redis users are often
+restricted to key patterns and denied channels.
 
 Keys are computed in scripts, which Redis Cluster does not allow: use a single server (or its replicas'
 primary).

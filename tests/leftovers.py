@@ -106,7 +106,7 @@ def inherit_nothing_ignored() -> None:
     """Children get every signal's usual disposition, as those of a terminal do, whatever this process was started with.
 
     `nohup`, jobs of a script and many CI runners have SIGINT or SIGHUP ignored, which children would inherit. A handler
-    that does nothing leaves this process as deaf as it was told to be, and is not inherited.
+    that does nothing also ignores the signal in this process, and is not inherited.
     """
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) == signal.SIG_IGN:

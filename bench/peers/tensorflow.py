@@ -2,7 +2,7 @@
 
 Invariant: called through `tf.raw_ops` in a compiled function, with tensors that share memory with the benchmark's
 arrays, so neither Keras, nor a strategy, nor a copy is in the figures. Results are tensors that TensorFlow makes.
-Its servers listen on all interfaces and let everybody in, as TensorFlow's do, for as long as the benchmark runs.
+While the benchmark runs, its servers listen on all interfaces and accept all clients, as TensorFlow's do.
 """
 
 from __future__ import annotations

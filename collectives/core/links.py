@@ -240,7 +240,7 @@ def link(
     returns = here or (home is None and fill_cores(mine, identities))
     if home is None:
         home = home_core(rank, identities)
-    seat = home if returns else -1
+    wait_on = home if returns else -1
     sockets = policy.sockets or 1
     job = job or Job()
     numbers = tuple(job_ranks or range(len(members)))
@@ -252,7 +252,7 @@ def link(
         policy.secret,
         policy.segment,
         here,
-        seat,
+        wait_on,
         outnumbered,
         sockets,
         cache_share(mine, identities),

@@ -1,4 +1,4 @@
-"""What memory is said to cost."""
+"""The reported figures of memory."""
 
 from __future__ import annotations
 

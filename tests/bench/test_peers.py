@@ -182,7 +182,7 @@ def test_cores_of_all_ranks() -> None:
 
 
 def test_a_python_without_it(tmp_path: Path) -> None:
-    """The reason is what the process said last."""
+    """The reason is the last output of the process."""
     bare = tmp_path / "bare"
     venv.create(bare)
     with pytest.raises(PeerFailed, match=r"gloo did not start: .*No module named"):

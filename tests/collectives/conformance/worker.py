@@ -1,4 +1,4 @@
-"""One rank under test: joins groups and runs cases as told.
+"""One rank under test: joins groups and runs the requested cases.
 
 Invariant: an answer for every command, a list of complaints, which is empty if all was right.
 """

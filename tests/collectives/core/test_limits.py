@@ -20,22 +20,22 @@ url, rank, size, transport, limits = sys.argv[1], int(sys.argv[2]), int(sys.argv
 if limits:
     resource.setrlimit(int(limits[0]), (int(limits[1]),) * 2)
 import numpy as np, collectives
-said = {}
+report = {}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     try:
         with collectives.init(url, rank=rank, size=size, transport=transport, join_timeout=30, timeout=30) as comm:
             x = comm.empty(1 << 18, "float64")
             x[:] = rank + 1
-            said["sum"] = float(comm.allreduce(x).max())
+            report["sum"] = float(comm.allreduce(x).max())
             large = comm.empty(4 << 20, "float64")
             large[::4096] = rank + 1
-            said["large"] = float(comm.allreduce(large)[4096])
-            said["kinds"] = comm._linked.kinds
+            report["large"] = float(comm.allreduce(large)[4096])
+            report["kinds"] = comm._linked.kinds
     except Exception as error:
-        said["error"] = f"{type(error).__name__}: {error}"
-said["warnings"] = [str(w.message) for w in caught if w.category is RuntimeWarning]
-print(json.dumps(said))
+        report["error"] = f"{type(error).__name__}: {error}"
+report["warnings"] = [str(w.message) for w in caught if w.category is RuntimeWarning]
+print(json.dumps(report))
 """
 
 

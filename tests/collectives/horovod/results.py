@@ -1,6 +1,6 @@
-"""What workers told: by scenario, what each rank said.
+"""The results of workers: by scenario and rank.
 
-Invariant: every rank has told of every scenario that is asked for, or the assertion shows the job's output.
+Invariant: every rank has a result of every requested scenario, or the assertion shows the job's output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 
 class Results:
-    """`told["fit"]` is a list: what each rank's scenario returned. `told.same("fit")` is what all of them did."""
+    """`results["fit"]` is a list: the result of each rank. `results.same("fit")` is the common result of all."""
 
     def __init__(self, size: int, script: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         job = launched(size, _HERE / script, *arguments, timeout=230.0, run=(), **(environment or {}))

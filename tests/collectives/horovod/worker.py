@@ -1,6 +1,7 @@
-"""What the workers of these tests share: scenarios, whose outcomes are told as JSON.
+"""Shared by the workers of these tests: scenarios, whose outcomes are printed as JSON.
 
-Invariant: a scenario that raises is told as such, and the others run all the same; all ranks run the same ones.
+Invariant: the outcome of a scenario that raises is its error, and the others run all the same; all ranks run the same
+ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What workers told: by scenario, what each rank said.
+"""The results of workers: by scenario and rank.
 
-Invariant: every rank has told of every scenario that is asked for, or the assertion shows the job's output.
+Invariant: every rank has a result of every requested scenario, or the assertion shows the job's output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent
 
 
 class Results:
-    """`told["fit"]` is a list: what each rank's scenario returned."""
+    """`results["fit"]` is a list: the result of each rank."""
 
     def __init__(self, job: Launched) -> None:
         self.job = job
@@ -36,6 +36,6 @@ def work(ranks: int, script: str, *arguments: str, backend: str = "tensorflow") 
 
 
 def same(found: list[Any]) -> Any:
-    """What all ranks told alike."""
+    """The result that all ranks have in common."""
     assert all(each == found[0] for each in found), found
     return found[0]

@@ -163,7 +163,7 @@ def test_a_reduction_takes_all_its_messages_at_once() -> None:
         two.send(1, sent)
         one.recv(2, message)
         one.recv(2, mine)
-        one.copy(message, mine)  # what was told first is lost: found out only by those who get this far
+        one.copy(message, mine)  # the first message is lost: found out only by those who get this far
         one.send(0, message)
         return [b.build() for b in (zero, one, two)]
 

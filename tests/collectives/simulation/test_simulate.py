@@ -193,7 +193,7 @@ def test_what_is_done_on_a_board() -> None:
     # With no other core they copy the sum.
     alone = Topology(3, cores=1)
     assert time("allreduce", "one_shot", 3, n, alone) == pytest.approx(21.2 + 5 * n / 1e6 + 2 * n / 1e5)
-    # Of an allgather only a part is said.
+    # In an allgather a rank publishes only a part.
     assert time("allgather", "direct", 4, n, Topology(4)) == pytest.approx(1.3 + n / 1e6)
     # Not what is large, between hosts, or not one round.
     plain = Costs(stagger=100.0, switch=100.0, **rates)
