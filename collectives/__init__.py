@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collectives.native.errors import StaleEpoch as StaleEpoch
     from collectives.native.errors import StoreError as StoreError
     from collectives.native.errors import TransportUnavailable as TransportUnavailable
+    from collectives.native.plugins import get_include as get_include
     from collectives.rendezvous import Store as Store
     from collectives.rendezvous import open_store as open_store
     from collectives.schedule.verification import verify as verify
@@ -55,6 +56,7 @@ __all__ = [
     "TransportUnavailable",
     "Work",
     "algorithm",
+    "get_include",
     "init",
     "open_store",
     "verify",
@@ -68,6 +70,7 @@ _HOMES = {
     "Store": "rendezvous",
     "Work": "calls.work",
     "algorithm": "algorithms",
+    "get_include": "native.plugins",
     "init": "core.init",
     "open_store": "rendezvous",
     "verify": "schedule.verification",

@@ -15,6 +15,7 @@ OPS: Final[dict[str, int]]  # "sum" -> code; "avg" is a sum whose final reductio
 COLLECTIVES: Final[dict[str, int]]  # "allreduce" -> code on the wire
 CALLER_OP: Final[int]  # stands on the wire for a reduction that is a function of the caller's
 WIRE_VERSION: Final[int]
+INTERFACE: Final[str]  # the version of the C++ interface for shared objects of other packages
 
 def supports(dtype: int, op: int) -> bool: ...
 def reduce(dst: npt.NDArray[Any], sources: Sequence[npt.NDArray[Any]], dtype: int, op: int, scale: float = 1.0) -> None:
@@ -109,6 +110,9 @@ class Ticket:
 
 def transports() -> list[str]:
     """The transports that this engine has links of, in alphabetical order."""
+
+def refused_transports() -> list[str]:
+    """Why transports that loaded objects brought could not be registered, since the last call."""
 
 def why_no_room(transport: str, ranks: int, segment: int = 0) -> str | None:
     """Why this process's limits (ulimit -f, -v) leave no room for a group of so many ranks over that transport; None

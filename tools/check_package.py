@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TWINE = "twine==7.0.0"
 PLACEHOLDER = ".example/"  # a name that belongs to nobody, for good
 PACKAGES = ("collectives", *(f"collectives/{name}" for name in ("native", "transports", "rendezvous", "bench")))
+HEADERS = "collectives/native/include/collectives"  # for links and engines of other packages
 USE = """
 import numpy as np, collectives, collectives.native._xla
 with collectives.init() as comm:
@@ -46,10 +47,13 @@ def call(*command: str | Path, cwd: Path = ROOT) -> None:
 def check_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {f"{package}/{file}" for package in PACKAGES for file in ("__init__.py", "py.typed")}
-    lacking = sorted((wanted | {"collectives/native/_engine.pyi", "collectives/native/_xla.pyi"}) - names)
+    headers = {n for n in names if n.startswith(f"{HEADERS}/") and n.endswith(".hpp")}
+    wanted |= {"collectives/native/_engine.pyi", "collectives/native/_xla.pyi", f"{HEADERS}/link/link.hpp"}
+    lacking = sorted(wanted - names)
     built = sorted(name.split(".")[0] for name in names if name.endswith(".so"))
     known = ("collectives/", "pycollectives-")
-    extra = sorted(n for n in names if not n.startswith(known) or n.endswith((".cpp", ".hpp", ".txt", ".sh")))
+    sources = (".cpp", ".hpp", ".txt", ".sh", ".map")
+    extra = sorted(n for n in names - headers if not n.startswith(known) or n.endswith(sources))
     if (
         lacking
         or built != ["collectives/native/_engine", "collectives/native/_xla"]

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/export.hpp"
+
 namespace collectives {
 
 // What cores pass to each other at a time.
@@ -18,32 +20,32 @@ inline constexpr std::size_t cache_line = 64;
 enum class Isa : std::uint8_t { baseline, avx2, avx512 };
 
 // "sse2" or "neon" for the baseline, "avx2", "avx512".
-std::string_view name(Isa isa);
+COLLECTIVES_API std::string_view name(Isa isa);
 
 // Whether the kernels of this form can run here.
-bool has(Isa isa);
+COLLECTIVES_API bool has(Isa isa);
 
 // The form in use: the best one, or the one that the environment's COLLECTIVES_ISA (baseline, avx2, avx512)
 // names. Decided at the first call; throws std::invalid_argument when that variable names an unknown form or
 // one that cannot run here.
-Isa selected_isa();
+COLLECTIVES_API Isa selected_isa();
 
 // Names of the forms that the kernels may use, best last.
-std::vector<std::string> cpu_features();
+COLLECTIVES_API std::vector<std::string> cpu_features();
 
 // Whether `rep movsb` copies whole cache lines at once (ERMS or FSRM).
-bool has_fast_string_copy();
+COLLECTIVES_API bool has_fast_string_copy();
 
 // Whether a string copy whose destination lies less than a line after its source, modulo a page, waits at
 // each load for the stores before it (AMD's Zen).
-bool string_copy_seems_to_overlap();
+COLLECTIVES_API bool string_copy_seems_to_overlap();
 
 // Whether a line that another core has written comes to the one that reads it next together with the right to
 // write to it, so that it costs nothing to do so (AMD's Zen).
-bool hands_lines_over();
+COLLECTIVES_API bool hands_lines_over();
 
 // Bytes of a core's second cache, as the processor says, or a usual one's where it does not.
-std::size_t second_cache();
+COLLECTIVES_API std::size_t second_cache();
 
 // Tells the core that it is in a spin loop. On arm64 `isb` waits about as long as x86's `pause`; `yield` is
 // a no-op on most cores.

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/export.hpp"
+
 namespace collectives {
 
 enum class ErrorKind : std::uint8_t {
@@ -25,7 +27,7 @@ enum class ErrorKind : std::uint8_t {
     interrupted,  // a Python exception is already set: a signal handler raised
 };
 
-class Error : public std::runtime_error {
+class COLLECTIVES_API Error : public std::runtime_error {
   public:
     Error(ErrorKind kind, const std::string& message, std::vector<int> ranks = {})
         : std::runtime_error(message), kind_(kind), ranks_(std::move(ranks)) {}
@@ -39,12 +41,12 @@ class Error : public std::runtime_error {
 };
 
 // "rank 3", "ranks 1, 2 and 5"
-std::string name_ranks(const std::vector<int>& ranks);
+COLLECTIVES_API std::string name_ranks(const std::vector<int>& ranks);
 
 // "Connection refused" for ECONNREFUSED
-std::string errno_text(int code);
+COLLECTIVES_API std::string errno_text(int code);
 
 // An Error for a system call that failed for a reason that is nobody's fault here.
-[[noreturn]] void throw_system(const char* call, int code);
+COLLECTIVES_API [[noreturn]] void throw_system(const char* call, int code);
 
 }  // namespace collectives

@@ -9,9 +9,11 @@
 
 #include <chrono>
 
+#include "base/export.hpp"
+
 namespace collectives {
 
-class Home {
+class COLLECTIVES_API Home {
   public:
     using Clock = std::chrono::steady_clock;
 

@@ -9,13 +9,14 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/export.hpp"
 #include "base/home.hpp"
 
 namespace collectives {
 
 using Clock = std::chrono::steady_clock;
 
-class Deadline {
+class COLLECTIVES_API Deadline {
   public:
     Deadline() : at_(Clock::time_point::max()) {}
     // Infinite or absurdly large values mean never.
@@ -30,15 +31,15 @@ class Deadline {
     Clock::time_point at_;
 };
 
-double seconds_since(Clock::time_point start);
+COLLECTIVES_API double seconds_since(Clock::time_point start);
 
 // How often a wait outside an operation looks whether a signal has come.
 inline constexpr std::chrono::milliseconds look_for_signals{50};
 
 // Sleep until *word differs from `expected`, somebody wakes it, or `timeout` passes. Works across processes.
-void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                std::chrono::nanoseconds timeout);
-void futex_wake(const std::atomic<std::uint32_t>& word);
+COLLECTIVES_API void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                                std::chrono::nanoseconds timeout);
+COLLECTIVES_API void futex_wake(const std::atomic<std::uint32_t>& word);
 
 // The ladder of one idle period: what to do after the n-th look that found nothing.
 //
@@ -50,7 +51,7 @@ void futex_wake(const std::atomic<std::uint32_t>& word);
 // long may have handed a whole time slice to some other process. If that costs more than a third of the time,
 // the rank waits on another core, or sleeps instead of yielding for a while: a sleeper that is woken gets its
 // core back at once.
-class Backoff {
+class COLLECTIVES_API Backoff {
   public:
     // Anew: others have had the core; late: for a long time, so the caller finds out whether it was
     // preempted.

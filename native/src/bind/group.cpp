@@ -286,6 +286,7 @@ std::shared_ptr<Group> group_of(nb::handle group) { return nb::cast<const PyGrou
 void add_groups(nb::module_& module) {
     module.def("why_no_room", &why_no_room, "transport"_a, "ranks"_a, "segment"_a = 0);
     module.def("transports", &registered_transports);
+    module.def("refused_transports", &take_refused_transports);
 
     nb::class_<Ticket>(module, "Ticket")
         .def("done", &Ticket::done)

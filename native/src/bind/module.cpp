@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "base/cpu.hpp"
+#include "base/export.hpp"
 #include "base/sha256.hpp"
 #include "bind/common.hpp"
 #include "link/frame.hpp"
@@ -184,6 +185,7 @@ NB_MODULE(_engine, module) {
     module.attr("COLLECTIVES") = numbered(kinds);
     module.attr("CALLER_OP") = static_cast<int>(caller_op);
     module.attr("WIRE_VERSION") = wire_version;
+    module.attr("INTERFACE") = COLLECTIVES_INTERFACE;
 
     module.def(
         "supports",

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/export.hpp"
 #include "engine/task.hpp"
 #include "link/commons.hpp"
 
@@ -26,7 +27,7 @@ struct Surroundings {
     Commons commons;  // with transports and among engines
 };
 
-class Engine {
+class COLLECTIVES_API Engine {
   public:
     Engine() = default;
     Engine(const Engine&) = delete;

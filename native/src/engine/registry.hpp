@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/export.hpp"
 #include "engine/engine.hpp"
 
 namespace collectives {
@@ -23,12 +24,12 @@ enum class EngineOrder : std::uint8_t {
 using EngineFactory = std::function<std::unique_ptr<Engine>(Surroundings&)>;
 
 // Error(invalid) if the name stands for another one already.
-void register_engine(const char* name, EngineOrder order, EngineFactory make);
+COLLECTIVES_API void register_engine(const char* name, EngineOrder order, EngineFactory make);
 // Those of one communicator. The surroundings must stay longer than the engines.
-Engines make_engines(Surroundings& surroundings);
+COLLECTIVES_API Engines make_engines(Surroundings& surroundings);
 
 // Registers an engine of the library itself before `main`.
-struct RegisteredEngine {
+struct COLLECTIVES_API RegisteredEngine {
     RegisteredEngine(const char* name, EngineOrder order, EngineFactory make) {
         register_engine(name, order, std::move(make));
     }

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "base/export.hpp"
 #include "base/function_ref.hpp"
 #include "link/link.hpp"
 
@@ -88,7 +89,7 @@ class Channels {
     ~Channels() = default;
 };
 
-class Task {
+class COLLECTIVES_API Task {
   public:
     using PeerTest = FunctionRef<bool(int peer)>;
 

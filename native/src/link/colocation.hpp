@@ -12,13 +12,14 @@
 #include <memory>
 #include <optional>
 
+#include "base/export.hpp"
 #include "link/link.hpp"
 #include "link/presence.hpp"
 
 namespace collectives {
 
 // How peers in other processes end this rank's sleep.
-class Doorbell {
+class COLLECTIVES_API Doorbell {
   public:
     virtual ~Doorbell() = default;
     // Tell peers to ring from now on, also at the descriptor of the rank's sleep or at the bell alone.
@@ -40,7 +41,7 @@ struct SharedMemoryUse {
     std::size_t heap = 0;     // arrays that are in use
 };
 
-class Colocation {
+class COLLECTIVES_API Colocation {
   public:
     Colocation() = default;
     Colocation(const Colocation&) = delete;

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <string>
 
+#include "base/export.hpp"
+
 namespace collectives {
 
 inline constexpr std::uint32_t wire_version = 8;
 
 // One call of a collective, as all ranks have to agree on it.
-struct Call {
+struct COLLECTIVES_API Call {
     std::uint64_t sequence =
         0;                    // collectives: how many this communicator ran before; send/recv: on this link
     std::uint64_t count = 0;  // elements; 0 where ranks may differ
@@ -67,6 +69,6 @@ inline constexpr int n_collectives = 12;
 // The op of a call whose reduction is a function of the caller's.
 inline constexpr std::uint8_t caller_op = 255;
 
-const char* collective_name(Collective collective);
+COLLECTIVES_API const char* collective_name(Collective collective);
 
 }  // namespace collectives

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/export.hpp"
 #include "link/frame.hpp"
 #include "reduce/reduce.hpp"
 
@@ -54,7 +55,7 @@ struct Posting {
 };
 
 // Who is at the other end, for error messages.
-struct Peer {
+struct COLLECTIVES_API Peer {
     int rank = -1;
     std::string host;
 
@@ -84,7 +85,7 @@ struct Capabilities {
 class Multicast;
 class Presence;
 
-class Link {
+class COLLECTIVES_API Link {
   public:
     explicit Link(Peer peer) : peer_(std::move(peer)) {}
     virtual ~Link() = default;

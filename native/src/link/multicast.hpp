@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <span>
 
+#include "base/export.hpp"
+
 namespace collectives {
 
-class Multicast {
+class COLLECTIVES_API Multicast {
   public:
     struct Target {
         int peer = -1;

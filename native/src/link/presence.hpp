@@ -10,11 +10,12 @@
 #include <cstdint>
 
 #include "base/cpu.hpp"
+#include "base/export.hpp"
 #include "base/wait.hpp"
 
 namespace collectives {
 
-class Presence {
+class COLLECTIVES_API Presence {
   public:
     // The core on which the rank belongs, -1 for none. Set before others may look.
     int home() const { return home_; }

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/cpu.hpp"
+#include "base/export.hpp"
 #include "link/link.hpp"
 
 namespace collectives {
@@ -22,7 +23,7 @@ struct Disagreement {
     std::array<Call, 2> calls;
 };
 
-class PublishedCalls {
+class COLLECTIVES_API PublishedCalls {
   public:
     // So many of its last collectives are remembered.
     static constexpr std::size_t remembered = 32;
@@ -64,7 +65,7 @@ class PublishedCalls {
 };
 
 // Compares the calls of this rank and of one peer, for a link between them.
-class CallComparison {
+class COLLECTIVES_API CallComparison {
   public:
     CallComparison(const Link& link, int rank, PublishedCalls& own, PublishedCalls& theirs)
         : link_(link), rank_(rank), own_(own), theirs_(theirs) {}

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -12,6 +13,7 @@ namespace {
 struct Table {
     std::mutex mutex;
     std::map<std::string, TransportFactory> factories;
+    std::vector<std::string> refused;
 };
 
 Table& table() {
@@ -39,6 +41,20 @@ void register_transport(const std::string& name, TransportFactory factory) {
     if (!table().factories.emplace(name, std::move(factory)).second) {
         throw Error(ErrorKind::invalid, "there is a transport '" + name + "' already");
     }
+}
+
+RegisteredTransport::RegisteredTransport(const char* name, TransportFactory factory) noexcept {
+    try {
+        register_transport(name, std::move(factory));
+    } catch (const Error& error) {
+        const std::lock_guard lock(table().mutex);
+        table().refused.emplace_back(error.what());
+    }
+}
+
+std::vector<std::string> take_refused_transports() {
+    const std::lock_guard lock(table().mutex);
+    return std::exchange(table().refused, {});
 }
 
 std::vector<std::string> registered_transports() {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/export.hpp"
 #include "link/transport.hpp"
 
 namespace collectives {
@@ -21,18 +22,21 @@ struct TransportFactory {
 };
 
 // Error(invalid) if the name stands for another one already.
-void register_transport(const std::string& name, TransportFactory factory);
+COLLECTIVES_API void register_transport(const std::string& name, TransportFactory factory);
 // In alphabetical order.
-std::vector<std::string> registered_transports();
+COLLECTIVES_API std::vector<std::string> registered_transports();
 // Both: Error(transport_unavailable) for an unknown name, with those that are known.
-std::unique_ptr<Transport> make_transport(const std::string& name, const Setup& setup);
-std::optional<std::string> why_no_room(const std::string& name, int ranks, std::size_t segment);
+COLLECTIVES_API std::unique_ptr<Transport> make_transport(const std::string& name, const Setup& setup);
+COLLECTIVES_API std::optional<std::string> why_no_room(const std::string& name, int ranks,
+                                                       std::size_t segment);
 
-// Registers a transport of the library itself before `main`.
-struct RegisteredTransport {
-    RegisteredTransport(const char* name, TransportFactory factory) {
-        register_transport(name, std::move(factory));
-    }
+// Registers a transport when the shared object that defines it is loaded. An error cannot be thrown there: it
+// is kept, see below.
+struct COLLECTIVES_API RegisteredTransport {
+    RegisteredTransport(const char* name, TransportFactory factory) noexcept;
 };
+
+// Why transports could not be registered, since the last call.
+std::vector<std::string> take_refused_transports();
 
 }  // namespace collectives

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/export.hpp"
 #include "base/unique_fd.hpp"
 #include "link/colocation.hpp"
 #include "link/commons.hpp"
@@ -52,7 +53,7 @@ struct Connection {
     PeerOffer offer;
 };
 
-class Transport {
+class COLLECTIVES_API Transport {
   public:
     Transport() = default;
     Transport(const Transport&) = delete;

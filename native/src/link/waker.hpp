@@ -1,9 +1,11 @@
 // Ends the sleep of a rank of this process.
 #pragma once
 
+#include "base/export.hpp"
+
 namespace collectives {
 
-class Waker {
+class COLLECTIVES_API Waker {
   public:
     virtual ~Waker() = default;
     // From any thread: end the sleep, or the one that is about to begin. The caller has first stored what the

@@ -8,6 +8,7 @@
 
 #include "base/copy.hpp"
 #include "base/cpu.hpp"
+#include "base/export.hpp"
 #include "base/types.hpp"
 
 namespace collectives {
@@ -35,14 +36,14 @@ using SpreadFn = void (*)(std::byte* const* dsts, std::size_t n_dsts, const std:
                           std::size_t n_sources, std::size_t count, double scale);
 
 // Null for what there is none for.
-SpreadFn spread_kernel(DType dtype, Op op);
-SpreadFn spread_kernel(DType dtype, Op op, Isa isa);
+COLLECTIVES_API SpreadFn spread_kernel(DType dtype, Op op);
+COLLECTIVES_API SpreadFn spread_kernel(DType dtype, Op op, Isa isa);
 
 // The kernel in the selected instruction set; null if the operation has no meaning for the element type.
 // Looks up a table: callers keep the result.
-ReduceFn reduce_kernel(DType dtype, Op op, Stores stores = Stores::cached);
+COLLECTIVES_API ReduceFn reduce_kernel(DType dtype, Op op, Stores stores = Stores::cached);
 
 // The same in a given instruction set, which must be one that `has(isa)`.
-ReduceFn reduce_kernel(DType dtype, Op op, Stores stores, Isa isa);
+COLLECTIVES_API ReduceFn reduce_kernel(DType dtype, Op op, Stores stores, Isa isa);
 
 }  // namespace collectives

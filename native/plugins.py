@@ -1,0 +1,82 @@
+"""Shared objects of other packages that bring links: where the headers for them are, and how such an object is loaded.
+
+Invariant: no code of an object runs before it is known to be built for this version of the C++ interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Final
+
+from collectives.native import _engine
+from collectives.native.errors import TransportUnavailable
+
+_MARK: Final = re.compile(rb"pycollectives interface (\w+)\0")  # COLLECTIVES_PLUGIN in base/export.hpp
+_loading = threading.Lock()
+_loaded: dict[Path, ctypes.CDLL] = {}
+
+
+def get_include() -> str:
+    """The folder in which a compiler finds (`-I`) what a link of another package includes: `<collectives/link/link.hpp>`.
+
+    The headers belong to this installation of the library. An object that is built with them fits all installations
+    with the same version of the C++ interface.
+    """
+    return str(_folder() / "include")
+
+
+def load(path: str | os.PathLike[str], transport: str) -> ctypes.CDLL:
+    """Load a shared object that registers `transport`, once; the object's own functions can then be called.
+
+    The object's undefined symbols are found in the engine, whose exported symbols become global for this.
+
+    Raises TransportUnavailable where the file is missing or no plug-in, was built for another version of the C++
+    interface, cannot be loaded, or does not register that transport.
+    """
+    file = Path(path).resolve()
+    with _loading:
+        if file in _loaded:
+            return _loaded[file]
+        _check_version(file)
+        if transport in _engine.transports():
+            raise TransportUnavailable(f"{file} cannot be loaded: there is a transport {transport!r} already")
+        try:
+            ctypes.CDLL(str(_engine_file()), mode=os.RTLD_NOLOAD | os.RTLD_NOW | os.RTLD_GLOBAL)
+            found = ctypes.CDLL(str(file), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            raise TransportUnavailable(f"{file} cannot be loaded: {error}") from error
+        refused = _engine.refused_transports()
+        if refused:
+            raise TransportUnavailable(f"{file} cannot be used: {'; '.join(refused)}")
+        if transport not in _engine.transports():
+            raise TransportUnavailable(f"{file} registers no transport {transport!r}")
+        _loaded[file] = found
+        return found
+
+
+def _check_version(file: Path) -> None:
+    try:
+        found = _MARK.search(file.read_bytes())
+    except OSError as error:
+        raise TransportUnavailable(f"{file} cannot be read: {error}") from error
+    if found is None:
+        raise TransportUnavailable(f"{file} is no plug-in of this library: COLLECTIVES_PLUGIN is not in it")
+    version = found[1].decode()
+    if version != _engine.INTERFACE:
+        raise TransportUnavailable(
+            f"{file} was built for version {version} of the C++ interface; this library has version "
+            f"{_engine.INTERFACE}: build it again, with the headers in {get_include()}"
+        )
+
+
+def _engine_file() -> Path:
+    assert _engine.__file__ is not None
+    return Path(_engine.__file__).resolve()
+
+
+def _folder() -> Path:
+    return _engine_file().parent
