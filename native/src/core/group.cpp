@@ -198,11 +198,13 @@ Error Group::give_up(const Error& cause) {
     break_with(cause);
     unlinked_.clear();
     if (executor_.give_up()) return cause;
-    return {cause.kind(),
-            std::string(cause.what()) +
-                "; ranks of this host may still write to arrays from Communicator.empty, since the kernel "
-                "refuses private copies of them (ulimit -d, vm.overcommit_memory): do not use these any more",
-            cause.ranks()};
+    return {
+        cause.kind(),
+        std::string(cause.what()) +
+            "; peers may still write to arrays that this rank was to receive: do not use these any more. "
+            "Either a peer is stopped while it writes, or the kernel refuses private copies of arrays from "
+            "Communicator.empty (ulimit -d, vm.overcommit_memory)",
+        cause.ranks()};
 }
 
 void Group::run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,

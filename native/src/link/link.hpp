@@ -108,7 +108,10 @@ class COLLECTIVES_API Link {
     virtual std::optional<Announcement> announced(const Context& context, std::size_t eager) = 0;
     // Turn to the next message, which must belong to `context` and have `length` bytes.
     virtual void expect(const Context& context, std::uint64_t length) = 0;
-    // Move up to n of the next bytes to `data`; `stores` says whether they are soon needed there.
+    // Move up to n of the next bytes to `data`; `stores` says whether they are soon needed there. All n bytes
+    // there are the link's, which may fill them by itself, until they have been counted by what `read`
+    // returns: the caller names the same place again till then, or ends by `quiesce`, and may only name more
+    // of it.
     virtual std::size_t read(std::byte* data, std::size_t n, Stores stores) = 0;
     // Look at the next bytes where they lie, without taking them: empty, or at least `unit` of them.
     virtual std::span<const std::byte> lend(std::size_t unit) = 0;
@@ -122,9 +125,9 @@ class COLLECTIVES_API Link {
     // --- waiting
     // Whether to sleep on descriptors; else the peer rings our doorbell.
     virtual bool uses_sockets() const { return false; }
-    // Add the descriptors and events that would let this link go on, where there is something to send or to
-    // receive, make sure that they will tell, and look once more: true if something has come meanwhile, so
-    // that nobody must wait.
+    // For links that use sockets. Add the descriptors and events that would let this link go on, where there
+    // is something to send or to receive, make sure that they will tell, and look once more: true if
+    // something has come meanwhile, so that nobody must wait.
     virtual bool arm(bool /*sending*/, std::vector<pollfd>& /*polled*/) { return false; }
     // Whether what is sent passes through a network.
     virtual bool leaves_machine() const { return false; }
@@ -143,8 +146,9 @@ class COLLECTIVES_API Link {
     // message replaces. False where it cannot, or where another posting has not been withdrawn.
     virtual bool post_recv(const Posting& /*posting*/) { return false; }
     virtual void withdraw() {}
-    // The operation failed. Returns once nothing that the peer still does can be seen in memory of the
-    // caller's that was posted; false where that cannot be ensured.
+    // The operation failed. Returns, within a second or so, once nothing that the peer still does can be seen
+    // in memory of the caller's: where messages were posted, or were to be read to. False where that cannot
+    // be ensured. The link carries nothing any more.
     virtual bool quiesce() { return true; }
     // Where the peer has posted that message, in memory that this rank can write to, if `read` is the message
     // that is sent from there. Null where it has not, or has withdrawn it.

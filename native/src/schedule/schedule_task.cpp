@@ -93,7 +93,10 @@ void ScheduleTask::abandon() {
 
 bool ScheduleTask::reclaim() {
     bool alone = true;
-    for (Link* const to : posted_) alone &= to->quiesce();
+    for (const int peer : program().peers) {
+        Link* const to = request_->links[static_cast<std::size_t>(peer)];
+        if (to != nullptr) alone &= to->quiesce();
+    }
     posted_.clear();
     return alone;
 }
