@@ -21,7 +21,7 @@ _loaded: dict[Path, ctypes.CDLL] = {}
 
 
 def get_include() -> str:
-    """The folder in which a compiler finds (`-I`) what a link of another package includes: `<collectives/link/link.hpp>`.
+    """The folder (`-I`) with the headers for a link in another package, such as `<collectives/link/link.hpp>`.
 
     The headers belong to this installation of the library. An object that is built with them fits all installations
     with the same version of the C++ interface.

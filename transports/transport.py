@@ -102,7 +102,7 @@ class Transport(Protocol):
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
         """Set, by `route`, how `group` reaches a peer that `reaches` allows. Opens nothing.
 
-        The engine has links for shm, tcp and inproc; a transport of any name passes the name of one of these. May wait
-        up to `timeout` seconds for the peer. Raises TransportUnavailable if no address of the peer can be used from
-        here, ValueError for a malformed one, OpTimeout.
+        It passes the name of links that the engine has: those of shm, tcp or inproc, or those that a package has
+        loaded (docs/plugins.md). May wait up to `timeout` seconds for the peer. Raises TransportUnavailable if no
+        address of the peer can be used from here, ValueError for a malformed one, OpTimeout.
         """

@@ -54,9 +54,10 @@ class Rank(Protocol):
 class ProcessRank:
     """A worker process; one command is a line of JSON, and so is its answer."""
 
-    def __init__(self, number: int, prefix: Sequence[str] = ()) -> None:
-        """`prefix`: what stands in front of the command, where it is to run elsewhere."""
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    def __init__(self, number: int, prefix: Sequence[str] = (), site: Path | None = None) -> None:
+        """`prefix`: what stands in front of the command, where it is to run elsewhere; `site`: where packages are."""
+        places = [str(ROOT), str(site or ""), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, places))
         self.number = number
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "tests.collectives.conformance.worker"],
@@ -131,12 +132,12 @@ class ThreadRank:
 
 
 @contextmanager
-def processes(prefixes: Sequence[Sequence[str]]) -> Iterator[list[ProcessRank]]:
-    """One for each prefix, in that order."""
+def processes(prefixes: Sequence[Sequence[str]], site: Path | None = None) -> Iterator[list[ProcessRank]]:
+    """One for each prefix, in that order. `site`: a folder of packages that they find."""
     ranks: list[ProcessRank] = []
     try:
         for number, prefix in enumerate(prefixes):
-            ranks.append(ProcessRank(number, prefix))
+            ranks.append(ProcessRank(number, prefix, site))
         yield ranks
     finally:
         for rank in ranks:

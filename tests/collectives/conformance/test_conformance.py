@@ -4,6 +4,8 @@ shm and tcp run between processes, which stay for the whole module and join one 
 whatever meets through the memory store, between threads. A store has no part in a group once ranks have met: all
 algorithms, shapes and ways to pass arrays are gone through with one of them, dtypes and ops with all.
 
+The transport of another package, vm-write, is built and installed first, and runs with that store alone.
+
 With that store also in segments of a few odd sizes, so small that most messages are cut into many slices.
 COLLECTIVES_SEGMENT=100 runs the whole suite like that.
 """
@@ -29,6 +31,7 @@ from tests.collectives.conformance.reference import DTYPES
 from tests.redis_server import RedisServer
 
 TRANSPORTS = ("shm", "tcp", "inproc")
+PLUGIN = "vm-write"
 SIZES = (1, 2, 3, 4, 5, 7, 8)
 STORES = ("memory", "file", "redis", "tcp")
 THOROUGH = "file"  # the store with which everything is gone through
@@ -40,6 +43,10 @@ GROUPS = [
         ("shm", "redis-password", 3),
         ("tcp", "redis-tls", 2),
         *((t, THOROUGH, size, s) for t in TRANSPORTS for s, some in SEGMENTS.items() for size in some),
+        *((PLUGIN, THOROUGH, size) for size in (1, 2, 3, 4, 8)),
+        (PLUGIN, "memory", 3),
+        (PLUGIN, THOROUGH, 4, 100),
+        (PLUGIN, THOROUGH, 5, 1000),
     )
 ]
 FIXED = ("same bits", "barrier", "function", "plan")  # whose shapes are their own
@@ -65,7 +72,7 @@ class Ranks:
 
     def lend(self, transport: str, store: str, size: int, segment: int | None) -> Sequence[Rank]:
         """Ranks that have joined one group; `segment` as in `init`."""
-        if reason := left_out(transport):
+        if transport != PLUGIN and (reason := left_out(transport)):
             pytest.skip(reason)
         in_threads = transport == "inproc" or store == "memory"
         ranks = (self._local if in_threads else self._workers)[:size]
@@ -95,9 +102,9 @@ def reserved_port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, site: Path) -> Iterator[Ranks]:
     fixtures = {"redis": "redis_plain", "redis-password": "redis_password", "redis-tls": "redis_tls"}
-    with processes([()] * max(SIZES)) as workers, threads(max(SIZES)) as local:
+    with processes([()] * max(SIZES), site) as workers, threads(max(SIZES)) as local:
         directory = tmp_path_factory.mktemp("conformance")
         yield Ranks(directory, lambda kind: request.getfixturevalue(fixtures[kind]), workers, local)
 
@@ -146,7 +153,7 @@ def drawn_cases(draw: st.DrawFn) -> Case:
 
 
 @pytest.mark.parametrize("segment", [None, *SEGMENTS])
-@pytest.mark.parametrize(("transport", "size"), [("shm", 3), ("tcp", 4), ("inproc", 5), ("shm", 8)])
+@pytest.mark.parametrize(("transport", "size"), [("shm", 3), ("tcp", 4), ("inproc", 5), ("shm", 8), (PLUGIN, 4)])
 def test_drawn_shapes(ranks: Ranks, transport: str, size: int, segment: int | None) -> None:
     """Cases nobody thought of, run by a group that stays; hypothesis shrinks what fails."""
     lent = ranks.lend(transport, THOROUGH, size, segment)
