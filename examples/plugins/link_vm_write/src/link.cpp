@@ -39,8 +39,9 @@ Link::~Link() {
 
 std::size_t Link::put(std::span<const Remote::Part> parts) {
     // A process that has ended is not written to: its number may be another one's by now.
-    pollfd end{socket_.get(), POLLRDHUP, 0};
-    if (remote_.error() != 0 || ::poll(&end, 1, 0) < 0 || (end.revents & (POLLHUP | POLLERR)) != 0) return 0;
+    pollfd end{socket_.get(), 0, 0};
+    const bool has_ended = ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR)) != 0;
+    if (has_ended || has_revoked_ || remote_.error() != 0) return 0;
     block_->writes.fetch_add(1, std::memory_order_seq_cst);
     std::size_t written = 0;
     if (block_->revoked.load(std::memory_order_seq_cst) == 0) written = remote_.write(parts);
@@ -59,6 +60,7 @@ void Link::ring() {
 bool Link::revoke() {
     const std::uint64_t one = 1;
     put(std::array{Remote::Part{at(block_->revoked), &one, sizeof(one)}});
+    has_revoked_ = true;  // the peer may free its block from now on
     const collectives::Deadline deadline(write_ends_within);
     // A peer that has revoked is through with its operations, and writes nothing but this.
     while (block_->revoked.load(std::memory_order_seq_cst) == 0) {

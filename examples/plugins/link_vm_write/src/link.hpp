@@ -7,7 +7,7 @@
 //
 // Invariant: a rank writes to its peer only while `Block::writes` is odd, and after it has seen there that
 // the peer has not revoked. So who has revoked, and has seen an even number since, is not written to any
-// more.
+// more. To revoke is the last thing that a rank writes.
 #pragma once
 
 #include <collectives/base/unique_fd.hpp>
@@ -71,7 +71,7 @@ class Link final : public collectives::Link {
         return theirs_ + static_cast<std::uint64_t>(reinterpret_cast<const std::byte*>(&member) -
                                                     reinterpret_cast<const std::byte*>(block_.get()));
     }
-    // Nothing is written where the peer has revoked, or its process is gone.
+    // Nothing is written where either side has revoked, or the peer's process is gone.
     std::size_t put(std::span<const Remote::Part> parts);
     // Ends the peer's sleep if it has armed.
     void ring();
@@ -104,6 +104,7 @@ class Link final : public collectives::Link {
     bool armed_ = false;      // the peer, as far as we know
     bool is_silent_ = false;  // this rank has said its last
     bool has_ended_ = false;  // the socket
+    bool has_revoked_ = false;
 
     // sending
     const Context* sending_ = nullptr;
