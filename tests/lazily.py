@@ -27,6 +27,9 @@ class Lazily:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_") and attribute != "__version__":
+            # pytest reads such attributes of every name of a module, to find fixtures.
+            raise AttributeError(attribute)
         with warnings.catch_warnings():  # as importorskip does: what is not ours may warn
             warnings.simplefilter("ignore")
             package = importlib.import_module(self._name)
