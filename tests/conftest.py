@@ -3,6 +3,7 @@ test starts outlives it."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,12 @@ def _nothing_is_left_behind() -> Iterator[None]:
     """Ends what the test, and its fixtures, have started and not ended; that is a failure of its own."""
     with nothing_left():
         yield
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collection, which tests often ask for, passes over the thousands of tests that stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
