@@ -1,18 +1,18 @@
 """Scripts run by `collectives run`, as users run them, in processes of their own.
 
-Invariant: every process is waited for, with a deadline, and a child sees the packages that this process sees.
+Invariant: every process is waited for, while the test may run, and a child sees the packages that this process sees.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import collectives
+from tests.finished import finished
 
 _HOME = Path(collectives.__file__).parents[1]
 _LAUNCHER = ("-c", "from collectives.commands.main import main; main(prog_name='collectives')", "run")
@@ -35,7 +35,6 @@ def launched(
     size: int,
     script: Path | str,
     *arguments: str,
-    timeout: float = 100.0,
     run: tuple[str, ...] = (),
     **environment: str,
 ) -> Launched:
@@ -52,7 +51,7 @@ def launched(
         **environment,
     }
     command = [sys.executable, *_LAUNCHER, "-n", str(size), *run, str(script), *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=settings, timeout=timeout)
+    done = finished(command, env=settings)
     lines: dict[int, list[str]] = {rank: [] for rank in range(size)}
     for line in done.stdout.splitlines():
         if found := re.match(r"\[(\d+)\] ?(.*)", line):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import collectives
+from tests.finished import finished
 from tests.lazily import needs
 
 HOME = Path(collectives.__file__).parents[1]
@@ -45,7 +46,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "OMP_"))}
     environment = {**kept, "PYTHONPATH": str(HOME), "COLLECTIVES_CALIBRATE": "off"}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=90)
+    return finished(command, env=environment)
 
 
 def check_digits(output: str, ranks: int) -> None:

@@ -32,7 +32,7 @@ def test_two_ranks(name: str) -> None:
     for framework in frameworks:
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"{name} needs {framework}, which is not installed")
-    done = launched(2, EXAMPLES / f"{name}.py", *arguments, timeout=200).succeeded()
+    done = launched(2, EXAMPLES / f"{name}.py", *arguments).succeeded()
     assert any("weights: the same bits on 2 ranks" in line for line in done.lines[0]), done.stdout
     found = re.search(says, done.stdout)
     assert found is not None and float(found[1]) >= 95, done.stdout

@@ -19,6 +19,9 @@ QUICK = ("--timed", "2")
 
 needs("sklearn", "the example's data: pip install scikit-learn")
 
+# Processes import large frameworks, and machines that run tests may have other things to do.
+pytestmark = pytest.mark.timeout(240)
+
 # The example with one of its functions replaced.
 SPOILT = """
 import importlib.util

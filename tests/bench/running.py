@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import collectives
+from tests.finished import finished
 
 HOME = Path(collectives.__file__).parents[1]
 COMMAND = (sys.executable, "-c", "from collectives.commands.main import main; main(prog_name='collectives')")
@@ -45,15 +46,7 @@ def command(
     *arguments: str, folder: Path | None = None, code: int | None = 0, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """`collectives ...`, which has to end with that code, unless it is None."""
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment() if env is None else env,
-        timeout=100,
-    )
+    done = finished([*COMMAND, *arguments], cwd=folder, env=environment() if env is None else env)
     assert code in (None, done.returncode), f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

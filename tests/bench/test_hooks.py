@@ -34,6 +34,8 @@ from collectives.bench.peers.worker import Worker
 from collectives.bench.traces import TRACES, gradients
 from tests.bench.running import COMMAND, bench, environment, table
 
+pytestmark = pytest.mark.timeout(240)  # four processes import TensorFlow
+
 QUICK = ("--repeats", "2", "--iters", "1")
 LIST = Case("allreduce", "float32", 4, "sum", -1, "each", 2, 12, "resnet50")
 TORCH, TENSORFLOW = FRAMEWORKS["torch"], FRAMEWORKS["tensorflow"]

@@ -9,6 +9,9 @@ from tests.lazily import needs
 
 needs("keras", "pip install keras tensorflow")
 
+# Processes import large frameworks, and machines that run tests may have other things to do.
+pytestmark = pytest.mark.timeout(240)
+
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_another_backend_than_tensorflow(backend: str) -> None:

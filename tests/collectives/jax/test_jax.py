@@ -21,6 +21,9 @@ from tests.native.test_stub import compiled, declared
 
 needs("jax", "JAX is not installed: pip install jax")
 
+# Processes import large frameworks, and machines that run tests may have other things to do.
+pytestmark = pytest.mark.timeout(240)
+
 HERE = Path(__file__).parent
 HOME = Path(collectives.__file__).parents[1]
 EXAMPLE = HOME / "examples" / "jax_digits.py"

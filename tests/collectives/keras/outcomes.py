@@ -32,7 +32,7 @@ class Results:
 
 
 def work(ranks: int, script: str, *arguments: str, backend: str = "tensorflow") -> Results:
-    return Results(launched(ranks, _HERE / script, *arguments, timeout=230.0, KERAS_BACKEND=backend))
+    return Results(launched(ranks, _HERE / script, *arguments, KERAS_BACKEND=backend))
 
 
 def same(found: list[Any]) -> Any:

@@ -14,9 +14,11 @@ import pytest
 from tests.collectives.tensorflow import checks
 from tests.launched import Launched, launched
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow: pip install tensorflow"
-)
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow: pip install tensorflow"),
+    # Processes import large frameworks, and machines that run tests may have other things to do.
+    pytest.mark.timeout(240),
+]
 
 HERE = Path(__file__).parent
 OPS = HERE / "worker_ops.py"
