@@ -23,24 +23,73 @@ TOGETHER: Final = {
 # Too long for one process; the parameters of each test begin with a transport, and those of one go together.
 DIVIDED: Final = frozenset({"tests/collectives/conformance/test_conformance.py"})
 
-# Files that take more than half a minute, most of them in jobs whose ranks import a framework and keep all cores busy.
-# They begin first, or the last of them runs while the other processes have ended, and one at a time, or they take each
-# other's time until deadlines are missed. Everything else runs beside them, files with many tests first.
-LONG: Final = frozenset(
-    {
-        "horovod with TensorFlow",
-        "tests/collectives/horovod/test_torch.py",
-        "tests/collectives/keras/test_backends.py",
-        "tests/collectives/keras/test_callbacks.py",
-        "tests/collectives/keras/test_fit.py",
-        "tests/collectives/schedule/test_algorithms.py",
-        "tests/collectives/tensorflow/test_tensorflow.py",
-        "tests/collectives/torch/test_distributed_test.py",
-        "tests/collectives/torch/test_process_group.py",
-        "tests/test_docs.py",
-        "tests/test_examples_frameworks.py",
-    }
-)
+# Whose processes keep all cores busy, since their ranks import a framework or they have a pool of processes, and about
+# how many seconds they take. They run one at a time, or they take each other's time until deadlines are missed.
+BUSY: Final = {
+    "horovod with TensorFlow": 110,
+    "tests/bench/test_hooks.py": 200,
+    "tests/collectives/horovod/test_backends.py": 130,
+    "tests/collectives/horovod/test_torch.py": 40,
+    "tests/collectives/jax/test_jax.py": 300,
+    "tests/collectives/keras/test_backends.py": 240,
+    "tests/collectives/keras/test_callbacks.py": 50,
+    "tests/collectives/keras/test_digits.py": 130,
+    "tests/collectives/keras/test_fit.py": 160,
+    "tests/collectives/schedule/test_algorithms.py": 240,
+    "tests/collectives/tensorflow/test_tensorflow.py": 230,
+    "tests/collectives/torch/test_distributed_test.py": 50,
+    "tests/collectives/torch/test_process_group.py": 130,
+    "tests/integrations/test_integrations.py": 180,
+    "tests/test_docs.py": 20,
+    "tests/test_examples_frameworks.py": 80,
+    "tests/test_mnist_scaling.py": 230,
+}
+
+# Others that take more than half a minute. What is in neither table begins last, files with many tests first.
+LONG: Final = {
+    "tests/bench/test_choice.py": 40,
+    "tests/bench/test_command.py": 80,
+    "tests/bench/test_crowd.py": 60,
+    "tests/bench/test_limits.py": 40,
+    "tests/bench/test_peers.py": 50,
+    "tests/bench/test_plot.py": 60,
+    "tests/bench/test_simulator.py": 40,
+    "tests/bench/test_wire.py": 40,
+    "tests/collectives/calibration/test_calibration_noise.py": 70,
+    "tests/collectives/commands/test_doctor.py": 70,
+    "tests/collectives/commands/test_explain_command.py": 40,
+    "tests/collectives/conformance/test_conformance.py inproc": 300,
+    "tests/collectives/conformance/test_conformance.py shm": 600,
+    "tests/collectives/conformance/test_conformance.py tcp": 400,
+    "tests/collectives/core/test_boot_id.py": 40,
+    "tests/collectives/core/test_communicator_errors.py": 100,
+    "tests/collectives/core/test_communicator_life.py": 40,
+    "tests/collectives/core/test_desync.py": 140,
+    "tests/collectives/core/test_init.py": 80,
+    "tests/collectives/core/test_init_processes.py": 80,
+    "tests/collectives/core/test_job.py": 40,
+    "tests/collectives/core/test_links.py": 40,
+    "tests/collectives/core/test_recorded.py": 60,
+    "tests/collectives/engines/test_pulled.py": 30,
+    "tests/collectives/engines/test_sequences.py": 40,
+    "tests/collectives/engines/test_sockets.py": 90,
+    "tests/collectives/engines/test_spread.py": 60,
+    "tests/collectives/keras/test_import.py": 30,
+    "tests/collectives/schedule/test_defaults_model.py": 130,
+    "tests/collectives/simulation/test_costs.py": 80,
+    "tests/collectives/simulation/test_simulate.py": 110,
+    "tests/collectives/torch/test_destroy.py": 40,
+    "tests/namespaces/test_conformance.py": 200,
+    "tests/namespaces/test_hierarchy.py": 110,
+    "tests/namespaces/test_hosts.py": 50,
+    "tests/rendezvous/test_garbage.py": 70,
+    "tests/rendezvous/test_group_conflicts.py": 70,
+    "tests/rendezvous/test_group_crashes.py": 40,
+    "tests/rendezvous/test_stores.py": 60,
+    "tests/test_examples.py": 160,
+    "tests/test_launchers.py": 50,
+    "tests/test_leftovers.py": 70,
+}
 
 
 def workers() -> int:
@@ -57,18 +106,18 @@ def unit(nodeid: str) -> str:
 
 
 class Scheduler(LoadScopeScheduling):
-    """Hands out units: a long one where no other process has one, else those with many tests."""
+    """Hands out the longest unit: a busy one where no other process has one, else one that is not."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
 
-    def _has_long(self, node: WorkerController) -> bool:
+    def _is_busy(self, node: WorkerController) -> bool:
         units = self.assigned_work[node]
-        return any(name in LONG and not all(tests.values()) for name, tests in units.items())
+        return any(name in BUSY and not all(tests.values()) for name, tests in units.items())
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        wants_long = not any(self._has_long(other) for other in self.nodes if other is not node)
-        chosen = next((name for name in self.workqueue if (name in LONG) == wants_long), None)
-        if chosen is not None:
-            self.workqueue.move_to_end(chosen, last=False)
+        wants_busy = not any(self._is_busy(other) for other in self.nodes if other is not node)
+        fitting = [name for name in self.workqueue if (name in BUSY) == wants_busy]
+        chosen = max(fitting or self.workqueue, key=lambda name: BUSY.get(name) or LONG.get(name, 0))  # first of equals
+        self.workqueue.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)

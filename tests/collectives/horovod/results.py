@@ -20,7 +20,7 @@ class Results:
     """`results["fit"]` is a list: the result of each rank. `results.same("fit")` is the common result of all."""
 
     def __init__(self, size: int, script: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
-        job = launched(size, _HERE / script, *arguments, **(environment or {}))
+        job = launched(size, _HERE / script, *arguments, run=(), **(environment or {}))
         self._job = job.succeeded()
         self._found = {
             rank: dict(json.loads(line) for line in lines if line.startswith('["'))
