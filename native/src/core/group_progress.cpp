@@ -1,0 +1,171 @@
+// A group's progress thread: it runs what was started in the background.
+#include <algorithm>
+#include <utility>
+
+#include "core/group.hpp"
+
+namespace collectives {
+
+namespace {
+
+// The progress thread ends when nothing has been started for so long; starting it again takes less than 0.1
+// ms.
+constexpr auto idle_time = std::chrono::seconds(1);
+
+}  // namespace
+
+std::shared_ptr<Work> Group::start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
+                                   double timeout, bool joined) {
+    auto work = std::make_shared<Work>();
+    work->operation = std::move(operation);
+    work->in = in;
+    work->out = out;
+    work->timeout = timeout;
+    work->joined = joined;
+    work->queued = ticks::now();
+    const std::lock_guard lock(queue_);
+    if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
+    works_.push_back(work);
+    if (!serving_) {
+        if (progress_.joinable()) progress_.join();  // it has ended for want of work
+        serving_ = true;
+        progress_ = std::thread([this] { serve(); });
+    }
+    if (busy_.exchange(true)) {
+        executor_.call_attention();
+    } else {
+        queued_.notify_one();
+    }
+    return work;
+}
+
+void Group::serve() {
+    std::unique_lock lock(queue_);
+    while (true) {
+        queued_.wait_for(lock, idle_time, [&] { return stop_ || !works_.empty(); });
+        if (works_.empty()) {
+            serving_ = false;
+            return;
+        }
+        lock.unlock();
+        {
+            const std::lock_guard running(running_);
+            drive();
+        }
+        lock.lock();
+        busy_.store(!works_.empty(), std::memory_order_release);
+    }
+}
+
+void Group::drive() {
+    Works under_way;
+    while (true) {
+        take_works(under_way);
+        if (under_way.empty()) return;
+        try {
+            release_linked();
+            if (!executor_.work()) continue;
+            retire();
+            finish(under_way, std::nullopt);
+        } catch (const Error& error) {
+            fail(under_way, error);
+        } catch (const std::exception& error) {
+            fail(under_way, Error(ErrorKind::aborted, error.what()));
+        }
+    }
+}
+
+void Group::fail(Works& under_way, const Error& error) {
+    if (error.kind() == ErrorKind::invalid) {
+        executor_.record_failure_of_oldest(error.what());
+        retire();
+        finish(under_way, error);
+        return;
+    }
+    finish(under_way, give_up(error));
+    while (!under_way.empty()) finish(under_way, broken());
+}
+
+void Group::take_works(Works& under_way) {
+    while (true) {
+        {
+            const std::lock_guard lock(queue_);
+            if (works_.empty()) return;
+            if (under_way.size() >= most_at_a_time && !works_.front()->joined) return;
+            under_way.push_back(works_.front());
+            works_.pop_front();
+        }
+        try {
+            // While others are under way the group can be used, and what ends them ends this one.
+            if (under_way.size() == 1) throw_if_unusable();
+            Work& work = *under_way.back();
+            Request wanted = request(*work.operation, work.in, work.out, work.timeout);
+            wanted.receipt = &work.receipt;
+            wanted.queued = work.queued;
+            InFlight& added = executor_.add(wanted);
+            executor_.hold(added, true);
+            unlinked_.push_back(&added);
+        } catch (const Error& error) {
+            finish(under_way, error);
+        }
+    }
+}
+
+void Group::release_linked() {
+    if (unlinked_.empty()) return;
+    const bool sends_to_itself = executor_.any_of(
+        [&](const InFlight& one) { return !one.complete() && is_to_itself(*one.request().operation); });
+    std::erase_if(unlinked_, [&](InFlight* one) {
+        const Operation& operation = *one->request().operation;
+        const std::vector<int>& peers = operation.program().peers;
+        try {
+            if (operation.is_open()) {
+                const bool all = links_.seek_any(peers, sends_to_itself);
+                executor_.hold(*one, false);  // it goes on while others are missing
+                return all;
+            }
+            if (!links_.seek(peers)) return false;
+            executor_.hold(*one, false);
+        } catch (...) {
+            one->fail(std::current_exception());
+        }
+        return true;
+    });
+}
+
+void Group::retire() {
+    std::erase(unlinked_, &executor_.oldest());
+    executor_.retire();
+}
+
+void Group::finish(Works& under_way, std::optional<Error> error) {
+    const std::lock_guard lock(queue_);
+    under_way.front()->error = std::move(error);
+    under_way.front()->done = true;
+    under_way.pop_front();
+    finished_.notify_all();
+}
+
+bool Group::done(const Work& work) {
+    const std::lock_guard lock(queue_);
+    return work.done;
+}
+
+bool Group::wait(const Work& work, double timeout, const Interrupted& interrupted) {
+    const Deadline deadline(timeout);
+    std::unique_lock lock(queue_);
+    while (!work.done) {
+        if (deadline.passed()) return false;
+        finished_.wait_for(lock, deadline.left(look_for_signals));
+        if (!work.done && interrupted) {
+            lock.unlock();
+            const bool stop = interrupted();
+            lock.lock();
+            if (stop) throw Error(ErrorKind::interrupted, "waiting was interrupted; the operation goes on");
+        }
+    }
+    if (work.error) throw *work.error;
+    return true;
+}
+
+}  // namespace collectives
