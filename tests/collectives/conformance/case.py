@@ -22,7 +22,8 @@ from tests.collectives.conformance.reference import (
 )
 
 BY_NAME = {d.name: d for d in DTYPES}
-KEPT = 10_000  # elements; of inputs that are not drawn again
+KEPT = 10_000  # elements; of inputs that are never drawn again
+LARGE = 24  # larger inputs that are kept: those of eight ranks, of three shapes
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ def values(case: Case, rank: int, shape: tuple[int, ...]) -> Array:
     """A rank's input: any integers; floating values small enough for every reduction of 8 to be exact.
 
     Read-only: the small ones are kept, since every group goes through the same cases, and drawing all ranks' inputs
-    takes as long as the calls.
+    takes as long as the calls. The last of the large ones are kept for the next algorithm, whose inputs are the same.
     """
-    draw = _draw if math.prod(shape) <= KEPT else _draw.__wrapped__
+    draw = _draw if math.prod(shape) <= KEPT else _draw_large
     return draw(f"{case.collective} {case.dtype} {case.op} {case.shape}", case.dtype, case.op, case.seed, rank, shape)
 
 
@@ -68,6 +69,9 @@ def _draw(text: str, dtype_name: str, op: str, seed: int, rank: int, shape: tupl
     drawn = np.asarray(_drawn(random, BY_NAME[dtype_name], op, shape))
     drawn.flags.writeable = False
     return drawn
+
+
+_draw_large = functools.lru_cache(maxsize=LARGE)(_draw.__wrapped__)
 
 
 def _drawn(random: np.random.Generator, dtype: np.dtype[Any], op: str, shape: tuple[int, ...]) -> Array:
