@@ -34,11 +34,9 @@ demo: $(READY) ## Train on real data with 4 processes, then measure. Installs wh
 	@echo; echo "== Allreduce between 2 processes"
 	@$(BIN)/collectives bench allreduce -n 2 -b 8 -e 4M -f 8 -c 1
 
-# Bytecode is kept even where the environment says otherwise: the tests start thousands of interpreters, and each would
-# compile all that it imports of ours.
 test: $(READY) $(FRAMEWORKS) ## Run the tests. Fetches TensorFlow, PyTorch and JAX, which the hooks are tested with.
 	@tools/need.sh redis openssl iproute2
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
 
 check: format lint types native-tests ## Check format, style, types, and the C++ under sanitizers.
 

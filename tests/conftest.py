@@ -21,6 +21,11 @@ from tests.leftovers import inherit_nothing_ignored, marked, nothing_left  # noq
 # No test measures this machine behind its own back, or depends on what was measured here before.
 os.environ["COLLECTIVES_CALIBRATE"] = "off"
 
+# Bytecode is kept even where the environment says otherwise: the tests start thousands of interpreters, and each would
+# compile all that it imports of ours, which takes as long as the rest of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 inherit_nothing_ignored()
 marked()
 
