@@ -11,6 +11,7 @@
 
 // Once in each shared object of another package, outside all namespaces. The loader looks for this text in
 // the file before any of its code runs.
-#define COLLECTIVES_PLUGIN                                                                   \
-    extern "C" __attribute__((visibility("default"), used)) const char collectives_plugin[]; \
-    const char collectives_plugin[] = "pycollectives interface " COLLECTIVES_INTERFACE;
+#define COLLECTIVES_PLUGIN                                      \
+    extern "C" COLLECTIVES_API const char collectives_plugin[]; \
+    __attribute__((used)) const char collectives_plugin[] = COLLECTIVES_MARK;
+#define COLLECTIVES_MARK "pycollectives interface " COLLECTIVES_INTERFACE
