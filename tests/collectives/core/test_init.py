@@ -224,7 +224,7 @@ def test_a_segment_is_for_all_that_comes_of_a_group(memory: str) -> None:
     (small,), (large,) = arenas(100), arenas(8 << 20)
     # Four to stage in and four that change hands for each rank, three for several, four with results, four with sums
     # and four with copies of these, and on the board two for each rank and two that cores give each other sums in.
-    slots = 2 * (4 + 4) + 3 + 4 + 2 * 4 + 2 * 2 + 2
+    slots = 2 * (4 + 4) + 3 + 2 * 4 + 2 * 2 + 2
     assert slots * (8 << 20) <= large - small <= slots * (8 << 20) + (4 << 20)
 
 
