@@ -103,7 +103,7 @@ def test_a_test_run_that_is_killed_leaves_no_ranks(tmp_path: Path, processes: st
 
 def test_where_the_parent_ignores_signals_tests_of_signals_pass() -> None:
     """As in `nohup make test &`, in jobs of a script, and under many CI runners."""
-    chosen = ("tests/collectives/commands/test_run.py", "-k", "SIGINT or SIGHUP or ctrl_c or hangups")
+    chosen = ("tests/collectives/commands/test_run_endings.py", "-k", "SIGINT or SIGHUP or ctrl_c or hangups")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
     deaf = ["sh", "-c", 'trap "" INT HUP QUIT TERM USR1 USR2; exec "$@"', "sh", *command]
     done = subprocess.run(deaf, check=False, cwd=ROOT, capture_output=True, text=True, timeout=110)
