@@ -30,7 +30,7 @@ def drawn(tmp_path: Path, *arguments: str) -> str:
 
 def test_no_two_lines_look_the_same_even_without_colours() -> None:
     count = len(algorithms("allreduce"))
-    assert count >= 13
+    assert count >= 12
     looks = [(str(s["linestyle"]), s["marker"]) for s in (style(number, count) for number in range(52))]
     assert len({*looks}) == len(looks)
     first, last = style(0, count), style(count - 1, count)
