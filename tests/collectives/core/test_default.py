@@ -20,7 +20,7 @@ def test_the_one_that_is_open() -> None:
         child.close()
         with collectives.init(name="second") as second:
             assert opened() == [first, second] and default(second) is second
-            with pytest.raises(RuntimeError, match=r"2 communicators are open .*'first' .*, 'second' .* by comm="):
+            with pytest.raises(RuntimeError, match=r"2 communicators are open .*'first' .*, 'second' .* as comm="):
                 default()
         assert default() is first
         forget(first)
