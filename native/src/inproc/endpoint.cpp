@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/round.hpp"
 #include "inproc/link.hpp"
 
 namespace collectives {
@@ -21,16 +22,11 @@ void InprocEndpoint::wait_for_pass() const {
     while (seen % 2 != 0 && passes_.load(std::memory_order_acquire) == seen) ::sched_yield();
 }
 
-std::optional<int> InprocEndpoint::accuser() const {
-    const int by = calls_.accuser();
-    if (by < 0 || static_cast<std::size_t>(by) >= links_.size()) return std::nullopt;
-    const InprocLink* const link = links_[static_cast<std::size_t>(by)];
-    return link != nullptr && link->calls().is_accused() ? std::optional(by) : std::nullopt;
-}
+std::optional<int> InprocEndpoint::accuser() const { return accuser_among(calls_, links_); }
 
 std::shared_ptr<std::byte> InprocEndpoint::allocate(std::size_t bytes) {
     // A multiple of the alignment, as the function asks for.
-    const std::size_t whole = (std::max<std::size_t>(bytes, 1) + cache_line - 1) / cache_line * cache_line;
+    const std::size_t whole = round_up(std::max<std::size_t>(bytes, 1), cache_line);
     auto* const data = static_cast<std::byte*>(std::aligned_alloc(cache_line, whole));
     if (data == nullptr) return nullptr;
     heap_->fetch_add(whole, std::memory_order_relaxed);

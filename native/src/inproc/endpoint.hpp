@@ -51,9 +51,8 @@ struct InprocChannel {
 
 class InprocEndpoint final : public Colocation {
   public:
-    InprocEndpoint(int rank, int size, std::shared_ptr<Waker> waker)
-        : rank_(rank),
-          waker_(std::move(waker)),
+    InprocEndpoint(int size, std::shared_ptr<Waker> waker)
+        : waker_(std::move(waker)),
           channels_(static_cast<std::size_t>(size)),
           links_(static_cast<std::size_t>(size), nullptr) {}
 
@@ -83,7 +82,6 @@ class InprocEndpoint final : public Colocation {
     SharedMemoryUse memory() const override { return {.heap = heap_->load(std::memory_order_relaxed)}; }
 
   private:
-    int rank_;
     std::shared_ptr<Waker> waker_;
     // Bytes of arrays that are in use; these may live longer than the endpoint.
     std::shared_ptr<std::atomic<std::size_t>> heap_ = std::make_shared<std::atomic<std::size_t>>(0);

@@ -11,8 +11,7 @@ namespace {
 class InprocTransport final : public Transport {
   public:
     explicit InprocTransport(const Setup& setup)
-        : rank_(setup.rank),
-          endpoint_(std::make_shared<InprocEndpoint>(setup.rank, setup.size, setup.waker)) {}
+        : rank_(setup.rank), endpoint_(std::make_shared<InprocEndpoint>(setup.size, setup.waker)) {}
 
     const Capabilities& capabilities() const override {
         static constexpr Capabilities answer{.reads_remote_memory = true, .inline_up_to = inproc_eager_up_to};

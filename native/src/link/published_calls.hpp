@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "base/cpu.hpp"
 #include "base/export.hpp"
@@ -95,5 +96,15 @@ class COLLECTIVES_API CallComparison {
     PublishedCalls& own_;
     PublishedCalls& theirs_;
 };
+
+// The rank that accuses this one, see Colocation::accuser; `links`: by rank, null where there is none.
+// Without a link to it, it is looked at again once that is there.
+template <typename LinkOfKind>
+std::optional<int> accuser_among(const PublishedCalls& own, const std::vector<LinkOfKind*>& links) {
+    const int by = own.accuser();
+    if (by < 0 || static_cast<std::size_t>(by) >= links.size()) return std::nullopt;
+    const LinkOfKind* const to = links[static_cast<std::size_t>(by)];
+    return to != nullptr && to->calls().is_accused() ? std::optional(by) : std::nullopt;
+}
 
 }  // namespace collectives

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/cpu.hpp"
+#include "base/round.hpp"
 #include "engine/registry.hpp"
 
 namespace collectives {
@@ -27,7 +27,7 @@ const RegisteredEngine registered("schedule", EngineOrder::schedules, [](const S
 ScheduleSettings settings_for(const Surroundings& surroundings) {
     const std::size_t segment = surroundings.segment;
     ScheduleSettings settings;
-    settings.slice = segment > 0 ? (segment + largest_unit - 1) / largest_unit * largest_unit : default_slice;
+    settings.slice = segment > 0 ? round_up(segment, largest_unit) : default_slice;
     settings.copied = segment > 0 || surroundings.oversubscribed ? settings.slice : copied_with_cores;
     return settings;
 }
@@ -44,6 +44,18 @@ void ScheduleTask::begin(Request& request, const Position& position) {
         post_receptions();
     }
     begin_steps();
+}
+
+void ScheduleTask::set_contexts() {
+    const Program& program = this->program();
+    context_ = Context(request_->call, request_->fingerprint);
+    context_.traffic = {.ranks = program.size,
+                        .combined = static_cast<std::uint32_t>(program.combines),
+                        .sends = program.says,
+                        .receives = !program.sources.empty(),
+                        .in_place = request_->is_in_place()};
+    multicast_context_ = context_;
+    multicast_context_.traffic.to_several = true;
 }
 
 void ScheduleTask::begin_section(std::uint64_t section, std::byte* in, std::byte* out) {

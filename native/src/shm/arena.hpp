@@ -29,6 +29,7 @@
 #include <optional>
 
 #include "base/cpu.hpp"
+#include "base/round.hpp"
 #include "base/unique_fd.hpp"
 #include "base/wait.hpp"
 #include "link/presence.hpp"
@@ -40,7 +41,6 @@
 namespace collectives {
 
 inline constexpr std::size_t page_size = 4096;
-constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
 // What a sender announces about one slice of a message.
 //

@@ -27,20 +27,13 @@ Geometry geometry_for(int size, std::size_t segment) {
 }
 
 GroupMemory::GroupMemory(const Setup& setup, std::shared_ptr<Arena> own)
-    : rank_(setup.rank),
-      arena_(std::move(own)),
+    : arena_(std::move(own)),
       oversubscribed_(setup.oversubscribed),
       links_(static_cast<std::size_t>(setup.size), nullptr),
       caster_(*this),
       doorbell_(*arena_) {}
 
-std::optional<int> GroupMemory::accuser() const {
-    const int by = arena_->calls().accuser();
-    if (by < 0 || static_cast<std::size_t>(by) >= links_.size()) return std::nullopt;
-    // Without a link to it, it is looked at again once that is there.
-    const ShmLink* const to = link(by);
-    return to != nullptr && to->calls().is_accused() ? std::optional(by) : std::nullopt;
-}
+std::optional<int> GroupMemory::accuser() const { return accuser_among(arena_->calls(), links_); }
 
 void GroupMemory::mark_closed(std::optional<int> lost) {
     Header& header = arena_->header();

@@ -52,7 +52,6 @@ class GroupMemory final : public Colocation {
         std::uint32_t seen_ = 0;
     };
 
-    int rank_;
     std::shared_ptr<Arena> arena_;
     bool oversubscribed_;
     std::vector<ShmLink*> links_;  // by rank

@@ -26,7 +26,7 @@ struct Pair {
         for (int rank = 0; rank < 2; ++rank) {
             wakers[static_cast<std::size_t>(rank)] = std::make_shared<CountingWaker>();
             endpoints[static_cast<std::size_t>(rank)] =
-                std::make_shared<InprocEndpoint>(rank, 2, wakers[static_cast<std::size_t>(rank)]);
+                std::make_shared<InprocEndpoint>(2, wakers[static_cast<std::size_t>(rank)]);
         }
         links[0] = std::make_unique<InprocLink>(Peer{1, "here"}, 0, endpoints[0], endpoints[1]);
         links[1] = std::make_unique<InprocLink>(Peer{0, "here"}, 1, endpoints[1], endpoints[0]);

@@ -58,27 +58,23 @@ std::vector<float> total_by_core(const Homes& homes, std::size_t n) {
 }  // namespace
 
 TEST_CASE("sums and averages of all sizes, wherever ranks are, also in place") {
-    for (const std::string scheme : {"shm"}) {
-        for (const Homes& homes : many_homes) {
-            const auto size = static_cast<int>(homes.size());
-            const std::size_t segment = homes.size() % 2 == 0 ? 0 : 256;
-            World world(size, scheme, segment, true, homes);
-            world.each([&](int rank, Group& group) {
-                for (const std::size_t n : {0U, 1U, 28U, 29U, 500U, 1024U, 1025U, 5003U, 32'768U}) {
-                    for (const Make make : {&flat}) {
-                        CHECK(sum(group, make(rank, size), values(rank, n)) == total(size, n));
-                        std::vector<float> mean = total(size, n);
-                        for (float& value : mean) value /= static_cast<float>(size);
-                        CHECK(sum(group, make(rank, size), values(rank, n), Op::avg) == mean);
-                    }
-                    // What does not fit on the board goes over links, which read it in place.
-                    if (n * sizeof(float) > (segment > 0 ? segment : 128 << 10)) continue;
-                    std::vector<float> x = values(rank, n);
-                    group.run(sum_of_floats(flat(rank, size), n), raw(x), raw(x), 30.0, {});
-                    CHECK(x == total(size, n));
-                }
-            });
-        }
+    for (const Homes& homes : many_homes) {
+        const auto size = static_cast<int>(homes.size());
+        const std::size_t segment = homes.size() % 2 == 0 ? 0 : 256;
+        World world(size, "shm", segment, true, homes);
+        world.each([&](int rank, Group& group) {
+            for (const std::size_t n : {0U, 1U, 28U, 29U, 500U, 1024U, 1025U, 5003U, 32'768U}) {
+                CHECK(sum(group, flat(rank, size), values(rank, n)) == total(size, n));
+                std::vector<float> mean = total(size, n);
+                for (float& value : mean) value /= static_cast<float>(size);
+                CHECK(sum(group, flat(rank, size), values(rank, n), Op::avg) == mean);
+                // What does not fit on the board goes over links, which read it in place.
+                if (n * sizeof(float) > (segment > 0 ? segment : 128 << 10)) continue;
+                std::vector<float> x = values(rank, n);
+                group.run(sum_of_floats(flat(rank, size), n), raw(x), raw(x), 30.0, {});
+                CHECK(x == total(size, n));
+            }
+        });
     }
 }
 
@@ -116,19 +112,17 @@ TEST_CASE("floats of 16 bits are rounded once, not once a core") {
     constexpr std::array<std::uint16_t, 4> numbers{0x6800, 0x3c00, 0x3c00, 0x0000};  // 2048, 1, 1, 0
     World world(4, "shm", 0, true, {0, 0, 1, 1});
     world.each([&](int rank, Group& group) {
-        for (const Make make : {&flat}) {
-            for (const std::size_t n : {3U, 900U, 9'000U}) {
-                Call call;
-                call.count = n;
-                call.dtype = static_cast<std::uint8_t>(DType::float16);
-                std::vector<std::uint16_t> x(n, numbers[static_cast<std::size_t>(rank)]);
-                std::vector<std::uint16_t> y(n);
-                const auto operation = std::make_shared<const Operation>(
-                    make(rank, 4), DType::float16, Op::sum, Bounds(n, 1), Bounds(n, 1), call);
-                group.run(operation, reinterpret_cast<std::byte*>(x.data()),
-                          reinterpret_cast<std::byte*>(y.data()), 30.0, {});
-                CHECK(y == std::vector<std::uint16_t>(n, 0x6801));  // 2050
-            }
+        for (const std::size_t n : {3U, 900U, 9'000U}) {
+            Call call;
+            call.count = n;
+            call.dtype = static_cast<std::uint8_t>(DType::float16);
+            std::vector<std::uint16_t> x(n, numbers[static_cast<std::size_t>(rank)]);
+            std::vector<std::uint16_t> y(n);
+            const auto operation = std::make_shared<const Operation>(flat(rank, 4), DType::float16, Op::sum,
+                                                                     Bounds(n, 1), Bounds(n, 1), call);
+            group.run(operation, reinterpret_cast<std::byte*>(x.data()),
+                      reinterpret_cast<std::byte*>(y.data()), 30.0, {});
+            CHECK(y == std::vector<std::uint16_t>(n, 0x6801));  // 2050
         }
     });
 }
