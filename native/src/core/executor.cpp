@@ -94,7 +94,14 @@ InFlight& Executor::add(const Request& request) {
         timed_ = false;
     }
     disarm();  // what it waits for may need another kind of sleep
-    Request wanted = request;
+    std::unique_ptr<InFlight> one;
+    if (idle_.empty()) {
+        one = std::make_unique<InFlight>();
+    } else {
+        one = std::move(idle_.back());
+        idle_.pop_back();
+    }
+    Request& wanted = one->take(request);
     const ResultStores::Work work{&operation.program(), request.is_in_place() ? 0 : operation.in_bytes(),
                                   operation.out_bytes()};
     const ResultStores::Turn turn = results_.next(work);
@@ -123,22 +130,12 @@ InFlight& Executor::add(const Request& request) {
         task = std::move(row.idle.back());
         row.idle.pop_back();
     }
-    std::unique_ptr<InFlight> one;
-    if (idle_.empty()) {
-        one = std::make_unique<InFlight>();
-    } else {
-        one = std::move(idle_.back());
-        idle_.pop_back();
-    }
     end_wait();
     const std::uint64_t now = just_looked_ != 0 ? just_looked_ : ticks::now();
     just_looked_ = 0;
-    if (wanted.record == 0) {
-        wanted.record = record_queued(operation, request.call, request.queued != 0 ? request.queued : now);
-    }
-    one->begin(wanted, engine, std::move(task), under_way_);
+    record_begun(wanted, row.engine->name(), now);
+    one->begin(engine, std::move(task), under_way_);
     if (disagreement) one->fail(std::move(disagreement));
-    recorder_.start(one->request().record, request.call, row.engine->name(), now);
     times_.push_back({now, waited_, false, false, false});
     under_way_.push_back(std::move(one));
     return *under_way_.back();

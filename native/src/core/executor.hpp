@@ -51,7 +51,7 @@ class Executor {
     // if the oldest operation has to end.
     bool work();
     // The record of one that waits for links before it is added.
-    std::uint64_t record_queued(const Operation& operation, const Call& call, std::uint64_t queued = 0);
+    std::uint64_t record_queued(const Operation& operation, const Call& call);
     // It waits for links, or no longer does.
     void hold(InFlight& one, bool waits_for_links);
     // Those under way have failed for that reason, or the oldest one alone.
@@ -96,6 +96,7 @@ class Executor {
     bool any_awaited(FunctionRef<bool(const Presence*)> predicate);
     // Whether, where ranks depend on all others, it holds for one that has not begun the oldest operation.
     bool any_to_come(FunctionRef<bool(const Presence&)> predicate) const;
+    void record_begun(Request& request, const char* engine, std::uint64_t now);
     // Whether ranks that wait want to know where this one is.
     bool publishes_core() const { return settings_.shares_home && presence_ != nullptr; }
     void sleep();

@@ -4,12 +4,24 @@
 
 namespace collectives {
 
-std::uint64_t Executor::record_queued(const Operation& operation, const Call& call, std::uint64_t queued) {
-    if (queued == 0) queued = ticks::now();
-    if (!call.is_message()) return recorder_.add(call, -1, false, queued);
+namespace {
+
+Recorder::Way way_of(const Operation& operation, const Call& call) {
+    if (!call.is_message()) return {};
     const Step& step = operation.program().steps.at(0);
-    const int peer = step.peers.size() == 1 ? step.peers[0] : -1;
-    return recorder_.add(call, peer, step.kind == StepKind::send, queued);
+    return {step.peers.size() == 1 ? step.peers[0] : -1, step.kind == StepKind::send};
+}
+
+}  // namespace
+
+std::uint64_t Executor::record_queued(const Operation& operation, const Call& call) {
+    return recorder_.add(call, way_of(operation, call), ticks::now());
+}
+
+void Executor::record_begun(Request& request, const char* engine, std::uint64_t now) {
+    if (request.record != 0) return recorder_.start(request.record, request.call, engine, now);
+    request.record = recorder_.add(request.call, way_of(*request.operation, request.call),
+                                   request.queued != 0 ? request.queued : now, engine, now);
 }
 
 void Executor::record_failure(const std::string& why) {

@@ -115,21 +115,14 @@ std::uint32_t Group::fingerprint(const Operation& operation, const Call& call) {
 }
 
 Request Group::request(const Operation& operation, std::byte* in, std::byte* out, double timeout) {
-    Request request;
-    request.operation = &operation;
-    request.call = next_call(operation);
-    request.fingerprint = fingerprint(operation, request.call);
-    request.in = in;
-    request.out = out;
-    request.links = links_.by_rank();
-    request.timeout = timeout;
-    return request;
-}
-
-void Group::open_links(const Operation& operation, double timeout, const Interrupted& interrupted,
-                       bool sends_to_itself) {
-    if (!operation.is_open()) return links_.open(operation.program().peers, timeout, interrupted);
-    links_.seek_any(operation.program().peers, sends_to_itself);
+    const Call call = next_call(operation);
+    return {.operation = &operation,
+            .call = call,
+            .fingerprint = fingerprint(operation, call),
+            .in = in,
+            .out = out,
+            .links = links_.by_rank(),
+            .timeout = timeout};
 }
 
 bool Group::is_to_itself(const Operation& operation) const {
@@ -138,26 +131,31 @@ bool Group::is_to_itself(const Operation& operation) const {
     return step.kind == StepKind::send && step.peers.at(0) == identity_.rank;
 }
 
+bool Group::sends_to_itself(std::span<const Item> items) const {
+    return std::ranges::any_of(items, [&](const Item& item) { return is_to_itself(*item.operation); });
+}
+
 void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                        CallerLock* lock) {
     throw_if_unusable();
-    const Operation* open = nullptr;  // one whose links may come while it waits
-    const bool sends_to_itself =
-        std::ranges::any_of(items, [&](const Item& item) { return is_to_itself(*item.operation); });
+    const Operation* open = nullptr;      // one whose links may come while it waits
     std::uint64_t connecting = 0;         // the record of the first one whose links are not there,
     const Item* first_of_them = nullptr;  // and that one
     try {
         for (const Item& item : items) {
             const std::vector<int>& peers = item.operation->program().peers;
-            if (!links_.are_there(peers)) {
-                if (lock != nullptr) lock->release();
-                if (first_of_them == nullptr) {
-                    first_of_them = &item;
-                    connecting = executor_.record_queued(*item.operation, peek_call(*item.operation));
-                }
+            if (links_.are_there(peers)) continue;
+            if (lock != nullptr) lock->release();
+            if (first_of_them == nullptr) {
+                first_of_them = &item;
+                connecting = executor_.record_queued(*item.operation, peek_call(*item.operation));
             }
-            open_links(*item.operation, timeout, interrupted, sends_to_itself);
-            if (item.operation->is_open()) open = item.operation.get();
+            if (item.operation->is_open()) {
+                open = item.operation.get();
+                links_.seek_any(peers, sends_to_itself(items));
+            } else {
+                links_.open(peers, timeout, interrupted);
+            }
         }
         for (const Item& item : items) {
             Request wanted = request(*item.operation, item.in, item.out, timeout);
@@ -170,7 +168,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
         for (std::size_t i = 0; i < items.size(); ++i) {
             while (!executor_.work()) {
                 if (open == nullptr) continue;
-                links_.seek_any(open->program().peers, sends_to_itself);
+                links_.seek_any(open->program().peers, sends_to_itself(items));
                 executor_.notice_links();
             }
             executor_.retire();

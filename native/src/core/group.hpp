@@ -104,11 +104,9 @@ class Group {
   private:
     void run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                     CallerLock* lock);
-    // Wait for the links that it needs.
-    void open_links(const Operation& operation, double timeout, const Interrupted& interrupted,
-                    bool sends_to_itself);
     // Whether it is a message from this rank to itself.
     bool is_to_itself(const Operation& operation) const;
+    bool sends_to_itself(std::span<const Item> items) const;
     Request request(const Operation& operation, std::byte* in, std::byte* out, double timeout);
     // What the next one would be.
     Call peek_call(const Operation& operation) const;

@@ -16,9 +16,8 @@ bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std:
 
 }  // namespace
 
-void InFlight::begin(const Request& request, std::size_t engine, std::unique_ptr<Task> task,
+void InFlight::begin(std::size_t engine, std::unique_ptr<Task> task,
                      std::span<const std::unique_ptr<InFlight>> earlier) {
-    request_ = request;
     engine_ = engine;
     task_ = std::move(task);
     hold(false);

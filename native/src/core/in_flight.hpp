@@ -17,8 +17,10 @@ namespace collectives {
 
 class InFlight {
   public:
-    // Take up a request, behind `earlier` ones, oldest first, with a task that has not begun.
-    void begin(const Request& request, std::size_t engine, std::unique_ptr<Task> task,
+    // Take up a request, which may be changed until it begins.
+    Request& take(const Request& request) { return request_ = request; }
+    // Behind `earlier` ones, oldest first, with a task that has not begun.
+    void begin(std::size_t engine, std::unique_ptr<Task> task,
                std::span<const std::unique_ptr<InFlight>> earlier);
     // It is over, complete or not. The task can be used again.
     std::unique_ptr<Task> end();

@@ -13,11 +13,6 @@ Recorder::~Recorder() {
     for (const auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
 }
 
-void Recorder::set_call(Slot& slot, const Call& call) {
-    const auto words = std::bit_cast<std::array<std::uint64_t, call_words>>(call);
-    for (std::size_t i = 0; i < call_words; ++i) set(slot.call[i], words[i]);
-}
-
 void Recorder::fail(std::uint64_t number, const std::string& error, std::uint64_t now) {
     Slot* const slot = find(number);
     if (slot == nullptr) return;

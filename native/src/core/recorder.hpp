@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -52,22 +53,29 @@ class Recorder {
     ~Recorder();
 
     // --- for the one who runs operations; the number that `add` gives is the record's
-    std::uint64_t add(const Call& call, int peer, bool sends, std::uint64_t queued) {
+    // Of a message: to or from whom, -1 where any rank may send it.
+    struct Way {
+        int peer = -1;
+        bool sends = false;
+    };
+    // It waits, or is under way already, with an engine.
+    std::uint64_t add(const Call& call, const Way& way, std::uint64_t queued, const char* engine = nullptr,
+                      std::uint64_t begun = 0) {
         const std::uint64_t number = ++added_;
         Slot& slot = slot_of(number);
         slot.version.store(number << 1 | 1, std::memory_order_relaxed);
         std::atomic_thread_fence(std::memory_order_release);
         set_call(slot, call);
         set(slot.queued, queued);
-        set(slot.begun, 0);
+        set(slot.begun, begun);
         set(slot.first, 0);
         set(slot.ended, 0);
         set(slot.waited, 0);
         set(slot.waits_since, 0);
         set(slot.sent, 0);
         set(slot.received, 0);
-        slot.engine.store(nullptr, std::memory_order_relaxed);
-        set(slot.kind, pack(RecordState::queued, peer, sends));
+        slot.engine.store(engine, std::memory_order_relaxed);
+        set(slot.kind, pack(engine == nullptr ? RecordState::queued : RecordState::started, way));
         slot.version.store(number << 1, std::memory_order_release);
         return number;
     }
@@ -146,10 +154,13 @@ class Recorder {
     using Chunk = std::array<Slot, slots_per_chunk>;
 
     static void set(Word& word, std::uint64_t value) { word.store(value, std::memory_order_relaxed); }
-    static void set_call(Slot& slot, const Call& call);
-    static std::uint64_t pack(RecordState state, int peer, bool sends) {
-        return static_cast<std::uint64_t>(state) | (sends ? 256U : 0U) |
-               static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer + 1)) << 32;
+    static void set_call(Slot& slot, const Call& call) {
+        const auto words = std::bit_cast<std::array<std::uint64_t, call_words>>(call);
+        for (std::size_t i = 0; i < call_words; ++i) set(slot.call[i], words[i]);
+    }
+    static std::uint64_t pack(RecordState state, const Way& way) {
+        return static_cast<std::uint64_t>(state) | (way.sends ? 256U : 0U) |
+               static_cast<std::uint64_t>(static_cast<std::uint32_t>(way.peer + 1)) << 32;
     }
     static RecordState state_of(const Slot& slot) {
         return static_cast<RecordState>(slot.kind.load(std::memory_order_relaxed) & 255);

@@ -32,8 +32,7 @@ int main() {
     const double all = nanoseconds_each([&](int i) {
         call.sequence = static_cast<std::uint64_t>(i);
         const std::uint64_t begun = ticks::now();
-        const std::uint64_t number = recorder.add(call, -1, false, begun);
-        recorder.start(number, call, "board", begun);
+        const std::uint64_t number = recorder.add(call, {}, begun, "board", begun);
         const std::uint64_t since = ticks::now();
         recorder.wait(number, 0, since);
         const std::uint64_t ended = ticks::now();

@@ -37,7 +37,7 @@ TEST_CASE("a clock that never goes back, in seconds of CLOCK_MONOTONIC") {
 TEST_CASE("an operation from queue to end") {
     Recorder recorder;
     CHECK(recorder.records().empty());
-    const std::uint64_t number = recorder.add(call_of(4), 2, true, 10);
+    const std::uint64_t number = recorder.add(call_of(4), {.peer = 2, .sends = true}, 10);
     CHECK(recorder.records().at(0).state == RecordState::queued);
     recorder.start(number, call_of(5), "board", 20);
     recorder.wait(number, 0, ticks::now());
@@ -67,7 +67,7 @@ TEST_CASE("an operation from queue to end") {
 TEST_CASE("the last thousand are kept, in order, with their errors") {
     Recorder recorder;
     for (std::uint64_t i = 1; i <= 5000; ++i) {
-        const std::uint64_t number = recorder.add(call_of(i), -1, false, i);
+        const std::uint64_t number = recorder.add(call_of(i), {}, i);
         REQUIRE(number == i);
         recorder.start(number, call_of(i), "board", i);
         if (i % 100 == 0) {
@@ -93,7 +93,7 @@ TEST_CASE("whoever reads meanwhile gets whole records, in order") {
     std::atomic<bool> done{false};
     std::thread writer([&] {
         for (std::uint64_t i = 1; i <= 200'000; ++i) {
-            const std::uint64_t number = recorder.add(call_of(i), -1, false, i);
+            const std::uint64_t number = recorder.add(call_of(i), {}, i);
             recorder.start(number, call_of(i), "board", i);
             recorder.finish(number, "board", i, i, i + 1);
         }
