@@ -108,6 +108,18 @@ class Ticket:
     def wait(self, timeout: float | None) -> None:
         """Return when done; raise its error. A passed timeout raises OpTimeout and leaves it running."""
 
+class GeneralizedTicket(Ticket):
+    """An operation that Python code does, once all ranks have made the same call, and whose end it reports."""
+
+    def wait_until_begun(self) -> bool:
+        """Wait until all ranks have made the call. False if the operation has ended before."""
+
+    def complete(self) -> None:
+        """The result is in place."""
+
+    def fail(self, kind: str, message: str, ranks: list[int]) -> None:
+        """It has failed: the group breaks. `kind`: PeerLost, OpTimeout or DesyncError; anything else means Aborted."""
+
 def transports() -> list[str]:
     """The transports that this engine has links of, in alphabetical order."""
 
@@ -190,6 +202,10 @@ class Group:
 
     def start(self, operation: Operation, inp: Any, out: Any, timeout: float) -> Ticket:
         """Queue for the progress thread; operations complete in the order they were started."""
+
+    def start_generalized(self, agreement: Operation, timeout: float, engine: str) -> GeneralizedTicket:
+        """Start an operation that Python code does. Ranks agree on the call by running `agreement`, a barrier in its
+        name. `engine`: its name in records. After `timeout` there are 10 s more to report the cause."""
 
     def empty(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         """Uninitialised bytes that peers on this host can read directly: a uint8 array, 64-byte aligned, that

@@ -1,14 +1,16 @@
 """Calls that an engine of another package runs, and the choice between such engines and the native one.
 
 Invariant: every such call is an operation of the communicator like any other. It has its place in the order of calls, a
-sequence number and a fingerprint that ranks compare before the engine starts, and a deadline. A failure of the engine
-on one rank is an error with the same cause on all, and breaks the communicator.
+sequence number and a fingerprint that ranks compare before the engine starts, a deadline, and a record under the name
+of its engine. A failure of the engine on one rank is an error with the same cause on all, and breaks the communicator.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +20,6 @@ from collectives.arrays import device
 from collectives.arrays.array import check_rank
 from collectives.arrays.memory import HOST, Memory, memory_of
 from collectives.calls.call import Ready
-from collectives.calls.gate import Gate
 from collectives.calls.moves import Calls, Deadline
 from collectives.calls.prepare import Shape
 from collectives.calls.work import Waiter, Work
@@ -41,6 +42,14 @@ _ARGUMENTS: Final = {
 }
 _OUTCOME: Final = 512  # bytes in which a rank describes the result of its engine
 _GRACE: Final = 5.0  # seconds for that, if the call's own time has passed
+_HURRY: Final = 1.0  # or if the user has interrupted the engine
+
+
+class Side(NamedTuple):
+    """The engines' own communicator of the same ranks: engines' messages are not in the order of the users' calls."""
+
+    group: _engine.Group
+    calls: Calls
 
 
 class Choice(NamedTuple):
@@ -51,10 +60,11 @@ class Choice(NamedTuple):
 class Engines:
     """The engines of one communicator besides the native one; usually none."""
 
-    def __init__(self, engines: Sequence[Engine], calls: Calls, gate: Gate) -> None:
+    def __init__(self, engines: Sequence[Engine], calls: Calls, side: Side | None = None) -> None:
+        """`side`: None only if there are no engines."""
         self._engines: Final = tuple(engines)
         self._calls: Final = calls
-        self._gate: Final = gate
+        self._worker: Final = None if side is None else _Worker(side)
 
     @property
     def all(self) -> tuple[Engine, ...]:
@@ -95,10 +105,13 @@ class Engines:
         choice = self.choose(name, nbytes, memory, args[-1])
         if choice is None:
             return None
+        assert self._worker is not None
         at = -1 if root is None else check_rank(root, self._calls.size, "root")
         call = Collective(name, dtype.name, shape, op or "", at)
         task = choice.engine.collective(call, memory)
-        return ExternalCall(choice.engine.name, call, task, x, out, self._calls, self._gate, self._calls.limit(timeout))
+        return ExternalCall(
+            choice.engine.name, call, task, x, out, self._calls, self._worker, self._calls.limit(timeout)
+        )
 
     def explain(self, collective: str, nbytes: int) -> str:
         """For host and device memory: the other engine that runs such a call, a line each; empty if there is none."""
@@ -115,7 +128,7 @@ class Engines:
 
 
 class ExternalCall:
-    """One such call, ready to be run once."""
+    """One such call. It can be run again, with the same arrays."""
 
     def __init__(
         self,
@@ -125,45 +138,39 @@ class ExternalCall:
         x: Any,
         out: Any,
         calls: Calls,
-        gate: Gate,
+        worker: _Worker,
         deadline: Deadline,
     ) -> None:
         self.engine: Final = engine
         self.call: Final = call
-        self._task: Final = task
-        self._x: Final = x
-        self._out: Final = out
+        self.task: Final = task
+        self.x: Final = x
+        self.out: Final = out
         self._calls: Final = calls
-        self._gate: Final = gate
-        self._deadline = deadline
+        self._worker: Final = worker
+        self._deadline: Final = deadline
 
     @property
     def result(self) -> Any:
-        return self._out
+        return self.out
 
     @property
     def seconds(self) -> float:
         return self._deadline.left
 
     def run(self, group: _engine.Group, seconds: float) -> Any:
-        deadline = self._deadline = Deadline(seconds)
-        group.run(self._agreement(), _zero(), _zero(), deadline.left)
-        result: Any = None
-        error: Exception | None = None
-        try:
-            result = self._work(group, deadline)
-        except CollectiveError as failure:
-            if group.broken is not None:
-                raise
-            error = failure
-        except Exception as failure:
-            error = failure
-        self._settle(group, error, deadline)
-        return result
+        execution = self._begin(group, seconds)
+        self._worker.run(execution)
+        return execution.wait_for_result()
 
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]:
-        result = self.run(group, seconds)
-        return Work(None, lambda: result, waiter, owner)
+        execution = self._begin(group, seconds)
+        self._worker.start(execution)
+        return Work(execution.ticket, execution.wait_for_result, waiter, owner)
+
+    def _begin(self, group: _engine.Group, seconds: float) -> _Execution:
+        deadline = Deadline(seconds)
+        return _Execution(self, group.start_generalized(self._agreement(), deadline.left, self.engine), deadline)
 
     def _agreement(self) -> _engine.Operation:
         """A barrier in the name of the call, by which ranks check whether they made the same call."""
@@ -172,10 +179,54 @@ class ExternalCall:
             self.call.name, self.call.dtype, self.call.op, max(self.call.root, 0), zlib.crc32(text.encode())
         )
 
-    def _work(self, group: _engine.Group, deadline: Deadline) -> Any:
-        ranks = _Ranks(group, self._calls, deadline)
-        if hasattr(self._task, "run"):
-            return self._task.run(self._x, self._out, ranks)
+
+class _Execution:
+    """One execution of a call: from the agreement of the ranks to the end that is reported to the communicator."""
+
+    def __init__(self, of: ExternalCall, ticket: _engine.GeneralizedTicket, deadline: Deadline) -> None:
+        self._of: Final = of
+        self.ticket: Final = ticket
+        self._deadline: Final = deadline
+        self._result: Any = None
+        self._error: BaseException | None = None  # of the engine on this rank
+
+    def wait_for_result(self) -> Any:
+        """Raises the first cause, the same on every rank, from the engine's own error where it is this rank's."""
+        try:
+            self.ticket.wait(None)
+        except CollectiveError as cause:
+            if self._error is not None and cause is not self._error:
+                raise cause from self._error
+            raise
+        return self._result
+
+    def run(self, side: Side) -> None:
+        """Let the engine do its work, and report the end. Never raises, except for KeyboardInterrupt and its like."""
+        interrupted = False
+        try:
+            if not self.ticket.wait_until_begun():
+                return
+            self._result = self._work(side)
+        except BaseException as error:
+            self._error = error
+            interrupted = not isinstance(error, Exception)
+        try:
+            problem = self._settle(side, _HURRY if interrupted else max(self._deadline.left, _GRACE))
+        except CollectiveError as error:  # a rank is lost, or its engine does not return
+            problem = error
+        if problem is None:
+            self.ticket.complete()
+        else:
+            ranks = [*getattr(problem, "ranks", ()), *getattr(problem, "late", ())]
+            self.ticket.fail(type(problem).__name__, str(problem), ranks)
+        if interrupted and self._error is not None:
+            raise self._error
+
+    def _work(self, side: Side) -> Any:
+        of, deadline = self._of, self._deadline
+        ranks = _Ranks(side, deadline)
+        if hasattr(of.task, "run"):
+            return of.task.run(of.x, of.out, ranks)
         ended = threading.Event()
         outcome: list[tuple[Any, BaseException | None]] = []
 
@@ -183,76 +234,126 @@ class ExternalCall:
             outcome.append((result, error))
             ended.set()
 
-        self._task.start(self._x, self._out, ranks, complete)
+        of.task.start(of.x, of.out, ranks, complete)
         if not ended.wait(deadline.left):
             raise OpTimeout(
-                f"{self.call.name}: engine {self.engine!r} did not complete on rank {self._calls.rank} in time",
-                [self._calls.rank],
+                f"{of.call.name}: engine {of.engine!r} did not complete on rank {ranks.rank} in time", [ranks.rank]
             )
         result, error = outcome[0]
         if error is not None:
             raise error
         return result
 
-    def _settle(self, group: _engine.Group, error: Exception | None, deadline: Deadline) -> None:
-        """Return if the engine succeeded on all ranks; else raise the first rank's error, on every rank."""
+    def _settle(self, side: Side, seconds: float) -> CollectiveError | None:
+        """None if the engine succeeded on all ranks; else the first rank's error, the same on every rank."""
+        error, of = self._error, self._of
+        if isinstance(error, CollectiveError) and side.group.broken is not None:
+            return error  # the ranks learn it from the side communicator
         text = "" if error is None else f"{type(error).__name__}: {error}"
         mine = np.zeros(_OUTCOME, np.uint8)
         encoded = (
             f"{'t' if isinstance(error, OpTimeout) else 'e'}{text}".encode()[:_OUTCOME] if error is not None else b""
         )
         mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
-        everyones = np.empty((self._calls.size, _OUTCOME), np.uint8)
+        everyones = np.empty((side.calls.size, _OUTCOME), np.uint8)
         shape = Shape(
-            "allgather", mine.dtype, _OUTCOME, everyones.size, _OUTCOME, purpose=f"outcome of engine {self.engine}"
+            "allgather", mine.dtype, _OUTCOME, everyones.size, _OUTCOME, purpose=f"outcome of engine {of.engine}"
         )
-        operation = self._calls.prepare.collective(shape, "auto").operation
-        group.run(operation, mine, everyones, max(deadline.left, _GRACE))
+        operation = side.calls.prepare.collective(shape, "auto").operation
+        side.group.run(operation, mine, everyones, seconds)
         outcomes = {r: row.tobytes().rstrip(b"\0").decode(errors="replace") for r, row in enumerate(everyones)}
         failed = {rank: words for rank, words in outcomes.items() if words}
         if not failed:
-            return
+            return None
         rank, words = next(iter(failed.items()))
-        message = f"{self.call.name}: engine {self.engine!r} failed on rank {rank}: {words[1:]}"
-        late = [r for r, w in failed.items() if w.startswith("t")]
-        cause = OpTimeout(message, late) if words.startswith("t") else Aborted(message)
-        self._gate.break_with(cause)
-        group.close()
-        raise cause from error
+        message = f"{of.call.name}: engine {of.engine!r} failed on rank {rank}: {words[1:]}"
+        if words.startswith("t"):
+            return OpTimeout(message, [r for r, w in failed.items() if w.startswith("t")])
+        return Aborted(message)
+
+
+class _Worker:
+    """Runs the executions of one communicator one after the other, in the order of the calls.
+
+    Those of blocking calls run on the caller's thread if none is under way, those in the background on a thread that
+    exists only while it is needed.
+    """
+
+    def __init__(self, side: Side) -> None:
+        self._side: Final = side
+        self._lock: Final = threading.Lock()
+        self._waiting: Final[deque[_Execution]] = deque()
+        self._busy = False
+
+    def run(self, execution: _Execution) -> None:
+        """Return when it has ended, or will end on the other thread."""
+        with self._lock:
+            if self._busy:
+                self._waiting.append(execution)
+                return
+            self._busy = True
+        try:
+            execution.run(self._side)
+        finally:
+            self._serve_elsewhere()
+
+    def start(self, execution: _Execution) -> None:
+        with self._lock:
+            self._waiting.append(execution)
+            if self._busy:
+                return
+            self._busy = True
+        self._serve_elsewhere()
+
+    def _serve_elsewhere(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._busy = False
+                return
+        threading.Thread(target=self._serve, name="collectives-engines", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._busy = False
+                    return
+                execution = self._waiting.popleft()
+            with contextlib.suppress(BaseException):  # raised again where the result is read
+                execution.run(self._side)
 
 
 class _Ranks:
-    """See `collectives.engines.Ranks`: the group's own calls, without the checks that exclude other threads."""
+    """See `collectives.engines.Ranks`: calls of the side communicator, which end at the deadline of the user's call."""
 
-    def __init__(self, group: _engine.Group, calls: Calls, deadline: Deadline) -> None:
-        self._group: Final = group
-        self._calls: Final = calls
+    def __init__(self, side: Side, deadline: Deadline) -> None:
+        self._side: Final = side
         self._deadline: Final = deadline
 
     @property
     def rank(self) -> int:
-        return self._calls.rank
+        return self._side.calls.rank
 
     @property
     def size(self) -> int:
-        return self._calls.size
+        return self._side.calls.size
 
     @property
     def seconds_left(self) -> float:
         return self._deadline.left
 
     def gather(self, x: Any, root: int = 0) -> Any:
-        return self._run(self._calls.gather, x, root)
+        return self._run(self._side.calls.gather, x, root)
 
     def broadcast(self, x: Any, root: int = 0) -> Any:
-        return self._run(self._calls.broadcast, x, root)
+        return self._run(self._side.calls.broadcast, x, root)
 
     def allgather(self, x: Any) -> Any:
-        return self._run(self._calls.allgather, x)
+        return self._run(self._side.calls.allgather, x)
 
     def _run(self, build: Callable[..., Ready], x: Any, *args: Any) -> Any:
         left = self._deadline.left
-        return build(x, None, left, *args, "auto").run(self._group, left)
+        return build(x, None, left, *args, "auto").run(self._side.group, left)
 
 
 def _description(x: Any, memory: Memory) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -260,7 +361,3 @@ def _description(x: Any, memory: Memory) -> tuple[tuple[int, ...], np.dtype[Any]
         return device.describe(x, "x", moved=True)
     array = np.asarray(x)
     return array.shape, array.dtype
-
-
-def _zero() -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.zeros(1, np.uint8)

@@ -16,7 +16,7 @@ import numpy as np
 
 from collectives.arrays.array import Array, Dtype, check_timeout
 from collectives.calls.call import Call, Ready
-from collectives.calls.external import Engines, ExternalCall
+from collectives.calls.external import Engines, ExternalCall, Side
 from collectives.calls.fusion import Fusion
 from collectives.calls.gate import Gate
 from collectives.calls.moves import Calls, Deadline
@@ -51,12 +51,8 @@ class Runner:
         name: str,
         timeout: float,
         memory: Callable[[int, Dtype], Array],
-        engines: Sequence[Engine] = (),
     ) -> None:
-        """`memory` returns an array of so many elements, if possible in memory that peers read directly.
-
-        `engines`: those besides the native one.
-        """
+        """`memory` returns an array of so many elements, if possible in memory that peers read directly."""
         self.timeout: Final = timeout
         self.gate: Final = Gate(name)
         self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
@@ -64,12 +60,16 @@ class Runner:
         self._waiter: Final = Waiter()
         self.reductions: Final = ReductionCalls(self.calls)
         self._fusion: Final = Fusion(self.reductions, memory)
-        self.engines: Final = Engines(engines, self.calls, self.gate)
+        self.engines = Engines((), self.calls)
         self._repeaters: Final[dict[str, Repeater]] = {}
         self._block = Together()
         self._unfinished: Final[list[Together]] = []
         self._started: Final[deque[Ticket]] = deque()  # in the background, and not known to have ended
         self._failure: BaseException | None = None  # the first of these that failed
+
+    def use_engines(self, engines: Sequence[Engine], side: Runner) -> None:
+        """Those besides the native one; `side` is of a communicator of the same ranks that nobody else uses."""
+        self.engines = Engines(engines, self.calls, Side(side._group, side.calls))
 
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Check and prepare the call by `build`, run it on this thread, return its result."""

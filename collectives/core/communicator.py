@@ -33,13 +33,14 @@ from collectives.core.movements import Movements
 from collectives.core.plans import Plans
 from collectives.core.point_to_point import PointToPoint
 from collectives.core.reductions import Reductions
-from collectives.engines import Engine, registered
+from collectives.engines import Engine
 from collectives.native._engine import Group, Repeating
 from collectives.native.errors import CollectiveError
 from collectives.schedule.table import Table
 
 Seconds: TypeAlias = "float | None"
 
+_ENGINES: Final = "engines"  # in the name of a communicator for engines
 _GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks that have not made the last call
 
 
@@ -74,12 +75,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         name: str,
         timeout: float,
         closing: Callable[[], None],
-        engines: Sequence[Engine] | None = None,
     ) -> None:
-        """Users call `collectives.init`. Owns `linked`; `closing` is called once, when it is closed.
-
-        `engines`: besides the native one; None for the registered ones.
-        """
+        """Users call `collectives.init`. Owns `linked`; `closing` is called once, when it is closed."""
         self._rank: Final = rank
         self._linked: Final = linked
         self._origin: Final = origin
@@ -93,7 +90,6 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             name,
             timeout,
             partial(_memory, linked.group),
-            registered() if engines is None else engines,
         )
         self._calls = self._runner.calls
         self._byte = one_byte()
@@ -187,7 +183,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
           and `recv`, its number among those with this peer. None if it is not known yet.
         - `collective`, `dtype` (as the engine moves it), `count` (elements, 0 if it may differ between ranks), `op`,
           `root`, `peer`, `algorithm`: None if not applicable
-        - `engine`: "schedule", "board" or "pool"
+        - `engine`: "schedule", "board" or "pool", or the name of another package's engine
         - `state`: "queued" (waits for links, or for earlier operations in the background), "started", "done" or
           "failed"
         - `queued`, `begin`, `first`, `end`: seconds of the clock at which it was called, was started, moved data for
@@ -255,9 +251,23 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked)
         if found is None:
             return None
-        child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing, runner.engines.all)
+        child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing)
         child._choose_by(self._calls.prepare.table)
+        if path != _ENGINES:
+            try:
+                child._use_engines(runner.engines.all)
+            except BaseException:
+                child.close()
+                raise
         return child
+
+    def _use_engines(self, engines: Sequence[Engine]) -> None:
+        """Those besides the native one, the same on every rank. They get a communicator of their own."""
+        if engines:
+            side = self._child(0, self._rank, _ENGINES)
+            assert side is not None
+            self._attached.append(weakref.finalize(self, side.close))
+            self._runner.use_engines(engines, side._runner)
 
     def _choose_by(self, table: Table) -> None:
         """Use this table, the same on every rank, here and in communicators made from this one."""

@@ -70,6 +70,8 @@ def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, bloc
         each = shape.agreed // max(*blocks)
         shape = shape._replace(inp=each * blocks[0], out=each * blocks[1])
     for name, refuses in group.engines(prepare.collective(shape, algorithm).operation):
+        if name == "generalized":  # engines of other packages: `Engines.explain` has lines for them
+            continue
         if refuses is None:
             yield f"  engine      {name}"
             return

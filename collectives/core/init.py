@@ -185,6 +185,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
             comm = _relinked(comm, origin, chosen.sockets, closing, deadline)
             opened.callback(comm.close)
         comm._choose_by(chosen)
+        comm._use_engines(registered())
         opened.pop_all()
         default.register(comm)
         return comm

@@ -17,6 +17,8 @@
 namespace collectives {
 
 nanobind::object to_python(const Error& error);
+// That of PeerLost, OpTimeout or DesyncError; `aborted` for all others.
+ErrorKind kind_named(const std::string& name);
 // Set the Python error for an exception that is ours or the standard library's.
 void set_python_error();
 

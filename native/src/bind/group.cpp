@@ -38,6 +38,23 @@ struct Ticket {
     }
 };
 
+// Of an operation that Python code does.
+struct GeneralizedTicket : Ticket {
+    // False where the operation is over before it could begin.
+    bool wait_until_begun() const {
+        const nb::gil_scoped_release nogil;
+        while (true) {
+            const auto state = work->generalized->wait(look_for_signals);
+            if (state != GeneralizedRequest::State::waiting) return state == GeneralizedRequest::State::begun;
+            if (interrupted()) throw Error(ErrorKind::interrupted, "waiting was interrupted");
+        }
+    }
+    void complete() const { work->generalized->complete(); }
+    void fail(const std::string& kind, const std::string& message, std::vector<int> ranks) const {
+        work->generalized->fail(Error(kind_named(kind), message, std::move(ranks)));
+    }
+};
+
 GroupId group_id(const nb::bytes& context) {
     GroupId id{};
     if (context.size() != id.size()) throw nb::value_error("context must have 16 bytes");
@@ -151,6 +168,12 @@ class PyGroup {
         Ticket ticket{group_, group_->start(operation.operation, from, to, timeout)};
         kept_.push_back({ticket.work, std::move(in), std::move(out)});
         return ticket;
+    }
+
+    GeneralizedTicket start_generalized(const PyOperation& agreement, double timeout,
+                                        const std::string& engine) {
+        return {{group_, group_->start_generalized(agreement.operation, nothing_.data(), nothing_.data() + 1,
+                                                   timeout, engine)}};
     }
 
     nb::object empty(std::size_t bytes) {
@@ -275,6 +298,7 @@ class PyGroup {
     };
 
     pid_t owner_ = ::getpid();
+    std::array<std::byte, 2> nothing_{};  // what ranks exchange to agree on a call
     std::shared_ptr<Group> group_;
     std::vector<Kept> kept_;  // arrays that operations still use
 };
@@ -292,6 +316,11 @@ void add_groups(nb::module_& module) {
         .def("done", &Ticket::done)
         .def_prop_ro("receipt", &Ticket::receipt)
         .def("wait", &Ticket::wait, "timeout"_a.none());
+
+    nb::class_<GeneralizedTicket, Ticket>(module, "GeneralizedTicket")
+        .def("wait_until_begun", &GeneralizedTicket::wait_until_begun)
+        .def("complete", &GeneralizedTicket::complete)
+        .def("fail", &GeneralizedTicket::fail, "kind"_a, "message"_a, "ranks"_a);
 
     nb::class_<PyJob>(module, "Job")
         .def(nb::init<>())
@@ -317,6 +346,7 @@ void add_groups(nb::module_& module) {
         .def("exchange", &PyGroup::exchange, "send"_a, "inp"_a.none(), "recv"_a, "out"_a.none(), "timeout"_a)
         .def("run_together", &PyGroup::run_together, "calls"_a, "timeout"_a)
         .def("start", &PyGroup::start, "operation"_a, "inp"_a.none(), "out"_a.none(), "timeout"_a)
+        .def("start_generalized", &PyGroup::start_generalized, "agreement"_a, "timeout"_a, "engine"_a)
         .def("empty", &PyGroup::empty, "nbytes"_a)
         .def("link_kind", &PyGroup::link_kind, "peer"_a)
         .def("bytes_sent", &PyGroup::bytes_sent)

@@ -49,6 +49,13 @@ const char* class_name(ErrorKind kind) {
 
 }  // namespace
 
+ErrorKind kind_named(const std::string& name) {
+    for (const ErrorKind kind : {ErrorKind::peer_lost, ErrorKind::op_timeout, ErrorKind::desync}) {
+        if (name == class_name(kind)) return kind;
+    }
+    return ErrorKind::aborted;
+}
+
 nb::object to_python(const Error& error) {
     const char* name = class_name(error.kind());
     if (name == nullptr) return nb::steal(PyObject_CallFunction(PyExc_ValueError, "s", error.what()));

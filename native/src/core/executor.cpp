@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/generalized.hpp"
 #include "schedule/program.hpp"
 
 namespace collectives {
@@ -133,12 +134,16 @@ InFlight& Executor::add(const Request& request) {
     end_wait();
     const std::uint64_t now = just_looked_ != 0 ? just_looked_ : ticks::now();
     just_looked_ = 0;
-    record_begun(wanted, row.engine->name(), now);
+    record_begun(wanted, name_of(row, wanted), now);
     one->begin(engine, std::move(task), under_way_);
     if (disagreement) one->fail(std::move(disagreement));
     times_.push_back({now, waited_, false, false, false});
     under_way_.push_back(std::move(one));
     return *under_way_.back();
+}
+
+const char* Executor::name_of(const Row& row, const Request& request) {
+    return request.generalized == nullptr ? row.engine->name() : request.generalized->engine();
 }
 
 std::vector<EngineChoice> Executor::explain(const Request& request) const {
@@ -167,7 +172,7 @@ void Executor::retire() {
         if (request.receipt != nullptr && request.receipt->source >= 0) {
             traffic.received = request.receipt->count * request.operation->unit();
         }
-        recorder_.finish(request.record, engines_[one->engine()].engine->name(), traffic.sent,
+        recorder_.finish(request.record, name_of(engines_[one->engine()], request), traffic.sent,
                          traffic.received, just_looked_ != 0 ? just_looked_ : ticks::now());
     }
     turn_.timed = false;

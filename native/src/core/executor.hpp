@@ -157,6 +157,8 @@ class Executor {
         std::unique_ptr<Engine> engine;
         std::vector<std::unique_ptr<Task>> idle;
     };
+    // For records: that of whoever does the work.
+    static const char* name_of(const Row& row, const Request& request);
     std::vector<Row> engines_;
     std::vector<std::unique_ptr<InFlight>> under_way_;  // oldest first
     std::vector<std::unique_ptr<InFlight>> idle_;

@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "core/executor.hpp"
 #include "core/lost_slice.hpp"
+#include "engine/generalized.hpp"
 #include "schedule/program.hpp"
 
 namespace collectives {
@@ -144,7 +145,8 @@ void Executor::sleep() {
         }
         awaited_.clear();
     }
-    if (!moved) sleeper_.sleep(polled_, deadline_.left(longest_sleep));
+    const auto left = deadline_.left(longest_sleep);
+    if (!moved) sleeper_.sleep(polled_, left > 0ns ? left : longest_sleep);  // 0: the task has some grace
     disarm();
 }
 
@@ -197,16 +199,23 @@ void Executor::check() {
             "this rank waits for a message from itself that it has not sent: send first, or receive in "
             "the background");
     }
-    if (deadline_.passed()) throw_timeout(std::move(peers));
+    if (deadline_.passed() && now - deadline_.at() >= under_way_.front()->task().grace()) {
+        throw_timeout(std::move(peers));
+    }
 }
 
 void Executor::throw_timeout(std::vector<int> peers) const {
     std::array<char, 32> elapsed{};
     std::snprintf(elapsed.data(), elapsed.size(), "%.1f s", seconds_since(began_));
+    const Request& request = under_way_.front()->request();
+    std::string awaited = name_ranks(peers);
+    if (under_way_.front()->waits_for_links()) awaited = "a connection to " + awaited;
+    if (request.generalized != nullptr && peers.empty()) {
+        awaited = std::string("engine '") + request.generalized->engine() + "' on this rank";
+        peers = {request.operation->program().rank};
+    }
     throw Error(ErrorKind::op_timeout,
-                under_way_.front()->request().call.describe() + " timed out after " + elapsed.data() +
-                    ", waiting for " + (under_way_.front()->waits_for_links() ? "a connection to " : "") +
-                    name_ranks(peers),
+                request.call.describe() + " timed out after " + elapsed.data() + ", waiting for " + awaited,
                 peers);
 }
 

@@ -21,6 +21,7 @@
 #include "base/error.hpp"
 #include "core/executor.hpp"
 #include "core/links.hpp"
+#include "engine/generalized.hpp"
 #include "schedule/program.hpp"
 
 namespace collectives {
@@ -34,7 +35,8 @@ struct Work {
     std::uint64_t queued = 0;  // when, in ticks
     bool joined = false;       // taken up together with the one before it, however many are under way
     Receipt receipt;           // of a message that was received
-    bool done = false;         // under the group's queue mutex
+    std::shared_ptr<GeneralizedRequest> generalized;  // where code outside of the core does it
+    bool done = false;                                // under the group's queue mutex
     std::optional<Error> error;
 };
 
@@ -80,6 +82,10 @@ class Group {
     // `joined`: it is under way no later than the one started before it.
     std::shared_ptr<Work> start(std::shared_ptr<const Operation> operation, std::byte* in, std::byte* out,
                                 double timeout, bool joined = false);
+    // An operation that code outside of the core does, once all ranks have made the same call: they find that
+    // out by running `agreement`.
+    std::shared_ptr<Work> start_generalized(std::shared_ptr<const Operation> agreement, std::byte* in,
+                                            std::byte* out, double timeout, const std::string& engine);
     bool done(const Work& work);
     // False if it is not done after `timeout`. Throws the operation's error.
     bool wait(const Work& work, double timeout, const Interrupted& interrupted);
@@ -118,6 +124,8 @@ class Group {
     Error give_up(const Error& cause);
     void throw_if_unusable();
 
+    std::shared_ptr<Work> start(std::shared_ptr<Work> work);
+
     // --- the progress thread
     using Works = std::deque<std::shared_ptr<Work>>;
     void serve();
@@ -128,10 +136,11 @@ class Group {
     void release_linked();
     // The oldest is over.
     void retire();
-    // The oldest job failed; unless the fault was in the call itself, all others do.
+    // The oldest one failed; unless the fault was in the call itself, all others do.
     void fail(Works& under_way, const Error& error);
-    // The oldest job is done.
+    // The oldest one is done; or this one.
     void finish(Works& under_way, std::optional<Error> error);
+    void finish(Work& work, std::optional<Error> error);
 
     Identity identity_;
     std::atomic<bool> closing_{false};

@@ -22,6 +22,21 @@ std::shared_ptr<Work> Group::start(std::shared_ptr<const Operation> operation, s
     work->out = out;
     work->timeout = timeout;
     work->joined = joined;
+    return start(std::move(work));
+}
+
+std::shared_ptr<Work> Group::start_generalized(std::shared_ptr<const Operation> agreement, std::byte* in,
+                                               std::byte* out, double timeout, const std::string& engine) {
+    auto work = std::make_shared<Work>();
+    work->operation = std::move(agreement);
+    work->in = in;
+    work->out = out;
+    work->timeout = timeout;
+    work->generalized = std::make_shared<GeneralizedRequest>(engine, [this] { executor_.call_attention(); });
+    return start(std::move(work));
+}
+
+std::shared_ptr<Work> Group::start(std::shared_ptr<Work> work) {
     work->queued = ticks::now();
     const std::lock_guard lock(queue_);
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
@@ -102,11 +117,14 @@ void Group::take_works(Works& under_way) {
             Request wanted = request(*work.operation, work.in, work.out, work.timeout);
             wanted.receipt = &work.receipt;
             wanted.queued = work.queued;
+            wanted.generalized = work.generalized.get();
             InFlight& added = executor_.add(wanted);
             executor_.hold(added, true);
             unlinked_.push_back(&added);
         } catch (const Error& error) {
-            finish(under_way, error);
+            const std::shared_ptr<Work> work = std::move(under_way.back());
+            under_way.pop_back();
+            finish(*work, error);
         }
     }
 }
@@ -139,10 +157,16 @@ void Group::retire() {
 }
 
 void Group::finish(Works& under_way, std::optional<Error> error) {
-    const std::lock_guard lock(queue_);
-    under_way.front()->error = std::move(error);
-    under_way.front()->done = true;
+    const std::shared_ptr<Work> oldest = std::move(under_way.front());
     under_way.pop_front();
+    finish(*oldest, std::move(error));
+}
+
+void Group::finish(Work& work, std::optional<Error> error) {
+    if (work.generalized) work.generalized->abandon();
+    const std::lock_guard lock(queue_);
+    work.error = std::move(error);
+    work.done = true;
     finished_.notify_all();
 }
 

@@ -39,6 +39,7 @@ std::unique_ptr<Task> InFlight::end() {
 bool InFlight::shares_memory_with(const InFlight& other) const {
     const Request& a = request_;
     const Request& b = other.request_;
+    if (a.generalized != nullptr || b.generalized != nullptr) return true;  // as far as is known
     const std::uint64_t a_in = a.in == nullptr ? 0 : a.operation->in_bytes();
     const std::uint64_t a_out = a.out == nullptr ? 0 : a.operation->out_bytes();
     const std::uint64_t b_in = b.in == nullptr ? 0 : b.operation->in_bytes();

@@ -5,6 +5,7 @@
 // `begin`, `progress` and `awaited`: peer_lost, desync, or invalid where only this call is wrong.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,6 +18,7 @@
 
 namespace collectives {
 
+class GeneralizedRequest;
 class Operation;
 
 // A lock that the caller of an operation holds, such as Python's. It is released before this rank waits.
@@ -46,8 +48,10 @@ struct Request {
     const std::function<bool()>* interrupted = nullptr;  // asked now and then; true ends the operation
     CallerLock* lock = nullptr;
     Receipt* receipt = nullptr;  // of a message: written once it is known
-    std::uint64_t record = 0;    // its number in the Recorder; 0: it has none yet
-    std::uint64_t queued = 0;    // when it was started, in ticks, if that was read
+    // Where code outside of the core does the operation; the memory that it works on is then not known.
+    GeneralizedRequest* generalized = nullptr;
+    std::uint64_t record = 0;  // its number in the Recorder; 0: it has none yet
+    std::uint64_t queued = 0;  // when it was started, in ticks, if that was read
     // How results that no later step reads are stored, and whether that was chosen by the caches' size.
     Stores stores = Stores::cached;
     bool knows_caches = false;
@@ -121,6 +125,8 @@ class COLLECTIVES_API Task {
     virtual bool waits_for_any() const { return false; }
     // Whether every rank depends on every other one, and learns of them through links alone.
     virtual bool depends_on_all() const { return false; }
+    // How much longer than the request's timeout it may take, if it finds the reason for that meanwhile.
+    virtual std::chrono::nanoseconds grace() const { return {}; }
     // This rank goes to sleep, or has woken.
     virtual void set_asleep(bool /*asleep*/) {}
 

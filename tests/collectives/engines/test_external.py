@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,16 @@ import numpy as np
 import pytest
 
 import collectives
-from collectives import Aborted, Communicator, ConfigMismatch, DesyncError, OpTimeout, TransportUnavailable, engines
+from collectives import (
+    Aborted,
+    Communicator,
+    ConfigMismatch,
+    DesyncError,
+    OpTimeout,
+    PeerLost,
+    TransportUnavailable,
+    engines,
+)
 from collectives.arrays.memory import HOST, Memory, memory_of
 from collectives.engines import registry
 from tests.collectives.arrays.stand_in_cupy import StandInCupy
@@ -182,6 +192,170 @@ def test_an_engine_that_does_not_complete_in_time_is_named_by_its_rank() -> None
 
     with registered(Never(lambda *_: None)):
         assert ranks(2, body) == [(1,), (1,)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_each_call_is_one_record_under_the_name_of_its_engine(engine: Any, transport: str) -> None:
+    def body(comm: Communicator) -> list[Any]:
+        before = len(comm.dump()["operations"])
+        comm.allreduce(np.ones(1000, np.float32))
+        comm.allgather(np.ones(2))
+        comm.allreduce_async(np.ones(3)).wait()
+        operations = comm.dump()["operations"][before:]
+        for operation in operations:
+            assert operation["begin"] <= operation["first"] <= operation["end"] and operation["error"] is None
+        return [(o["sequence"], o["collective"], o["dtype"], o["engine"], o["state"]) for o in operations]
+
+    found = ranks(2, body, transport=transport)
+    assert found[0] == found[1]
+    first = found[0][0][0]
+    (_, *one), (_, *native), (_, *other) = found[0]
+    assert [sequence for sequence, *_ in found[0]] == [first, first + 1, first + 2]
+    assert one == ["allreduce", "float32", engine.name, "done"] and other == [
+        "allreduce",
+        "float64",
+        engine.name,
+        "done",
+    ]
+    assert native[0] == "allgather" and native[2] != engine.name
+
+
+def test_a_failure_is_in_the_record() -> None:
+    def behave(x: Any, out: Any, group: Any) -> Any:
+        raise ZeroDivisionError("no device")
+
+    def body(comm: Communicator) -> Any:
+        with pytest.raises(Aborted):
+            comm.allreduce(np.ones(3))
+        return comm.dump()["operations"][-1]
+
+    with registered(Spoiled(behave)):
+        (record,) = ranks(1, body)
+    assert (record["engine"], record["state"]) == ("spoiled", "failed") and "no device" in record["error"]
+
+
+def wait_until_begun(comm: Communicator) -> None:
+    while not any(o["state"] == "started" and o["engine"] == "spoiled" for o in comm.dump()["operations"]):
+        time.sleep(0.01)
+
+
+class Held(Spoiled):
+    """Returns the sum once the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(self._sum)
+        self.go = threading.Event()
+
+    def _sum(self, x: Any, out: Any, group: Any) -> Any:
+        total = np.sum(group.allgather(x), axis=0)
+        assert self.go.wait(20.0)
+        if out is not None:
+            np.copyto(out, total)
+        return total if out is None else out
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_calls_in_the_background_keep_their_order(transport: str) -> None:
+    held = Held()
+    both = threading.Barrier(2)
+
+    def body(comm: Communicator) -> list[Any]:
+        y = np.zeros(3)
+        works = [
+            comm.allreduce_async(np.ones(3), out=y),
+            comm.allreduce_async(np.full(3, 2.0)),
+            comm.allgather_async(y),  # reads what the first one writes
+            comm.allreduce_async(np.full(3, 3.0)),
+        ]
+        assert not any(work.done() for work in works)
+        wait_until_begun(comm)
+        with pytest.raises(OpTimeout, match="still running"):
+            works[0].wait(0.05)
+        both.wait(20.0)
+        held.go.set()
+        found = [work.wait().tolist() for work in works]
+        assert comm.allreduce(np.ones(3)).tolist() == [2.0] * 3  # after those in the background
+        return found
+
+    with registered(held):
+        found = ranks(2, body, transport=transport)
+    assert found == [[[2.0] * 3, [4.0] * 3, [[2.0] * 3] * 2, [6.0] * 3]] * 2
+
+
+def test_a_blocking_call_waits_for_those_in_the_background() -> None:
+    held = Held()
+
+    def body(comm: Communicator) -> list[float]:
+        work = comm.allreduce_async(np.ones(1))
+        timer = threading.Timer(0.2, held.go.set)
+        timer.start()
+        total = comm.allreduce(np.full(1, 5.0))
+        assert work.done() and work.wait().tolist() == [2.0]
+        timer.join()
+        return total.tolist()
+
+    with registered(held):
+        assert ranks(2, body) == [[10.0]] * 2
+
+
+def test_closing_ends_a_call_whose_engine_is_at_work() -> None:
+    held = Held()
+
+    def body(comm: Communicator) -> None:
+        work = comm.allreduce_async(np.ones(3))
+        wait_until_begun(comm)
+        comm.close()
+        with pytest.raises(Aborted, match="being closed"):
+            work.wait()
+        held.go.set()
+
+    with registered(held):
+        ranks(1, body)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_other_ranks_learn_that_an_engine_was_interrupted(transport: str) -> None:
+    def behave(x: Any, out: Any, group: Any) -> Any:
+        if group.rank == 1:
+            raise KeyboardInterrupt
+        return x
+
+    def body(comm: Communicator) -> Any:
+        began = time.monotonic()
+        try:
+            comm.allreduce(np.ones(3))
+        except KeyboardInterrupt:
+            with pytest.raises(Aborted, match="engine 'spoiled' failed on rank 1: KeyboardInterrupt"):
+                comm.barrier()
+            return "interrupted"
+        except Aborted as error:
+            assert time.monotonic() - began < 5.0
+            return str(error)
+
+    with registered(Spoiled(behave)):
+        found = ranks(3, body, transport=transport, timeout=20.0)
+    assert found.pop(1) == "interrupted"
+    assert all("engine 'spoiled' failed on rank 1: KeyboardInterrupt" in text for text in found), found
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_rank_that_is_gone_while_others_wait_for_their_engine_is_named(transport: str) -> None:
+    held = Held()
+
+    def body(comm: Communicator) -> Any:
+        work = comm.allreduce_async(np.ones(3))
+        if comm.rank == 1:
+            wait_until_begun(comm)
+            comm.close()
+            return None
+        with pytest.raises(PeerLost) as caught:
+            work.wait(15.0)
+        return caught.value.ranks
+
+    with registered(held):
+        found = ranks(2, body, transport=transport)
+    held.go.set()
+    assert found == [(1,), None]
 
 
 def test_it_gets_device_arrays_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
