@@ -78,6 +78,7 @@ void Executor::close() {
     idle_.clear();
     colocations_.clear();
     presence_ = nullptr;
+    presences_.clear();
     passes_ = nullptr;
 }
 

@@ -93,9 +93,13 @@ class Executor {
     // it.
     void look_into_lost_slice();
     // Whether `predicate` holds for the presence of a rank that is waited for.
-    bool any_awaited(FunctionRef<bool(const Presence*)> predicate);
+    template <typename Predicate>
+    bool any_awaited(Predicate predicate);
     // Whether, where ranks depend on all others, it holds for one that has not begun the oldest operation.
-    bool any_to_come(FunctionRef<bool(const Presence&)> predicate) const;
+    template <typename Predicate>
+    bool any_to_come(Predicate predicate);
+    // Of that peer; null where it has none, or no link.
+    const Presence* presence_of(const Request& request, int peer);
     void record_begun(Request& request, const char* engine, std::uint64_t now);
     // Whether ranks that wait want to know where this one is.
     bool publishes_core() const { return settings_.shares_home && presence_ != nullptr; }
@@ -143,7 +147,9 @@ class Executor {
     const std::atomic<bool>& closing_;
     std::atomic<bool> attention_{false};
     std::vector<Colocation*> colocations_;
-    Presence* presence_ = nullptr;                  // this rank's
+    Presence* presence_ = nullptr;  // this rank's
+    // By rank, as far as is known: the links' own places are as many lines of memory as there are links.
+    std::vector<const Presence*> presences_;
     std::atomic<std::uint64_t>* passes_ = nullptr;  // see Colocation
     ResultStores results_;
     Backoff backoff_;

@@ -25,11 +25,6 @@ constexpr int looks_while_locked = 64;
 // Signals and silent deaths are noticed this often.
 constexpr auto longest_sleep = 50ms;
 
-const Presence* presence_of(const Request& request, int peer) {
-    const Link* const link = request.links[static_cast<std::size_t>(peer)];
-    return link == nullptr ? nullptr : link->presence();
-}
-
 }  // namespace
 
 void Executor::wait() {
@@ -82,13 +77,25 @@ void Executor::look_for_other_calls() {
     awaited_.clear();
 }
 
-bool Executor::any_awaited(FunctionRef<bool(const Presence*)> predicate) {
+const Presence* Executor::presence_of(const Request& request, int peer) {
+    if (presences_.empty()) presences_.resize(request.links.size());
+    const Presence*& known = presences_[static_cast<std::size_t>(peer)];
+    if (known == nullptr) {
+        const Link* const link = request.links[static_cast<std::size_t>(peer)];
+        if (link != nullptr) known = link->presence();
+    }
+    return known;
+}
+
+template <typename Predicate>
+bool Executor::any_awaited(Predicate predicate) {
     return std::any_of(under_way_.begin(), under_way_.end(), [&](const auto& one) {
         return one->waits_for([&](int peer) { return predicate(presence_of(one->request(), peer)); });
     });
 }
 
-bool Executor::any_to_come(FunctionRef<bool(const Presence&)> predicate) const {
+template <typename Predicate>
+bool Executor::any_to_come(Predicate predicate) {
     const InFlight& oldest = *under_way_.front();
     if (!oldest.task().depends_on_all()) return false;
     for (std::size_t rank = 0; rank < oldest.request().links.size(); ++rank) {

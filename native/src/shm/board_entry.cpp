@@ -11,16 +11,17 @@ void BoardEntry::begin(const Request& request) {
         const auto rank = static_cast<std::size_t>(program().rank);
         colocated_.boards.assign(size, Colocated::Owned{MessageBoard(rank, size), {}});
     }
+    owned_ = &colocated_.boards[request.call.root];
     number_ = board().next();
     seen_ = 0;
     asleep_ = false;
-    owned().queue.push_back(this);
+    owned_->queue.push_back(this);
 }
 
 void BoardEntry::leave() {
     if (request_ == nullptr) return;
     set_asleep(false);
-    std::erase(owned().queue, this);
+    std::erase(owned_->queue, this);
     request_ = nullptr;
 }
 

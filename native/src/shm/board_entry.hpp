@@ -19,7 +19,7 @@ class BoardEntry {
     void begin(const Request& request);
     void leave();
 
-    bool has_turn() const { return owned().queue.front() == this; }
+    bool has_turn() const { return owned_->queue.front() == this; }
     // It has its turn: find the board's memory.
     void open();
     // Whether this rank may publish n bytes now; if not, `late` holds those that must go on first.
@@ -54,15 +54,15 @@ class BoardEntry {
     void wake_sleepers();
     void set_asleep(bool asleep);
 
-    MessageBoard& board() const { return owned().board; }
+    MessageBoard& board() const { return owned_->board; }
     std::uint64_t number() const { return number_; }
 
   private:
-    Colocated::Owned& owned() const { return colocated_.boards[request_->call.root]; }
     const Program& program() const { return request_->operation->program(); }
 
     Colocated& colocated_;
     const Request* request_ = nullptr;
+    Colocated::Owned* owned_ = nullptr;  // the root's board; stays as long as the communicator
     std::uint64_t number_ = 0;
     std::size_t seen_ = 0;  // of the sources, in their order
     bool asleep_ = false;
