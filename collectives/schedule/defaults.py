@@ -32,7 +32,9 @@ allreduce       shm              4     8K    one_shot             : one synchron
 allreduce       shm              4     96K   recursive_doubling   : two rounds, each with one other rank
 allreduce       shm              5-8   3K    one_shot             : one synchronisation; reading all copies is cheap
 allreduce       shm              9-16  1K    one_shot             : one synchronisation; reading all copies is cheap
-allreduce       shm              5-16  12K   recursive_doubling   : log2(ranks) rounds of a small array
+allreduce       shm              5-16  16K   recursive_doubling   : log2(ranks) rounds of a small array
+allreduce       shm              8     64K   recursive_doubling   : three rounds, each with one other rank
+allreduce       shm              16    32K   recursive_doubling   : four rounds, each with one other rank
 allreduce       shm              3     32K   one_shot             : one synchronisation; reading all copies is cheap
 allreduce       self,inproc      3-4   32K   one_shot             : one synchronisation; reading all copies is cheap
 allreduce       self,inproc      5-16  8K    one_shot             : one synchronisation; reading all copies is cheap
