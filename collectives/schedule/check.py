@@ -88,22 +88,24 @@ def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> E
     """
     _check_head(schedule)
     extents = Extents(schedule, uneven)
-    blocks = [*schedule.grid, *(len(slot) for slot in schedule.scratch)]
+    size, blocks = schedule.size, [*schedule.grid, *(len(slot) for slot in schedule.scratch)]
     contract = collective(schedule.collective)
     exists = [contract.has(b, schedule.rank, schedule.root) for b in (IN, OUT)] + [True] * len(schedule.scratch)
     for i, step in enumerate(schedule.steps):
         peers, (read, written) = peers_of(step), accesses(step)
-        if len(set(peers)) < len(peers):
+        if len(peers) > 1 and len(set(peers)) < len(peers):
             fail(schedule, "names a rank twice", i)
-        if any(not 0 <= p < schedule.size or p == schedule.rank for p in peers):
-            fail(schedule, "names a rank that is not one of the others", i)
+        for peer in peers:
+            if not 0 <= peer < size or peer == schedule.rank:
+                fail(schedule, "names a rank that is not one of the others", i)
         for chunk in (*written, *read):
-            if chunk.count == 0:
+            buffer, first, count = chunk
+            if count == 0:
                 continue
-            if not 0 <= chunk.buffer < len(blocks) or not exists[chunk.buffer]:
+            if not 0 <= buffer < len(blocks) or not exists[buffer]:
                 fail(schedule, f"uses {chunk_text(chunk)}, a buffer that this rank does not have", i)
-            if chunk.first < 0 or chunk.count < 0 or chunk.first + chunk.count > blocks[chunk.buffer]:
-                fail(schedule, f"uses {chunk_text(chunk)} of a buffer with {blocks[chunk.buffer]} blocks", i)
+            if first < 0 or count < 0 or first + count > blocks[buffer]:
+                fail(schedule, f"uses {chunk_text(chunk)} of a buffer with {blocks[buffer]} blocks", i)
         if isinstance(step, Send):
             if not peers:
                 fail(schedule, "sends to no rank", i)

@@ -14,6 +14,7 @@ is never relied on.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple, TypeAlias
 
 from collectives.schedule.form import IN, OUT, Chunk, Copy, Recv, Reduce, Schedule, Send, Step
@@ -38,9 +39,9 @@ def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Depe
     """The dependencies of each step. `in_place`: IN and OUT, of equal grids, are the same memory."""
     if in_place and schedule.grid[0] != schedule.grid[1]:
         raise ValueError(f"IN and OUT of a {schedule.collective} differ in size and cannot be the same memory")
-    # For each block of memory: the step that wrote it last, if any, and the steps that have read it since.
-    writer: dict[tuple[int, int], _Access] = {}
-    readers: dict[tuple[int, int], list[_Access]] = {}
+    # For each buffer and block: the step that wrote it last, if any, and the steps that have read it since.
+    writers: defaultdict[int, dict[int, _Access]] = defaultdict(dict)
+    readers: defaultdict[int, dict[int, list[_Access]]] = defaultdict(dict)
     result: list[tuple[Dependency, ...]] = []
     for number, step in enumerate(schedule.steps):
         reads, writes = accesses(step)
@@ -50,26 +51,27 @@ def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Depe
         found: dict[tuple[int, int, int, int], None] = {}  # a set that keeps its order
         for buffer, first, count in reads:
             memory = OUT if in_place and buffer == IN else buffer
+            written, read = writers[memory], readers[memory]
             access = (number, first)
             for block in range(first, first + count):
-                cell = (memory, block)
-                if cell in writer:
-                    step_there, there = writer[cell]
-                    found[step_there, buffer, there, first] = None
-                if cell in readers:
-                    readers[cell].append(access)
+                if (before := written.get(block)) is not None:
+                    found[before[0], buffer, before[1], first] = None
+                if (others := read.get(block)) is not None:
+                    others.append(access)
                 else:
-                    readers[cell] = [access]
+                    read[block] = [access]
         for buffer, first, count in writes:
+            written, read = writers[buffer], readers[buffer]
             access = (number, first)
             for block in range(first, first + count):
-                cell = (buffer, block)
-                earlier = [a for a in readers.pop(cell, ()) if a[0] != number]
-                if not earlier and cell in writer:
-                    earlier = [writer[cell]]
-                for step_there, there in earlier:
-                    found[step_there, buffer, there, first] = None
-                writer[cell] = access
+                was_read = False
+                for step_there, there in read.pop(block, ()):
+                    if step_there != number:
+                        found[step_there, buffer, there, first] = None
+                        was_read = True
+                if not was_read and (before := written.get(block)) is not None:
+                    found[before[0], buffer, before[1], first] = None
+                written[block] = access
         result.append(tuple(map(Dependency._make, found)))
     return tuple(result)
 

@@ -22,7 +22,10 @@ from collectives.schedule.text import excerpt, step_text
 
 
 class Play:
-    """A group and its data dependencies. `waits[n]` are the steps on whose data step n depends."""
+    """A group and its data dependencies. `waits[n]` are the steps on whose data step n depends.
+
+    The group is as it was when the first order began: what does not depend on the order is computed once.
+    """
 
     def __init__(self, group: Group, in_place: bool = False) -> None:
         self.group = group
@@ -30,12 +33,34 @@ class Play:
         for schedule, start in zip(group.schedules, group.start, strict=True):
             for found in dependencies(schedule, in_place):
                 self.waits.append([start + dependency.step for dependency in found])
+        # The steps that wait for each step, and those that receive its message; the last one is served first.
         self._after: list[list[int]] = [[] for _ in group.steps]
-        for n, (waits, behind) in enumerate(zip(self.waits, group.behind, strict=True)):
-            for before in waits:
+        for n in reversed(range(len(group.steps))):
+            for before in reversed(group.behind[n]):
                 self._after[before].append(n)
-            for before in behind:
+            for before in reversed(self.waits[n]):
                 self._after[before].append(n)
+        self._takers = [takers[::-1] if len(takers) > 1 else takers for takers in group.takers]
+        self._order: list[int] | None = None  # of `events` that are not random, once they have all happened
+        # The state at the beginning: how many conditions each step waits for, and what is possible.
+        conditions = zip(self.waits, group.behind, group.givers, strict=True)
+        self._missing = [1 + len(waits) + len(behind) + len(givers) for waits, behind, givers in conditions]
+        self._possible: list[int] = []
+        self._happened(range(len(group.steps) - 1, -1, -1), self._missing, self._possible)
+
+    def _happened(self, waiting: Iterable[int], missing: list[int], possible: list[int]) -> None:
+        """One of the conditions that these steps waited for is met: update `missing`, and add to `possible`."""
+        takers = self._takers
+        for n in waiting:
+            missing[n] -= 1
+            if missing[n] == 0:
+                if takers[n]:
+                    for taker in takers[n]:  # the send is reached: its receivers can see the message
+                        missing[taker] -= 1
+                        if missing[taker] == 0:
+                            possible.append(taker)
+                else:
+                    possible.append(n)
 
     def events(self, random: Random | None = None) -> Iterator[int]:
         """The steps other than sends, in a possible order; sends happen together with the steps that receive them.
@@ -43,43 +68,31 @@ class Play:
         The caller performs a step before it requests the next. With `random` the order differs each time.
         VerificationError if it ends in a deadlock.
         """
-        group, after = self.group, self._after
-        takers, givers = group.takers, group.givers
-        # How many conditions each step waits for, the beginning included; and how many peers have not received a send
-        # yet, or -1 for a complete step.
-        missing = [1 + len(w) + len(b) + len(g) for w, b, g in zip(self.waits, group.behind, givers, strict=True)]
-        untaken = [len(t) for t in takers]
-        possible: list[int] = []
-
-        def happened(waiting: Iterable[int]) -> None:
-            """Something happened that these waited for."""
-            pending = list(waiting)
-            while pending:
-                n = pending.pop()
-                missing[n] -= 1
-                if missing[n] == 0:
-                    if takers[n]:
-                        pending += takers[n]  # come to: the message can be seen
-                    else:
-                        possible.append(n)
-
-        happened(range(len(missing)))
+        if random is None and self._order is not None:
+            yield from self._order
+            return
+        after, givers, happened = self._after, self.group.givers, self._happened
+        missing, possible = self._missing.copy(), self._possible.copy()
+        untaken = list(map(len, self._takers))  # how many peers have not received a send yet; -1 for a complete step
+        order: list[int] = []
         while possible:
             if random is not None:
                 at = random.randrange(len(possible))
                 possible[at], possible[-1] = possible[-1], possible[at]
             n = possible.pop()
             yield n
+            order.append(n)
             untaken[n] = -1
             for giver in givers[n]:
                 untaken[giver] -= 1
                 if untaken[giver] == 0:
                     untaken[giver] = -1
-                    happened(after[giver])
-            happened(after[n])
-        complete = [state < 0 for state in untaken]
-        if not all(complete):
-            self._report_deadlock(complete)
+                    happened(after[giver], missing, possible)
+            happened(after[n], missing, possible)
+        if max(untaken, default=-1) >= 0:
+            self._report_deadlock([state < 0 for state in untaken])
+        if random is None:
+            self._order = order
 
     def rounds(self) -> list[int]:
         """For each step its round, from 1: the longest chain of messages that leads to it.
@@ -87,17 +100,17 @@ class Play:
         A message is one round after the dependencies of its sender and its receiver; local steps and queues cost
         nothing.
         """
-        group = self.group
-        result = [0] * len(group.steps)
+        waits, behind = self.waits, self.group.behind
+        result = [0] * len(waits)
         for n in self.events():
-            givers = group.givers[n]
+            givers = self.group.givers[n]
             data = queue = 0
             for end in (*givers, n):
-                for before in self.waits[end]:
+                for before in waits[end]:
                     data = max(data, result[before])
-                for before in group.behind[end]:
+                for before in behind[end]:
                     queue = max(queue, result[before])
-            result[n] = max(data + (1 if givers else 0), queue)
+            result[n] = max(data + 1 if givers else data, queue)
             for giver in givers:
                 result[giver] = max(result[giver], result[n])
         return result

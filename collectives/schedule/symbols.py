@@ -5,6 +5,8 @@ Invariant: equal expressions have equal numbers, so comparing two values costs n
 
 from __future__ import annotations
 
+from copy import copy
+
 from collectives.schedule.conditions import collective
 from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Schedule
 
@@ -71,9 +73,12 @@ class Values:
 
 
 class Memory:
-    """One rank's buffers: a value for each block, and whether that value has yet to be read."""
+    """One rank's buffers: a value for each block, and whether that value has yet to be read.
 
-    def __init__(self, schedule: Schedule, values: Values, in_place: bool) -> None:
+    A new one holds the rank's inputs.
+    """
+
+    def __init__(self, schedule: Schedule, values: Values) -> None:
         contract = collective(schedule.collective)
         self.values: list[list[int]] = []
         self.unread: list[bytearray] = []
@@ -82,9 +87,16 @@ class Memory:
             leaves = [values.leaf(schedule.rank, b) if given else 0 for b in range(blocks)]
             self.values.append(leaves)
             self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
+
+    def copy(self, in_place: bool) -> Memory:
+        """The same values in memory of their own. `in_place`: OUT is IN."""
+        copied = copy(self)
+        copied.values = [values.copy() for values in self.values]
+        copied.unread = [unread.copy() for unread in self.unread]
         if in_place:
-            self.values[OUT] = self.values[IN]
-            self.unread[OUT] = self.unread[IN]
+            copied.values[OUT] = copied.values[IN]
+            copied.unread[OUT] = copied.unread[IN]
+        return copied
 
     def same(self, a: Chunk, b: Chunk) -> bool:
         return a[1:] == b[1:] and self.values[a.buffer] is self.values[b.buffer]
