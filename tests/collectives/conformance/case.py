@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,11 +20,13 @@ from tests.collectives.conformance.reference import (
     DTYPES,
     Array,
     is_exact,
+    reduced,
 )
 
 BY_NAME = {d.name: d for d in DTYPES}
 KEPT = 10_000  # elements; of inputs that are never drawn again
 LARGE = 24  # larger inputs that are kept: those of eight ranks, of three shapes
+LARGE_REDUCTIONS = 16  # larger results that are kept: of two shapes in eight threads
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,22 @@ class Case:
         return Case(**{**value, "shape": tuple(value["shape"])})
 
 
+def inputs_of(case: Case, shapes: Sequence[tuple[int, ...]]) -> Sequence[Array]:
+    """The inputs of all ranks, whose shapes these are."""
+    if sum(map(math.prod, shapes)) > KEPT:
+        return [values(case, rank, shape) for rank, shape in enumerate(shapes)]
+    return _inputs(_text(case), case.dtype, case.op, case.seed, tuple(shapes))
+
+
+def reduction_of(case: Case, shape: tuple[int, ...], ranks: int) -> Array:
+    """The reduction of the inputs of ranks 0 to `ranks` - 1, each of that shape. Read-only.
+
+    It does not depend on the algorithm, or on where the result is to go: small ones are kept, and the last large ones.
+    """
+    compute = _reduction if ranks * math.prod(shape) <= KEPT else _reduction_of_large
+    return compute(_text(case), case.dtype, case.op, case.seed, shape, ranks)
+
+
 def values(case: Case, rank: int, shape: tuple[int, ...]) -> Array:
     """A rank's input: any integers; floating values small enough for every reduction of 8 to be exact.
 
@@ -60,7 +79,27 @@ def values(case: Case, rank: int, shape: tuple[int, ...]) -> Array:
     takes as long as the calls. The last of the large ones are kept for the next algorithm, whose inputs are the same.
     """
     draw = _draw if math.prod(shape) <= KEPT else _draw_large
-    return draw(f"{case.collective} {case.dtype} {case.op} {case.shape}", case.dtype, case.op, case.seed, rank, shape)
+    return draw(_text(case), case.dtype, case.op, case.seed, rank, shape)
+
+
+def _text(case: Case) -> str:
+    return f"{case.collective} {case.dtype} {case.op} {case.shape}"
+
+
+@functools.cache
+def _inputs(text: str, dtype_name: str, op: str, seed: int, shapes: tuple[tuple[int, ...], ...]) -> Sequence[Array]:
+    return tuple(_draw(text, dtype_name, op, seed, rank, shape) for rank, shape in enumerate(shapes))
+
+
+@functools.cache
+def _reduction(text: str, dtype_name: str, op: str, seed: int, shape: tuple[int, ...], ranks: int) -> Array:
+    draw = _draw if math.prod(shape) <= KEPT else _draw_large
+    result = reduced([draw(text, dtype_name, op, seed, rank, shape) for rank in range(ranks)], op)
+    result.flags.writeable = False
+    return result
+
+
+_reduction_of_large = functools.lru_cache(maxsize=LARGE_REDUCTIONS)(_reduction.__wrapped__)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from collectives import Communicator, Op, Status, algorithms
-from tests.collectives.conformance.case import BY_NAME, Case, values
+from tests.collectives.conformance.case import BY_NAME, Case, inputs_of, reduction_of, values
 from tests.collectives.conformance.reference import (
     COMPLEXES,
     DTYPES,
@@ -63,17 +63,17 @@ def _checked(case: Case, comm: Communicator, got: Any, expected: Array, x: Array
 
 
 def _reduction(comm: Communicator, case: Case) -> str:
-    inputs = [values(case, r, case.shape) for r in range(comm.size)]
-    x, options = _placed(case, inputs[comm.rank].copy(), case.shape)
-    expected = reduced(inputs, case.op)
+    mine = values(case, comm.rank, case.shape)
+    x, options = _placed(case, mine.copy(), case.shape)
+    expected = reduction_of(case, case.shape, comm.size)
     if case.collective == "allreduce":
         got = _call(comm, case, "allreduce", x, case.op, **options)
-        return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+        return _checked(case, comm, got, expected, x, mine, options)
     root = case.root % comm.size
     got = _call(comm, case, "reduce", x, case.op, root, **options)
     if comm.rank != root:
         return "" if got is None else "gave something on a rank that is not the root"
-    return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+    return _checked(case, comm, got, expected, x, mine, options)
 
 
 def _same_bits(comm: Communicator, case: Case) -> str:
@@ -94,7 +94,7 @@ def _broadcast(comm: Communicator, case: Case) -> str:
 
 
 def _allgather(comm: Communicator, case: Case) -> str:
-    inputs = [values(case, r, case.shape) for r in range(comm.size)]
+    inputs = inputs_of(case, [case.shape] * comm.size)
     x, options = _placed(case, inputs[comm.rank].copy(), (comm.size, *case.shape))
     if case.collective == "allgather":
         got = _call(comm, case, "allgather", x, **options)
@@ -116,7 +116,7 @@ def _extent(seed: int, rank: int, most: int) -> int:
 
 
 def _gatherv(comm: Communicator, case: Case) -> str:
-    inputs = [values(case, r, _rows(case, r)) for r in range(comm.size)]
+    inputs = inputs_of(case, [_rows(case, r) for r in range(comm.size)])
     x, _ = _placed(case, inputs[comm.rank].copy(), ())
     if case.collective == "allgatherv":
         return same(_call(comm, case, "allgatherv", x), np.concatenate(inputs), x.dtype, 1)
@@ -127,38 +127,38 @@ def _gatherv(comm: Communicator, case: Case) -> str:
 
 
 def _reduce_scatter(comm: Communicator, case: Case) -> str:
-    rows, rest = case.shape[0], case.shape[1:]
-    inputs = [values(case, r, (rows * comm.size, *rest)) for r in range(comm.size)]
-    x, options = _placed(case, inputs[comm.rank].copy(), case.shape)
-    expected = reduced(inputs, case.op)[rows * comm.rank : rows * (comm.rank + 1)]
+    rows, shape = case.shape[0], (case.shape[0] * comm.size, *case.shape[1:])
+    mine = values(case, comm.rank, shape)
+    x, options = _placed(case, mine.copy(), case.shape)
+    expected = reduction_of(case, shape, comm.size)[rows * comm.rank : rows * (comm.rank + 1)]
     got = _call(comm, case, "reduce_scatter", x, case.op, **options)
-    return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+    return _checked(case, comm, got, expected, x, mine, options)
 
 
 def _reduce_scatterv(comm: Communicator, case: Case) -> str:
     counts = [_rows(case, r)[0] for r in range(comm.size)]
-    inputs = [values(case, r, (sum(counts), *case.shape[1:])) for r in range(comm.size)]
-    start = sum(counts[: comm.rank])
-    expected = reduced(inputs, case.op)[start : start + counts[comm.rank]]
-    x, options = _placed(case, inputs[comm.rank].copy(), expected.shape)
+    shape, start = (sum(counts), *case.shape[1:]), sum(counts[: comm.rank])
+    mine = values(case, comm.rank, shape)
+    expected = reduction_of(case, shape, comm.size)[start : start + counts[comm.rank]]
+    x, options = _placed(case, mine.copy(), expected.shape)
     got = _call(comm, case, "reduce_scatterv", x, counts, case.op, **options)
-    return _checked(case, comm, got, expected, x, inputs[comm.rank], options)
+    return _checked(case, comm, got, expected, x, mine, options)
 
 
 def _scan(comm: Communicator, case: Case) -> str:
-    inputs = [values(case, r, case.shape) for r in range(comm.size)]
-    x, options = _placed(case, inputs[comm.rank].copy(), case.shape)
+    mine = values(case, comm.rank, case.shape)
+    x, options = _placed(case, mine.copy(), case.shape)
     got = _call(comm, case, case.collective, x, case.op, **options)
-    taken = inputs[: comm.rank + (case.collective == "scan")]
-    if not taken:  # the identity, which may be infinite
+    ranks = comm.rank + (case.collective == "scan")
+    if not ranks:  # the identity, which may be infinite
         right = got.dtype == x.dtype and got.shape == case.shape and (got == IDENTITIES[case.op](x.dtype)).all()
         return "" if right else f"gave rank 0 {got!r}"
-    return _checked(case, comm, got, reduced(taken, case.op), x, inputs[comm.rank], options)
+    return _checked(case, comm, got, reduction_of(case, case.shape, ranks), x, mine, options)
 
 
 def _function(comm: Communicator, case: Case) -> str:
     """Functions for which the order of ranks matters, and ufuncs: all reductions, with the same bits everywhere."""
-    inputs = [values(case, r, (comm.size * case.shape[0], *case.shape[1:])) for r in range(comm.size)]
+    inputs = inputs_of(case, [(comm.size * case.shape[0], *case.shape[1:])] * comm.size)
     x, rows, root = inputs[comm.rank].copy(), case.shape[0], case.root % comm.size
     mine = slice(rows * comm.rank, rows * (comm.rank + 1))
     for op, fold in ((Op(_left), lambda a, b: a), (Op(_right, elementwise=True), lambda a, b: b), (np.maximum, None)):
@@ -269,7 +269,7 @@ def _scatter(comm: Communicator, case: Case) -> str:
 
 def _alltoall(comm: Communicator, case: Case) -> str:
     rows, rest = case.shape[0], case.shape[1:]
-    inputs = [values(case, r, (rows * comm.size, *rest)) for r in range(comm.size)]
+    inputs = inputs_of(case, [(rows * comm.size, *rest)] * comm.size)
     x, options = _placed(case, inputs[comm.rank].copy(), inputs[0].shape)
     expected = np.concatenate([i[rows * comm.rank : rows * (comm.rank + 1)] for i in inputs])
     got = _call(comm, case, "alltoall", x, **options)
@@ -380,8 +380,13 @@ _ANY_SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (3,), (7, 3), (2, 0, 2), (
 _ROW_SHAPES: list[tuple[int, ...]] = [(0, 2), (1,), (5,), (6, 3), (2, 0), (3001,)]
 
 
-def cases(collective: str, size: int, thorough: bool) -> Iterator[Case]:
+@functools.cache
+def cases(collective: str, size: int, thorough: bool) -> tuple[Case, ...]:
     """The cases of one collective for groups of that size, in an order that every rank agrees on."""
+    return tuple(_cases(collective, size, thorough))
+
+
+def _cases(collective: str, size: int, thorough: bool) -> Iterator[Case]:
     if collective != "same bits":
         for number, dtype in enumerate(DTYPES):
             for op in ops_of(collective, dtype):
