@@ -25,6 +25,17 @@ class Spread:
     ranks: Sequence[Rank]
 
 
+PER_HOST = 2
+HOSTS = 4
+
+
+@pytest.fixture(scope="module")
+def everywhere() -> Iterator[Spread]:
+    """Processes that stay for all groups: rank r is on host r // PER_HOST."""
+    with hosts(HOSTS) as made, processes([host.enter for host in made for _ in range(PER_HOST)]) as ranks:
+        yield Spread(made, ranks)
+
+
 @pytest.fixture(
     scope="module",
     params=[
@@ -34,17 +45,19 @@ class Spread:
         pytest.param(((0, 0, 1, 1, 2, 2, 3, 3), 100), id="2 ranks each, segments of 100"),
     ],
 )
-def spread(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
+def spread(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, everywhere: Spread
+) -> Iterator[Spread]:
     """Rank r on host placement[r]; the segment as in `init`."""
     placement, segment = request.param
     size = len(placement)
     directory = tmp_path_factory.mktemp("hosts")
     secret.write(directory / "secret", secret.mint())
-    with hosts(max(placement) + 1) as made, processes([made[host].enter for host in placement]) as ranks:
-        job = Job((directory / "store").as_uri(), "auto", size, "hosts", str(directory / "secret"), segment)
-        assert not failures(everyone(ranks, [job.command(rank) for rank in range(size)]))
-        yield Spread(made, ranks)
-        assert not failures(everyone(ranks, [{"do": "leave"}] * size))
+    ranks = [everywhere.ranks[PER_HOST * host + placement[:rank].count(host)] for rank, host in enumerate(placement)]
+    job = Job((directory / "store").as_uri(), "auto", size, "hosts", str(directory / "secret"), segment)
+    assert not failures(everyone(ranks, [job.command(rank) for rank in range(size)]))
+    yield Spread(everywhere.hosts, ranks)
+    assert not failures(everyone(ranks, [{"do": "leave"}] * size))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
