@@ -30,6 +30,7 @@ from collectives.simulation.topology import Topology
 
 # Number of ranks whose schedules are all compared before those of a large group count as alike.
 _FEW: Final = (12, 8, 9, 7)
+_SMALL: Final = 64  # ranks of a group that takes less than a megabyte or so
 _MOST_STEPS: Final = 3_000_000  # and peers, of schedules that are made
 _PATIENCE: Final = 60  # seconds to make them
 _MOST_MESSAGES: Final = 16_000_000
@@ -91,7 +92,8 @@ def simulate(
         topology = replace(topology, ranks_per_host=max(1, ranks))
     with _no_collections():
         per_host = topology.ranks_per_host if algorithm.hosts else 0
-        group = _group(algorithm, ranks, root, topology.period, per_host, symmetric)
+        group_of = _small_group if ranks <= _SMALL else _large_group
+        group = group_of(algorithm, ranks, root, topology.period, per_host, symmetric)
         crowd = topology.per_core(ranks)
         costs = costs.holding(float(nbytes) * crowd)
         done = group.shortcuts.replaced(nbytes, ranks, topology, costs)
@@ -117,7 +119,6 @@ class _Group:
     shortcuts: Shortcuts
 
 
-@lru_cache(maxsize=4)
 def _group(algorithm: Algorithm, size: int, root: int, period: int, per_host: int, symmetric: bool) -> _Group:
     if size < 1 or not algorithm.sizes(size):
         raise ValueError(f"not for {size} rank{'s' * (size != 1)}")
@@ -125,6 +126,11 @@ def _group(algorithm: Algorithm, size: int, root: int, period: int, per_host: in
         return _prepare(algorithm, size, root, period, per_host, symmetric, whole=True)
     except MismatchError:  # what is one message to its sender may be two to its receiver
         return _prepare(algorithm, size, root, period, per_host, symmetric, whole=False)
+
+
+# Predictions for several sizes, or costs, go through all algorithms again and again: their groups are kept.
+_small_group = lru_cache(maxsize=64)(_group)
+_large_group = lru_cache(maxsize=4)(_group)
 
 
 def _prepare(
