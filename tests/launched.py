@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 import collectives
 from tests.finished import finished
+from tests.warm.parents import interpreter
 
 _HOME = Path(collectives.__file__).parents[1]
+_CHOSEN = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # by the launcher, for its ranks
 _LAUNCHER = ("-c", "from collectives.commands.main import main; main(prog_name='collectives')", "run")
 
 
@@ -36,11 +38,13 @@ def launched(
     script: Path | str,
     *arguments: str,
     run: tuple[str, ...] = (),
+    warm: tuple[str, ...] = (),
     **environment: str,
 ) -> Launched:
     """`collectives run -n size *run script *arguments`, to its end. `environment` is set for all ranks.
 
-    Nothing of the surrounding job's environment reaches the ranks; they never calibrate.
+    Nothing of the surrounding job's environment reaches the ranks; they never calibrate. `warm`: modules that the ranks
+    need not import, since they are forked from a process that has (`tests/warm/parents.py`).
     """
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "OMP_"))}
     settings = {
@@ -50,7 +54,8 @@ def launched(
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **environment,
     }
-    command = [sys.executable, *_LAUNCHER, "-n", str(size), *run, str(script), *arguments]
+    before = interpreter(warm, {**_CHOSEN, **settings}) if warm else []
+    command = [sys.executable, *_LAUNCHER, "-n", str(size), *run, *before, str(script), *arguments]
     done = finished(command, env=settings)
     lines: dict[int, list[str]] = {rank: [] for rank in range(size)}
     for line in done.stdout.splitlines():

@@ -13,26 +13,32 @@ import pytest
 
 from tests.launched import launched
 from tests.lazily import needs
+from tests.warm.parents import TENSORFLOW, TORCH
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.timeout(240)
 needs("sklearn", "the examples' data: pip install scikit-learn")
 
-# Its frameworks, its arguments, and what it says in the end.
+# Its frameworks, what its ranks need not import themselves, its arguments, and what it says in the end.
 RUN = {
-    "keras_fit_digits": (("keras", "tensorflow"), (), r"digits never seen before: ([\d.]+)% recognised"),
-    "local_sgd_digits": (("keras", "tensorflow"), ("--every", "5"), r"digits never seen before: ([\d.]+)% recognised"),
-    "torch_ddp_digits": (("torch",), (), r"digits never seen before: ([\d.]+)% recognised"),
+    "keras_fit_digits": (("keras", "tensorflow"), (), (), r"digits never seen before: ([\d.]+)% recognised"),
+    "local_sgd_digits": (
+        ("keras", "tensorflow"),
+        TENSORFLOW,
+        ("--every", "5"),
+        r"digits never seen before: ([\d.]+)% recognised",
+    ),
+    "torch_ddp_digits": (("torch",), TORCH, (), r"digits never seen before: ([\d.]+)% recognised"),
 }
 
 
 @pytest.mark.parametrize("name", RUN)
 def test_two_ranks(name: str) -> None:
-    frameworks, arguments, says = RUN[name]
+    frameworks, warm, arguments, says = RUN[name]
     for framework in frameworks:
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"{name} needs {framework}, which is not installed")
-    done = launched(2, EXAMPLES / f"{name}.py", *arguments).succeeded()
+    done = launched(2, EXAMPLES / f"{name}.py", *arguments, warm=warm).succeeded()
     assert any("weights: the same bits on 2 ranks" in line for line in done.lines[0]), done.stdout
     found = re.search(says, done.stdout)
     assert found is not None and float(found[1]) >= 95, done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.launched import launched
+from tests.warm.parents import TENSORFLOW
 
 _HERE = Path(__file__).parent
 
@@ -19,8 +20,8 @@ _HERE = Path(__file__).parent
 class Results:
     """`results["fit"]` is a list: the result of each rank. `results.same("fit")` is the common result of all."""
 
-    def __init__(self, size: int, script: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
-        job = launched(size, _HERE / script, *arguments, run=(), **(environment or {}))
+    def __init__(self, size: int, script: str, *arguments: str, warm: tuple[str, ...] = (), **environment: str) -> None:
+        job = launched(size, _HERE / script, *arguments, warm=warm, **environment)
         self._job = job.succeeded()
         self._found = {
             rank: dict(json.loads(line) for line in lines if line.startswith('["'))
@@ -42,4 +43,4 @@ class Results:
 def of_tensorflow() -> Results:
     """For both test modules that need TensorFlow: it takes long to import."""
     with tempfile.TemporaryDirectory() as folder:
-        return Results(2, "worker_tensorflow.py", folder)
+        return Results(2, "worker_tensorflow.py", folder, warm=TENSORFLOW, KERAS_BACKEND="tensorflow")

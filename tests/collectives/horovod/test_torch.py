@@ -8,6 +8,7 @@ import pytest
 
 from tests.collectives.horovod.results import Results
 from tests.lazily import needs
+from tests.warm.parents import TORCH
 
 needs("torch", "pip install torch")
 needs("sklearn", "the example's data: pip install scikit-learn")
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    return Results(2, "worker_torch.py")
+    return Results(2, "worker_torch.py", warm=TORCH)
 
 
 def test_names_arguments_and_defaults_are_horovods(results: Results) -> None:

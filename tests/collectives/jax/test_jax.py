@@ -18,6 +18,7 @@ from collectives import native
 from tests.launched import Launched, launched
 from tests.lazily import needs
 from tests.native.test_stub import compiled, declared
+from tests.warm.parents import JAX
 
 needs("jax", "JAX is not installed: pip install jax")
 
@@ -41,7 +42,9 @@ def same_everywhere(done: Launched) -> list[str]:
 
 
 def test_collectives_are_right_compiled_or_not() -> None:
-    checks = same_everywhere(launched(2, HERE / "worker_ops.py", "ffi", COLLECTIVES_JAX="ffi", XLA_FLAGS=QUICK))
+    checks = same_everywhere(
+        launched(2, HERE / "worker_ops.py", "ffi", COLLECTIVES_JAX="ffi", warm=JAX, XLA_FLAGS=QUICK)
+    )
     source = ast.parse((HERE / "worker_ops.py").read_text())
     functions = [node.name for node in source.body if isinstance(node, ast.FunctionDef)]
     assert checks == [name.removeprefix("check_") for name in functions if name.startswith("check_")]
@@ -59,24 +62,26 @@ def test_callbacks_do_the_same() -> None:
         "trees",
         "bytes",
     ]
-    ran = launched(2, HERE / "worker_ops.py", "io_callback", *checks, COLLECTIVES_JAX="io_callback", XLA_FLAGS=QUICK)
+    ran = launched(
+        2, HERE / "worker_ops.py", "io_callback", *checks, COLLECTIVES_JAX="io_callback", warm=JAX, XLA_FLAGS=QUICK
+    )
     assert same_everywhere(ran) == checks
 
 
 def test_four_ranks() -> None:
     checks = ["results", "second_derivative", "order", "metrics", "local_steps", "messages", "groups"]
-    assert same_everywhere(launched(4, HERE / "worker_ops.py", "ffi", *checks, XLA_FLAGS=QUICK)) == checks
+    assert same_everywhere(launched(4, HERE / "worker_ops.py", "ffi", *checks, warm=JAX, XLA_FLAGS=QUICK)) == checks
 
 
 @both_ways
 def test_ranks_that_disagree_all_hear_of_it(how: str) -> None:
-    ran = launched(2, HERE / "worker_errors.py", how, "disagree", COLLECTIVES_JAX=how, XLA_FLAGS=QUICK)
+    ran = launched(2, HERE / "worker_errors.py", how, "disagree", COLLECTIVES_JAX=how, warm=JAX, XLA_FLAGS=QUICK)
     assert same_everywhere(ran) == ["trees", "closed", "compiled", "late", "seen by XLA alone", "ends"]
 
 
 @both_ways
 def test_a_killed_rank_is_named(how: str) -> None:
-    ran = launched(2, HERE / "worker_errors.py", how, "killed", COLLECTIVES_JAX=how, XLA_FLAGS=QUICK)
+    ran = launched(2, HERE / "worker_errors.py", how, "killed", COLLECTIVES_JAX=how, warm=JAX, XLA_FLAGS=QUICK)
     assert ran.lines == {0: ["survives"], 1: ["dies"]}, ran
     assert "killed by SIGKILL" in ran.stderr
 

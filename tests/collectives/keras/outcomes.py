@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.launched import Launched, launched
+from tests.warm.parents import KERAS, TENSORFLOW
 
 _HERE = Path(__file__).parent
 
@@ -32,7 +33,8 @@ class Results:
 
 
 def work(ranks: int, script: str, *arguments: str, backend: str = "tensorflow") -> Results:
-    return Results(launched(ranks, _HERE / script, *arguments, KERAS_BACKEND=backend))
+    modules = TENSORFLOW if backend == "tensorflow" else KERAS
+    return Results(launched(ranks, _HERE / script, *arguments, warm=modules, KERAS_BACKEND=backend))
 
 
 def same(found: list[Any]) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.collectives.tensorflow import checks
 from tests.launched import Launched, launched
+from tests.warm.parents import TENSORFLOW
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow: pip install tensorflow"),
@@ -30,7 +31,7 @@ ONE_THREAD = HERE / "worker_one_thread.py"
 @cache
 def job(worker: Path) -> Launched:
     """One launch for all of a worker's checks: importing TensorFlow takes longer than most of them."""
-    return launched(2, worker)
+    return launched(2, worker, warm=TENSORFLOW)
 
 
 @pytest.mark.parametrize("name", [*checks.names(OPS), *checks.names(STATE)])
@@ -50,7 +51,7 @@ def test_threads(name: str) -> None:
 
 def test_a_killed_rank_is_named() -> None:
     """The error that leaves the tf.function is typed, though TensorFlow knows UnknownError only."""
-    done = launched(2, HERE / "worker_killed.py", run=("--grace", "30"))
+    done = launched(2, HERE / "worker_killed.py", run=("--grace", "30"), warm=TENSORFLOW)
     assert done.returncode != 0  # rank 1's
     assert re.match(
         r"lost \(1,\) after 5 steps in time: gradients of 'net', rank 0, step 6, bucket . of 2: .*rank 1",

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launched import _HOME, launched
+from tests.launched import _CHOSEN, _HOME, launched
 from tests.lazily import needs
+from tests.warm.parents import TORCH, interpreter
 
 needs("torch", "PyTorch is not installed")
 
@@ -19,25 +20,25 @@ HERE = Path(__file__).parent
 
 
 def test_every_call_of_torch_distributed() -> None:
-    done = launched(3, HERE / "worker_api.py", OMP_NUM_THREADS="1").succeeded()
+    done = launched(3, HERE / "worker_api.py", warm=TORCH, OMP_NUM_THREADS="1").succeeded()
     for rank in range(3):
         assert done.lines[rank][-1] == "passed all", done.stdout
 
 
 def test_distributed_data_parallel_and_fsdp() -> None:
-    done = launched(2, HERE / "worker_ddp.py", OMP_NUM_THREADS="1").succeeded()
+    done = launched(2, HERE / "worker_ddp.py", warm=TORCH, OMP_NUM_THREADS="1").succeeded()
     for rank in range(2):
         assert done.lines[rank][-1] == "passed all", done.stdout
 
 
 def test_what_torch_asks_of_a_group() -> None:
-    done = launched(3, HERE / "worker_asked.py", OMP_NUM_THREADS="1").succeeded()
+    done = launched(3, HERE / "worker_asked.py", warm=TORCH, OMP_NUM_THREADS="1").succeeded()
     for rank in range(3):
         assert done.lines[rank][-1] == "passed all", done.stdout
 
 
 def test_hooks_uneven_data_sparse_gradients_and_checkpoints(tmp_path: Path) -> None:
-    done = launched(2, HERE / "worker_training.py", str(tmp_path), OMP_NUM_THREADS="1").succeeded()
+    done = launched(2, HERE / "worker_training.py", str(tmp_path), warm=TORCH, OMP_NUM_THREADS="1").succeeded()
     for rank in range(2):
         assert done.lines[rank][-1] == "passed all", done.stdout
 
@@ -45,10 +46,10 @@ def test_hooks_uneven_data_sparse_gradients_and_checkpoints(tmp_path: Path) -> N
 def test_a_killed_rank_is_named_by_the_others(tmp_path: Path) -> None:
     """SIGKILL in the middle of training; nobody but the survivors themselves notices."""
     url = (tmp_path / "store").as_uri()
-    command = [sys.executable, str(HERE / "worker_killed.py"), url]
+    settings = _environment()
+    command = [*interpreter(TORCH, settings), str(HERE / "worker_killed.py"), url]
     ranks = [
-        subprocess.Popen([*command, str(rank)], env=_environment(), stdout=subprocess.PIPE, text=True)
-        for rank in range(3)
+        subprocess.Popen([*command, str(rank)], env=settings, stdout=subprocess.PIPE, text=True) for rank in range(3)
     ]
     message = _ended(ranks)
     assert [rank.returncode for rank in ranks] == [0, -9, 0], message
@@ -63,11 +64,12 @@ def test_ways_of_torch_to_meet(way: str, tmp_path: Path) -> None:
         for found in (first, second):
             found.bind(("127.0.0.1", 0))
         ports = [str(found.getsockname()[1]) for found in (first, second)]
+    settings = _environment()
     meeting = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"} if way == "env" else {}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "worker_meets.py"), way, str(rank), *ports],
-            env={**_environment(), **meeting, "RANK": str(rank)},
+            [*interpreter(TORCH, settings), str(HERE / "worker_meets.py"), way, str(rank), *ports],
+            env={**settings, **meeting, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -106,4 +108,4 @@ def _ended(ranks: list[subprocess.Popen[str]]) -> list[str]:
 def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
     paths = os.pathsep.join([str(_HOME), *sys.path])
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "COLLECTIVES_CALIBRATE": "off"}
+    return {**kept, **_CHOSEN, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": paths, "COLLECTIVES_CALIBRATE": "off"}

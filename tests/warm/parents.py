@@ -1,0 +1,90 @@
+"""Ranks that are forked from a process that has imported their framework, instead of importing it once more.
+
+`interpreter(modules, environment)` gives the command that replaces `python` in the command line of a rank: the launcher
+starts `client.py`, and `server.py` forks the rank.
+
+Invariant: a rank sees what a new process would see: its own arguments, environment, directory, streams and cores, a
+fresh `__main__`, and a `collectives` that it imports itself. What a framework reads as it is imported is the same in
+the parent, or the rank ends with an error. Two things differ: all ranks have one hash seed, and the
+process that the launcher waits for is not the rank itself, but ends with the rank's exit code or signal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.leftovers import marked
+from tests.warm.server import read_at_import
+
+# What ranks of tests import, with what the framework itself imports on first use. JAX, TensorFlow and PyTorch start
+# threads later only.
+JAX: Final = ("jax", "jax.numpy")
+KERAS: Final = ("keras",)
+TENSORFLOW: Final = ("tensorflow", "keras")
+TORCH: Final = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel")
+
+LIMIT: Final = 2  # parents at a time: one that has imported TensorFlow takes 700 MB
+_HERE: Final = Path(__file__).parent
+
+
+class _Parent:
+    """A process that has imported `modules` in `environment`; jobs may connect while it still does."""
+
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        path = Path(self._folder.name, "socket")
+        self.command = [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(path)]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            listening.bind(str(path))
+            listening.listen(64)
+            self._process = subprocess.Popen(
+                [sys.executable, str(_HERE / "server.py"), str(listening.fileno()), *modules],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listening.fileno()],
+            )
+        marked().keep(self._process.pid)
+
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """End it, and what it has forked."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+_parents: Final[dict[object, _Parent]] = {}  # the one used last is the last
+
+
+def interpreter(modules: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The command to start a script with, for ranks that get this environment; OSError if there is none any more."""
+    chosen = {name: value for name, value in environment.items() if not name.startswith("COLLECTIVES_")}
+    key = (tuple(modules), frozenset(read_at_import(chosen).items()))
+    found = _parents.pop(key, None)
+    if found is not None and found.ended():
+        found.close()
+        found = None
+    while found is None and len(_parents) >= LIMIT:
+        _parents.pop(next(iter(_parents))).close()
+    _parents[key] = found = found or _Parent(modules, chosen)
+    return found.command
+
+
+@atexit.register
+def close() -> None:
+    """End all parents of this process."""
+    while _parents:
+        with contextlib.suppress(BrokenPipeError):
+            _parents.popitem()[1].close()
