@@ -21,7 +21,7 @@ class Results:
     """`results["fit"]` is a list: the result of each rank. `results.same("fit")` is the common result of all."""
 
     def __init__(self, size: int, script: str, *arguments: str, warm: tuple[str, ...] = (), **environment: str) -> None:
-        job = launched(size, _HERE / script, *arguments, warm=warm, **environment)
+        job = launched(size, _HERE / script, *arguments, run=(), warm=warm, **environment)
         self._job = job.succeeded()
         self._found = {
             rank: dict(json.loads(line) for line in lines if line.startswith('["'))
