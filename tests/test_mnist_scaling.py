@@ -13,6 +13,7 @@ import pytest
 
 from tests.launched import launched
 from tests.lazily import needs
+from tests.warm.parents import TENSORFLOW
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist_dnn_scaling.py"
 QUICK = ("--timed", "2")
@@ -48,7 +49,7 @@ def test_dense_network() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="the convolutional network: tensorflow")
 def test_convolutional_network() -> None:
-    done = launched(2, EXAMPLE, "--network", "cnn", "--timed", "1", "--batch", "32").succeeded()
+    done = launched(2, EXAMPLE, "--network", "cnn", "--timed", "1", "--batch", "32", warm=TENSORFLOW).succeeded()
     text = "\n".join(done.lines[0])
     assert "3274634 weights and biases, 13.10 MB to average" in text
     assert re.search(r" 16 predicted .*\n +64 predicted ", text) and "in the paper 1.41 times" in text
