@@ -14,10 +14,15 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-# What reads the output of one job: to import TensorFlow in every rank takes longer than their tests.
+# What forks ranks from the process that has imported TensorFlow, which takes 10 s of processor time. The two files of
+# Horovod also read the output of one job.
 TOGETHER: Final = {
-    "tests/collectives/horovod/test_keras.py": "horovod with TensorFlow",
-    "tests/collectives/horovod/test_tensorflow.py": "horovod with TensorFlow",
+    "tests/collectives/horovod/test_keras.py": "TensorFlow",
+    "tests/collectives/horovod/test_tensorflow.py": "TensorFlow",
+    "tests/collectives/keras/test_callbacks.py": "TensorFlow",
+    "tests/collectives/keras/test_digits.py": "TensorFlow",
+    "tests/collectives/keras/test_fit.py": "TensorFlow",
+    "tests/collectives/tensorflow/test_tensorflow.py": "TensorFlow",
 }
 
 # Too long for one process; the parameters of each test begin with a transport, and those of one go together.
@@ -26,17 +31,13 @@ DIVIDED: Final = frozenset({"tests/collectives/conformance/test_conformance.py"}
 # Whose processes keep all cores busy, since their ranks import a framework or they have a pool of processes, and about
 # how many seconds they take. They run one at a time, or they take each other's time until deadlines are missed.
 BUSY: Final = {
-    "horovod with TensorFlow": 110,
+    "TensorFlow": 250,
     "tests/bench/test_hooks.py": 200,
-    "tests/collectives/horovod/test_backends.py": 130,
-    "tests/collectives/horovod/test_torch.py": 40,
-    "tests/collectives/jax/test_jax.py": 300,
-    "tests/collectives/keras/test_backends.py": 240,
-    "tests/collectives/keras/test_callbacks.py": 50,
-    "tests/collectives/keras/test_digits.py": 130,
-    "tests/collectives/keras/test_fit.py": 160,
+    "tests/collectives/horovod/test_backends.py": 40,
+    "tests/collectives/horovod/test_torch.py": 20,
+    "tests/collectives/jax/test_jax.py": 120,
+    "tests/collectives/keras/test_backends.py": 150,
     "tests/collectives/schedule/test_algorithms.py": 240,
-    "tests/collectives/tensorflow/test_tensorflow.py": 230,
     "tests/collectives/torch/test_distributed_test.py": 50,
     "tests/collectives/torch/test_process_group.py": 130,
     "tests/integrations/test_integrations.py": 180,
