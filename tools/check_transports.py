@@ -3,8 +3,9 @@
     python -m tools.check_transports            # all three
     python -m tools.check_transports shm        # without shm
 
-Invariant: each build is installed in an environment of its own, and tested from a folder that holds the tests alone.
-The suite skips the groups of a transport that a build lacks, with the reason; a build that skips nothing is an error.
+Invariant: each build is installed in an environment of its own, and tested from a folder that holds only the tests and
+the plug-ins. The suite skips the groups of a transport that a build lacks, with the reason; a build that skips nothing
+is an error.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def check(left_out: str, arguments: list[str]) -> str:
         folder = Path(name)
         python = environment(build(left_out, folder), folder / "venv")
         where = folder / "checkout"
-        shutil.copytree(ROOT / "tests", where / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("tests", "examples/plugins"):  # the suite runs over a plug-in, too
+            shutil.copytree(ROOT / part, where / part, ignore=shutil.ignore_patterns("__pycache__", "build"))
         shutil.copy(ROOT / "pyproject.toml", where)
         ask = "from collectives.native import _engine; print(*_engine.transports())"
         known = subprocess.run(
