@@ -195,23 +195,24 @@ class _Execution:
         try:
             self.ticket.wait(None)
         except CollectiveError as cause:
-            if self._error is not None and cause is not self._error:
+            if self._error is not None:
                 raise cause from self._error
             raise
         return self._result
 
     def run(self, side: Side) -> None:
         """Let the engine do its work, and report the end. Never raises, except for KeyboardInterrupt and its like."""
-        interrupted = False
+        interruption: BaseException | None = None
         try:
             if not self.ticket.wait_until_begun():
                 return
             self._result = self._work(side)
-        except BaseException as error:
+        except Exception as error:
             self._error = error
-            interrupted = not isinstance(error, Exception)
+        except BaseException as error:
+            self._error = interruption = error
         try:
-            problem = self._settle(side, _HURRY if interrupted else max(self._deadline.left, _GRACE))
+            problem = self._settle(side, _HURRY if interruption else max(self._deadline.left, _GRACE))
         except CollectiveError as error:  # a rank is lost, or its engine does not return
             problem = error
         if problem is None:
@@ -219,8 +220,8 @@ class _Execution:
         else:
             ranks = [*getattr(problem, "ranks", ()), *getattr(problem, "late", ())]
             self.ticket.fail(type(problem).__name__, str(problem), ranks)
-        if interrupted and self._error is not None:
-            raise self._error
+        if interruption is not None:
+            raise interruption
 
     def _work(self, side: Side) -> Any:
         of, deadline = self._of, self._deadline

@@ -50,6 +50,8 @@ class Executor {
     // Work until the oldest operation is complete: true; or until somebody calls for attention: false. Throws
     // if the oldest operation has to end.
     bool work();
+    // What a record says of it if it is a message.
+    static Recorder::Way way_of(const Operation& operation);
     // The record of one that waits for links before it is added.
     std::uint64_t record_queued(const Operation& operation, const Call& call);
     // It waits for links, or no longer does.

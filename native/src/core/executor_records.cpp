@@ -4,23 +4,19 @@
 
 namespace collectives {
 
-namespace {
-
-Recorder::Way way_of(const Operation& operation, const Call& call) {
-    if (!call.is_message()) return {};
+Recorder::Way Executor::way_of(const Operation& operation) {
+    if (!operation.call().is_message()) return {};
     const Step& step = operation.program().steps.at(0);
     return {step.peers.size() == 1 ? step.peers[0] : -1, step.kind == StepKind::send};
 }
 
-}  // namespace
-
 std::uint64_t Executor::record_queued(const Operation& operation, const Call& call) {
-    return recorder_.add(call, way_of(operation, call), ticks::now());
+    return recorder_.add(call, way_of(operation), ticks::now());
 }
 
 void Executor::record_begun(Request& request, const char* engine, std::uint64_t now) {
     if (request.record != 0) return recorder_.start(request.record, request.call, engine, now);
-    request.record = recorder_.add(request.call, way_of(*request.operation, request.call),
+    request.record = recorder_.add(request.call, way_of(*request.operation),
                                    request.queued != 0 ? request.queued : now, engine, now);
 }
 

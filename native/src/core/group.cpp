@@ -262,11 +262,9 @@ std::vector<Record> Group::records() {
         record.call = work->operation->call();
         record.call.epoch = identity_.epoch;
         record.queued = work->queued;
-        if (record.call.is_message()) {
-            const Step& step = work->operation->program().steps.at(0);
-            record.sends = step.kind == StepKind::send;
-            record.peer = step.peers.size() == 1 ? step.peers[0] : -1;
-        }
+        const Recorder::Way way = Executor::way_of(*work->operation);
+        record.peer = way.peer;
+        record.sends = way.sends;
         found.push_back(std::move(record));
     }
     return found;

@@ -31,6 +31,7 @@ from collectives.engines import registry
 from tests.collectives.arrays.stand_in_cupy import StandInCupy
 from tests.collectives.groups import outcomes, ranks
 from tests.rendezvous.threads import Outcome
+from tests.waiting import eventually
 
 PLUGINS = Path(__file__).parents[3] / "examples" / "plugins"
 TRANSPORTS = ("inproc", "shm", "tcp")
@@ -235,8 +236,10 @@ def test_a_failure_is_in_the_record() -> None:
 
 
 def wait_until_begun(comm: Communicator) -> None:
-    while not any(o["state"] == "started" and o["engine"] == "spoiled" for o in comm.dump()["operations"]):
-        time.sleep(0.01)
+    def has_begun() -> bool:
+        return any(o["state"] == "started" and o["engine"] == "spoiled" for o in comm.dump()["operations"])
+
+    assert eventually(has_begun)
 
 
 class Held(Spoiled):
