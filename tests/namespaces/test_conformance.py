@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from collectives.bench.namespaces import Host, hosts, received_bytes, why_not
 from collectives.rendezvous import secret
 from tests.collectives.conformance.case import Case
-from tests.collectives.conformance.cases import COLLECTIVES
+from tests.collectives.conformance.cases import COLLECTIVES, LARGEST
 from tests.collectives.conformance.ranks import Job, Rank, everyone, failures, processes
+from tests.depth import LONG
 
 _reason = why_not()
 pytestmark = pytest.mark.skipif(_reason is not None, reason=str(_reason))
@@ -23,6 +25,7 @@ class Spread:
 
     hosts: Sequence[Host]
     ranks: Sequence[Rank]
+    which: dict[str, Any]  # cases, as for `cases`
 
 
 PER_HOST = 2
@@ -30,39 +33,42 @@ HOSTS = 4
 
 
 @pytest.fixture(scope="module")
-def everywhere() -> Iterator[Spread]:
-    """Processes that stay for all groups: rank r is on host r // PER_HOST."""
+def everywhere() -> Iterator[tuple[Sequence[Host], Sequence[Rank]]]:
+    """Hosts, and processes that stay for all groups: process p is on host p // PER_HOST."""
     with hosts(HOSTS) as made, processes([host.enter for host in made for _ in range(PER_HOST)]) as ranks:
-        yield Spread(made, ranks)
+        yield made, ranks
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(((0, 1, 2, 3), None), id="1 rank each"),
-        pytest.param(((0, 0, 1, 1, 2, 2, 3, 3), None), id="2 ranks each"),
-        pytest.param(((0, 1, 2, 3, 0, 1, 2, 3), 1000), id="2 ranks each in turn, segments of 1000"),
-        pytest.param(((0, 0, 1, 1, 2, 2, 3, 3), 100), id="2 ranks each, segments of 100"),
+        pytest.param(((0, 1, 2, 3), None, LONG), id="1 rank each"),
+        pytest.param(((0, 0, 1, 1, 2, 2, 3, 3), None, True), id="2 ranks each"),
+        pytest.param(((0, 1, 2, 3, 0, 1, 2, 3), 1000, LONG), id="2 ranks each in turn, segments of 1000"),
+        pytest.param(((0, 0, 1, 1, 2, 2, 3, 3), 100, LONG), id="2 ranks each, segments of 100"),
     ],
 )
 def spread(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, everywhere: Spread
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    everywhere: tuple[Sequence[Host], Sequence[Rank]],
 ) -> Iterator[Spread]:
-    """Rank r on host placement[r]; the segment as in `init`."""
-    placement, segment = request.param
+    """Rank r on host placement[r]; the segment as in `init`; whether to be thorough."""
+    placement, segment, thorough = request.param
+    made, workers = everywhere
     size = len(placement)
     directory = tmp_path_factory.mktemp("hosts")
     secret.write(directory / "secret", secret.mint())
-    ranks = [everywhere.ranks[PER_HOST * host + placement[:rank].count(host)] for rank, host in enumerate(placement)]
+    ranks = [workers[PER_HOST * host + placement[:rank].count(host)] for rank, host in enumerate(placement)]
     job = Job((directory / "store").as_uri(), "auto", size, "hosts", str(directory / "secret"), segment)
     assert not failures(everyone(ranks, [job.command(rank) for rank in range(size)]))
-    yield Spread(everywhere.hosts, ranks)
+    yield Spread(made, ranks, {"thorough": thorough, "largest": LARGEST.get(segment)})
     assert not failures(everyone(ranks, [{"do": "leave"}] * size))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_collective(spread: Spread, collective: str) -> None:
-    command = {"do": "all", "collective": collective, "thorough": True}
+    command = {"do": "all", "collective": collective, **spread.which}
     wrong = failures(everyone(spread.ranks, [command] * len(spread.ranks)))
     assert not wrong, wrong
 

@@ -1,10 +1,11 @@
 """Every collective over every transport, store and size, for every dtype and op, against NumPy.
 
 shm and tcp run between processes, which stay for the whole module and join one group after another; inproc, and
-whatever meets through the memory store, between threads. A store has no part in a group once ranks have met: all
-algorithms, shapes and ways to pass arrays are gone through with one of them, dtypes and ops with all.
+whatever meets through the memory store, between threads. A store has no part in a group once ranks have met: groups of
+every size meet through one store, and go through all algorithms, shapes and ways to pass arrays; groups of two sizes
+meet through each other store, and go through all dtypes and ops. The long form takes every size with every store.
 
-The transport of another package, vm-write, is built and installed first, and runs with that store alone.
+The transport of another package, vm-write, is built and installed first, and runs with that one store.
 
 With that store also in segments of a few odd sizes, so small that most messages are cut into many slices.
 COLLECTIVES_SEGMENT=100 runs the whole suite like that.
@@ -17,6 +18,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,21 +27,24 @@ from hypothesis import strategies as st
 from collectives.rendezvous import secret
 from collectives.transports.transport import left_out
 from tests.collectives.conformance.case import Case
-from tests.collectives.conformance.cases import COLLECTIVES, IN_PLACE, REDUCTIONS, ops_of
+from tests.collectives.conformance.cases import COLLECTIVES, IN_PLACE, LARGEST, REDUCTIONS, ops_of
 from tests.collectives.conformance.ranks import Job, Rank, ThreadRank, everyone, failures, processes, threads
 from tests.collectives.conformance.reference import DTYPES
+from tests.depth import LONG
 from tests.redis_server import RedisServer
 
 TRANSPORTS = ("shm", "tcp", "inproc")
 PLUGIN = "vm-write"
-SIZES = (1, 2, 3, 4, 5, 7, 8)
-STORES = ("memory", "file", "redis", "tcp")
+SIZES = (1, 2, 3, 4, 5, 7, 8) if LONG else (1, 2, 3, 5, 8)
 THOROUGH = "file"  # the store with which everything is gone through
-SEGMENTS = {100: (2, 3, 4), 1000: (5, 7, 8)}  # bytes; of groups of these sizes
+OTHER_STORES = ("memory", "redis", "tcp")
+SIZES_OF_OTHERS = SIZES if LONG else (2, 5)
+SEGMENTS = {100: (2, 3, 4), 1000: (5, 7, 8)} if LONG else {100: (3,), 1000: (7,)}  # bytes; of groups of these sizes
 GROUPS = [
     pytest.param((*group, None)[:4], id="-".join(map(str, group)))
     for group in (
-        *itertools.product(TRANSPORTS, STORES, SIZES),
+        *itertools.product(TRANSPORTS, (THOROUGH,), SIZES),
+        *itertools.product(TRANSPORTS, OTHER_STORES, SIZES_OF_OTHERS),
         ("shm", "redis-password", 3),
         ("tcp", "redis-tls", 2),
         *((t, THOROUGH, size, s) for t in TRANSPORTS for s, some in SEGMENTS.items() for size in some),
@@ -110,18 +115,18 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module", params=GROUPS)
-def group(request: pytest.FixtureRequest, ranks: Ranks) -> Iterator[tuple[Sequence[Rank], bool]]:
-    """Ranks that form a group, for all collectives one after another; and whether to be thorough."""
+def group(request: pytest.FixtureRequest, ranks: Ranks) -> Iterator[tuple[Sequence[Rank], dict[str, Any]]]:
+    """Ranks that form a group, for all collectives one after another; and which cases they go through."""
     transport, store, size, segment = request.param
     lent = ranks.lend(transport, store, size, segment)
-    yield lent, store == THOROUGH
+    yield lent, {"thorough": store == THOROUGH, "largest": LARGEST.get(segment)}
     assert not failures(everyone(lent, [{"do": "leave"}] * size))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_collective(group: tuple[Sequence[Rank], bool], collective: str) -> None:
-    lent, thorough = group
-    command = {"do": "all", "collective": collective, "thorough": thorough}
+def test_collective(group: tuple[Sequence[Rank], dict[str, Any]], collective: str) -> None:
+    lent, which = group
+    command = {"do": "all", "collective": collective, **which}
     wrong = failures(everyone(lent, [command] * len(lent)))
     assert not wrong, wrong
 

@@ -46,7 +46,8 @@ class Worker:
                 self.close()
                 return []
             case "all":
-                return self._run(list(cases(command["collective"], self.comm.size, command["thorough"])))
+                which = cases(command["collective"], self.comm.size, command["thorough"], command["largest"])
+                return self._run(list(which))
             case "case":
                 return self._run([Case.from_json(command["case"])])
         raise ValueError(f"unknown command {command}")

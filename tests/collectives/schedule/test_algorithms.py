@@ -19,8 +19,12 @@ from collectives.schedule.conditions import COLLECTIVES
 from collectives.schedule.form import Send
 from collectives.schedule.layout import Layout
 from collectives.schedule.verification import Cost, sample_layouts
+from tests.depth import LONG
 
 EVERY = [a for name in COLLECTIVES for a in algorithms(name)]
+# Up to which size every root and layout is verified, and the larger sizes: powers of two, and what lies beside them.
+THOROUGH = 20 if LONG else 12
+LARGER = tuple(range(21, 65)) if LONG else (16, 17, 20, 24, 31, 32, 33, 48, 63, 64)
 # Where all ranks together send about p * p messages or blocks, larger groups take long to look at.
 MANY_MESSAGES = {"ring", "hierarchical_ring", "two_shot", "scatter_allgather", "bruck", "pairwise"}
 MANY_BLOCKS = {"circulant", "hierarchical_circulant", "halving_doubling", "halving_doubling_short"}
@@ -29,7 +33,8 @@ MANY_BLOCKS = {"circulant", "hierarchical_circulant", "halving_doubling", "halvi
 def large_sizes(a: Algorithm) -> tuple[int, ...]:
     if a.name in MANY_MESSAGES or (a.name == "direct" and not a.contract.rooted):
         return (100,)
-    return (129, 256) if a.name in MANY_BLOCKS else (129, 255, 512)
+    sizes = (129, 256) if a.name in MANY_BLOCKS else (129, 255, 512)
+    return sizes if LONG else sizes[:1]
 
 
 def one_layout(size: int) -> tuple[Layout]:
@@ -63,8 +68,8 @@ def test_all_that_were_promised_are_there() -> None:
 
 
 def up_to_64(a: Algorithm) -> int:
-    few = verify(a, range(1, 21)).lines
-    more = verify(a, range(21, 65), roots=(0, 17), layouts=one_layout, orders=0).lines
+    few = verify(a, range(1, THOROUGH + 1)).lines
+    more = verify(a, LARGER, roots=(0, 13), layouts=one_layout, orders=0).lines
     return len(few) + len(more)
 
 
@@ -83,7 +88,7 @@ Verified = Callable[[Callable[[Algorithm], int], Algorithm], int]
 def verified(request: pytest.FixtureRequest) -> Iterator[Verified]:
     """What a check gives for an algorithm. All that are going to be asked for are begun at once, on all cores."""
     checks: dict[str, Callable[[Algorithm], int]] = {
-        "test_right_for_every_size_up_to_64": up_to_64,
+        "test_right_for_sizes_up_to_64": up_to_64,
         "test_right_for_large_sizes": at_large_sizes,
     }
     mine = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
@@ -103,8 +108,8 @@ def verified(request: pytest.FixtureRequest) -> Iterator[Verified]:
 
 
 @pytest.mark.parametrize("a", EVERY, ids=str)
-def test_right_for_every_size_up_to_64(verified: Verified, a: Algorithm) -> None:
-    assert verified(up_to_64, a) == 64
+def test_right_for_sizes_up_to_64(verified: Verified, a: Algorithm) -> None:
+    assert verified(up_to_64, a) == THOROUGH + len(LARGER)
 
 
 @pytest.mark.parametrize("a", EVERY, ids=str)
