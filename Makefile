@@ -18,8 +18,8 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find native/src -type f 2>/dev/n
 FORMATTED := $(shell find native/src tests/native -name '*.[ch]pp' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lint types native-tests bench dev frameworks docs build package tensorflow launchers
-.PHONY: transports
+.PHONY: help demo test test-long check format lint types native-tests bench dev frameworks docs build package tensorflow
+.PHONY: launchers transports
 .PHONY: clean
 
 help: ## Say what there is to make.
@@ -37,6 +37,9 @@ demo: $(READY) ## Train on real data with 4 processes, then measure. Installs wh
 test: $(READY) $(FRAMEWORKS) ## Run the tests. Fetches TensorFlow, PyTorch and JAX, which the hooks are tested with.
 	@tools/need.sh redis openssl iproute2
 	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
+
+test-long: export COLLECTIVES_TESTS = long
+test-long: test ## Run the tests with all combinations of their parameters.
 
 check: format lint types native-tests ## Check format, style, types, and the C++ under sanitizers.
 
@@ -92,7 +95,7 @@ listed = sed -n '/^\($(1)\) = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p' pyproject.toml
 
 $(FRAMEWORKS): pyproject.toml | $(PACKAGES)
 	$(call listed,frameworks\|integrations) >$@.txt
-	$(PIP) -r $@.txt
+	$(PIP) --no-compile -r $@.txt
 	@touch $@
 
 $(BIN)/python:
