@@ -32,20 +32,20 @@ def test_every_name_is_in_the_table_of_its_module() -> None:
         ("K", _known("KERAS", "TENSORFLOW_KERAS")),
         ("P", _known("TORCH")),
     ):
-        results = _named("What is there", module) | _named("What is not", module)
+        results = _named("Supported names", module) | _named("Names that are not supported", module)
         assert names - {"stop_timeline"} <= results, (module, names - results)
 
 
 def test_no_other_name_is_there() -> None:
     known = _known("TENSORFLOW", "KERAS", "TENSORFLOW_KERAS", "TORCH")
-    for heading in ("What is there", "What is not"):
+    for heading in ("Supported names", "Names that are not supported"):
         for module in "TKP":
             unknown = _named(heading, module) - known
             assert not unknown, (heading, module, unknown)
 
 
 def test_every_argument_of_optimizers_is_told_of() -> None:
-    results = {name for row in _rows("What is there") if len(row) == 2 for name in re.findall(r"`(\w+)`", row[0])}
+    results = {name for row in _rows("Supported names") if len(row) == 2 for name in re.findall(r"`(\w+)`", row[0])}
     wanted = set()
     for functions in (signatures.TENSORFLOW, signatures.KERAS, signatures.TENSORFLOW_KERAS, signatures.TORCH):
         for name, given in functions.items():
