@@ -1,10 +1,11 @@
-"""Keras's `fit` as a Horovod script: nothing but the line that imports `hvd` knows of this library.
+"""Keras's `fit` in a Horovod script, of which only the import of `hvd` was changed for this library.
 
     collectives run -n 2 examples/horovod_keras_digits.py
-    python examples/horovod_keras_digits.py            # alone
+    python examples/horovod_keras_digits.py            # a single process
 
-Every rank starts from rank 0's weights and sees its share of scikit-learn's digits. At the end it is checked that all
-ranks have the same bits, and that digits nobody has trained with are recognised.
+Every rank starts with the weights of rank 0 and trains with its share of scikit-learn's digits. At the end the script
+checks that the weights of all ranks are bitwise equal, and that the model recognises digits that were not used for
+training.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ model.compile(loss=tf.losses.SparseCategoricalCrossentropy(), optimizer=opt, met
 callbacks = [
     # Horovod: broadcast initial variable states from rank 0 to all other processes.
     hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-    # Horovod: average metrics among workers at the end of every epoch; before callbacks that look at them.
+    # Horovod: average metrics among workers at the end of every epoch, before callbacks that use them.
     hvd.callbacks.MetricAverageCallback(),
     # Horovod: scale the learning rate up to `scaled_lr` during the first epochs.
     hvd.callbacks.LearningRateWarmupCallback(initial_lr=scaled_lr, warmup_epochs=3, verbose=1),
@@ -71,7 +72,7 @@ verbose = 2 if hvd.rank() == 0 else 0
 steps = split // (BATCH * hvd.size())
 history = model.fit(dataset, steps_per_epoch=steps, callbacks=callbacks, epochs=EPOCHS, verbose=verbose)
 
-# What a Horovod script would not have: the proof.
+# Not part of a usual Horovod script: checks of the result.
 mine = np.concatenate([np.reshape(weights, [1, -1]) for weights in model.get_weights()], axis=1)
 everyones = np.asarray(hvd.allgather(mine))
 losses = np.asarray(hvd.allgather(np.array([history.history["loss"]])))

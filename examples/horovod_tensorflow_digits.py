@@ -1,10 +1,11 @@
-"""A custom TensorFlow loop as a Horovod script: nothing but the line that imports `hvd` knows of this library.
+"""A TensorFlow training loop in a Horovod script, of which only the import of `hvd` was changed for this library.
 
     collectives run -n 2 examples/horovod_tensorflow_digits.py
-    python examples/horovod_tensorflow_digits.py            # alone
+    python examples/horovod_tensorflow_digits.py            # a single process
 
-Every rank starts from rank 0's weights and sees its share of scikit-learn's digits. At the end it is checked that all
-ranks have the same bits, and that digits nobody has trained with are recognised.
+Every rank starts with the weights of rank 0 and trains with its share of scikit-learn's digits. At the end the script
+checks that the weights of all ranks are bitwise equal, and that the model recognises digits that were not used for
+training.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ order = np.random.default_rng(1).permutation(len(images))
 images, labels = (images[order] / 16).astype(np.float32), labels[order].astype(np.int64)
 split = len(images) * 4 // 5
 
-# Horovod: every rank has its own samples, in its own order, and as many batches as the others.
+# Horovod: every rank has its own samples, in its own order, and all ranks have equally many batches.
 tf.random.set_seed(hvd.rank())
 dataset = tf.data.Dataset.from_tensor_slices((images[:split], labels[:split]))
 dataset = dataset.shard(hvd.size(), hvd.rank()).repeat().shuffle(split).batch(BATCH)
@@ -80,7 +81,7 @@ for batch, (some_images, some_labels) in enumerate(dataset.take(steps)):
     if batch % 50 == 0 and hvd.rank() == 0:
         print(f"step {batch:4}  loss {float(loss_value):.4f}")
 
-# What a Horovod script would not have: the proof.
+# Not part of a usual Horovod script: checks of the result.
 mine = tf.concat([tf.reshape(weights, [1, -1]) for weights in model.variables], axis=1)
 everyones = hvd.allgather(mine).numpy()
 if len({weights.tobytes() for weights in everyones}) > 1:

@@ -1,10 +1,11 @@
-"""PyTorch as a Horovod script: nothing but the line that imports `hvd` knows of this library.
+"""PyTorch in a Horovod script, of which only the import of `hvd` was changed for this library.
 
     collectives run -n 2 examples/horovod_torch_digits.py
-    python examples/horovod_torch_digits.py --fp16-allreduce            # alone
+    python examples/horovod_torch_digits.py --fp16-allreduce            # a single process
 
-Every rank starts from rank 0's weights and sees its share of scikit-learn's digits. At the end it is checked that all
-ranks have the same bits, and that digits nobody has trained with are recognised.
+Every rank starts with the weights of rank 0 and trains with its share of scikit-learn's digits. At the end the script
+checks that the weights of all ranks are bitwise equal, and that the model recognises digits that were not used for
+training.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ for epoch in range(1, args.epochs + 1):
     if hvd.rank() == 0:
         print(f"epoch {epoch}  loss {loss.item():.4f}")
 
-# Horovod: running statistics are each rank's own; evaluate with rank 0's.
+# Horovod: running statistics differ between ranks; evaluate with those of rank 0.
 hvd.broadcast_parameters(list(model.named_buffers()), root_rank=0)
 model.eval()
 right = 0.0
@@ -120,7 +121,7 @@ with torch.no_grad():
 # Horovod: average metric values across workers.
 accuracy = metric_average(right / len(test_sampler), "avg_accuracy")
 
-# What a Horovod script would not have: the proof.
+# Not part of a usual Horovod script: checks of the result.
 mine = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 everyones = hvd.allgather(mine[None])
 if not torch.equal(everyones, everyones[:1].expand_as(everyones)):

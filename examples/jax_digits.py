@@ -1,11 +1,11 @@
 """Trains a small network on scikit-learn's handwritten digits with JAX, with as many processes as you like.
 
     collectives run -n 2 examples/jax_digits.py
-    python examples/jax_digits.py                     # alone
+    python examples/jax_digits.py                     # a single process
 
-Every rank starts from rank 0's parameters and takes its part of each batch. An epoch is one compiled function, a scan
-over batches; the gradients' allreduce is inside. That the ranks end with the same bits, and where a process alone
-would end, is checked.
+Every rank starts with the parameters of rank 0 and takes its part of each batch. An epoch is one compiled function, a
+scan over batches, which contains the allreduce of the gradients. The script checks that the parameters of all ranks are
+bitwise equal at the end, and that they are those with which a single process would end, up to rounding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tree = dict[str, Any]
 
 
 def load() -> tuple[Pixels, Digits, Pixels, Digits]:
-    """Samples to train with, then those to test with, in random order, the same on every rank."""
+    """Samples for training, then samples for testing, in a random order that is the same on every rank."""
     from sklearn.datasets import load_digits
 
     pixels, digits = load_digits(return_X_y=True)
@@ -60,14 +60,14 @@ def scores(parameters: Tree, pixels: Any) -> Any:
 
 
 def loss(parameters: Tree, pixels: Any, digits: Any) -> Any:
-    """Of these samples, added up. Parts of a batch may differ in size: their sum is divided once, by its size."""
+    """The sum of the losses of these samples, not the mean, because the ranks' parts of a batch may differ in size."""
     found = jax.nn.log_softmax(scores(parameters, pixels))
     return -jnp.take_along_axis(found, digits[:, None], axis=1).sum()
 
 
 @functools.partial(jax.jit, static_argnames="together")
 def epoch(parameters: Tree, momentum: Tree, batches: tuple[Any, Any], together: bool) -> tuple[Tree, Tree, Any]:
-    """Train with each batch in turn; the parameters, the momentum, and the mean loss of these samples."""
+    """Train with each batch in turn. Returns the parameters, the momentum, and the mean loss of these samples."""
 
     def step(state: tuple[Tree, Tree], batch: tuple[Any, Any]) -> tuple[tuple[Tree, Tree], Any]:
         parameters, momentum = state
@@ -82,8 +82,8 @@ def epoch(parameters: Tree, momentum: Tree, batches: tuple[Any, Any], together: 
 
 
 def train(parameters: Tree, pixels: Pixels, digits: Digits, rank: int = 0, size: int = 1) -> Tree:
-    """Train with this rank's part of every batch; with size=1 without talking to anybody."""
-    random = np.random.default_rng(SEED)  # the same on every rank: all take the batches in the same order
+    """Train with this rank's part of every batch. With size=1 it does not communicate."""
+    random = np.random.default_rng(SEED)  # the same on every rank, so that all take the batches in the same order
     momentum = jax.tree.map(jnp.zeros_like, parameters)
     for number in range(1, EPOCHS + 1):
         order = random.permutation(len(digits))[: len(digits) // BATCH * BATCH].reshape(-1, BATCH)
@@ -104,7 +104,7 @@ def main() -> None:
         pixels, digits, unseen, answers = load()
         print(f"rank {comm.rank} of {comm.size}; compiled functions reach the library by {cj.how()}", flush=True)
 
-        # Each rank has parameters of its own until it takes over those of rank 0.
+        # Ranks begin with different parameters, which the broadcast replaces by those of rank 0.
         start = cj.broadcast_parameters(initial_parameters(seed=comm.rank), root_rank=0)
         parameters = train(start, pixels, digits, comm.rank, comm.size)
 
@@ -121,7 +121,7 @@ def main() -> None:
         accuracy = float((scores(parameters, unseen).argmax(axis=1) == answers).mean())
         print(f"parameters: the same bits on {comm.size} ranks; {difference:.1e} from those of one process alone")
         print(f"digits never seen before: {accuracy:.1%} recognised")
-        if not difference <= TOLERANCE or not accuracy >= WANTED:  # so that NaN fails, too
+        if not difference <= TOLERANCE or not accuracy >= WANTED:  # written so that NaN fails, too
             sys.exit(f"FAILED: the difference may be {TOLERANCE:g} at most, the accuracy must be {WANTED:.0%}")
 
 

@@ -1,10 +1,11 @@
 """Trains a Keras model on scikit-learn's handwritten digits by `fit`, with as many processes as you like.
 
     collectives run -n 2 examples/keras_fit_digits.py
-    python examples/keras_fit_digits.py               # alone
+    python examples/keras_fit_digits.py               # a single process
 
-It is what one process would run, and five lines more, which are numbered. Each rank trains with its share of the
-samples, and every step is made by the mean of all ranks' gradients, so all keep the same weights: this is checked.
+The script is one for a single process with five more lines, which are numbered. Each rank trains with its share of the
+samples, and every step uses the mean of all ranks' gradients. So all ranks keep the same weights; the script checks
+this.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ BATCH, EPOCHS, WANTED = 16, 12, 0.95
 def main() -> None:
     with collectives.init() as comm:  # 1
         pixels, digits = load_digits(return_X_y=True)
-        order = np.random.default_rng(1).permutation(len(digits))  # they are sorted by who wrote them
+        order = np.random.default_rng(1).permutation(len(digits))  # the samples are sorted by writer
         x, y = (pixels[order] / 16).astype(np.float32), digits[order].astype(np.int64)
         split = len(x) * 4 // 5
-        mine, answers = hooks.scatter_data(x[:split], y[:split])  # 2: rank 0's samples, as many for each rank
+        mine, answers = hooks.scatter_data(x[:split], y[:split])  # 2: distribute the samples of rank 0 evenly
 
         keras.utils.set_random_seed(1 + comm.rank)  # ranks begin differently, so that the broadcast has work to do
         model = keras.Sequential(
@@ -37,7 +38,7 @@ def main() -> None:
                 keras.layers.Dense(10, activation="softmax"),
             ]
         )
-        # With more ranks a step sees more samples, and can be longer.
+        # With more ranks a step uses more samples, so the learning rate can be larger.
         rate = 2e-3 * comm.size
         optimizer = hooks.DistributedOptimizer(keras.optimizers.Adam(rate))  # 3
         model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -49,7 +50,7 @@ def main() -> None:
             verbose=2 if comm.rank == 0 else 0,
             callbacks=[
                 hooks.BroadcastGlobalVariablesCallback(0),  # 4: all begin with rank 0's weights
-                hooks.MetricAverageCallback(),  # 5: what is shown and acted upon are means over all ranks
+                hooks.MetricAverageCallback(),  # 5: metrics that are shown and used are means over all ranks
                 hooks.LearningRateWarmupCallback(rate, warmup_epochs=2),
             ],
         )
@@ -62,7 +63,7 @@ def main() -> None:
             print(f"loss {history.history['loss'][0]:.3f} -> {history.history['loss'][-1]:.3f}")
             print(f"weights: the same bits on {comm.size} ranks")
             print(f"digits never seen before: {accuracy:.1%} recognised")
-            if not accuracy >= WANTED:  # so that NaN fails, too
+            if not accuracy >= WANTED:  # written so that NaN fails, too
                 sys.exit(f"FAILED: the accuracy must be {WANTED:.0%}")
 
 

@@ -3,9 +3,10 @@
     collectives run -n 2 examples/local_sgd_digits.py --every 10
     collectives run -n 2 examples/local_sgd_digits.py --every 1     # synchronous SGD
 
-Rank 0 reads the samples and scatters them. Each rank trains a replica with its own, by a plain optimizer, and every
-k steps all take the mean of all weights and biases. Larger k means fewer averages, each of the same size, and
-replicas that drift apart in between. That all end with the same weights is checked.
+Rank 0 reads the samples and scatters them. Each rank trains a replica of the model with its own samples and a plain
+optimizer. After every k steps, weights and biases are replaced by their means over all ranks. With a larger k there are
+fewer averages, each of the same size, and the replicas differ more in between. The script checks that all ranks end
+with the same weights.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def main() -> None:
             from sklearn.datasets import load_digits
 
             pixels, digits = load_digits(return_X_y=True)
-            order = np.random.default_rng(1).permutation(len(digits))  # they are sorted by who wrote them
+            order = np.random.default_rng(1).permutation(len(digits))  # the samples are sorted by writer
             scaled, answers = (pixels[order] / 16).astype(np.float32), digits[order].astype(np.int64)
             split = len(scaled) * 4 // 5
             x, y, test = scaled[:split], answers[:split], (scaled[split:], answers[split:])
@@ -61,7 +62,7 @@ def main() -> None:
             print(f"{steps} steps on each of {comm.size} ranks, {averaging.averages} averages")
             print(f"weights: the same bits on {comm.size} ranks")
             print(f"digits never seen before: {accuracy:.1%} recognised")
-            if not accuracy >= WANTED:  # so that NaN fails, too
+            if not accuracy >= WANTED:  # written so that NaN fails, too
                 sys.exit(f"FAILED: the accuracy must be {WANTED:.0%}")
 
 

@@ -1,19 +1,19 @@
 """Repeats the set-up of "Distributed TensorFlow with MPI" (Vishnu, Siegel and Daily, 2016; arXiv 1603.02339).
 
     collectives run -n 2 examples/mnist_dnn_scaling.py
-    python examples/mnist_dnn_scaling.py                  # alone
+    python examples/mnist_dnn_scaling.py                  # a single process
 
-As in the paper rank 0 reads all samples and scatters them, every rank trains a replica of the network on its share,
-and weights and biases are averaged over all ranks, here after every step. Measured is what a step takes one process,
-and all of them together; the simulator predicts it for as many processes as the paper had. Samples are
-scikit-learn's digits, scaled to the size of MNIST's. The convolutional network needs TensorFlow, and is left out
-where there is none.
+As in the paper, rank 0 reads all samples and scatters them, and every rank trains a replica of the network on its
+share. Weights and biases are averaged over all ranks after every step. The script measures the time of a step with one
+process and with all processes of the job; the simulator predicts it for the paper's numbers of processes. Samples are
+scikit-learn's digits, scaled to the size of MNIST's images. The convolutional network needs TensorFlow, and is omitted
+without it.
 
-The paper's text was not at hand: widths of the dense network are from memory, and the convolutional one is that of
-TensorFlow's tutorial of the time. See docs/paper.md.
+The paper's text was not available: the widths of the dense network are from memory, and the convolutional network is
+that of TensorFlow's tutorial of that time. See docs/paper.md.
 
-Averaging weights after each step is the same as averaging gradients, so the weights are those of one process that
-takes all parts of each batch itself. This is checked.
+Averaging weights after each step is equivalent to averaging gradients. So the weights have to be the same as if one
+process computed all parts of each batch; the script checks this.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from collectives.simulation.cost import Costs
 from collectives.simulation.simulate import simulate
 from collectives.simulation.topology import Topology
 
-SIDE, CLASSES = 28, 10  # MNIST's
+SIDE, CLASSES = 28, 10  # those of MNIST
 HOST = 16  # processes on a machine, in predictions
 SEED = 1
-EARLY = 4  # steps: later on, rounding may have grown, in a network of many kinks
+EARLY = 4  # steps after which weights are compared: rounding errors grow later, because ReLU is not smooth
 TOLERANCE, WANTED = 1e-3, 0.85
 
 Array = npt.NDArray[np.float32]
@@ -50,7 +50,7 @@ Samples = tuple[Array, Labels]
 
 
 class Network(Protocol):
-    """A replica. `weights` are weights and biases, to be read only; `step` trains with some samples."""
+    """A replica of the model. `weights` returns weights and biases, which are read-only; `step` trains with samples."""
 
     def weights(self) -> list[Array]: ...
     def assign(self, weights: Sequence[Array]) -> None: ...
@@ -59,7 +59,7 @@ class Network(Protocol):
 
 
 class Paper(NamedTuple):
-    """What the paper reports: so many times as fast with `last` cores as with `first`."""
+    """The paper's result: the network is `speedup` times as fast on `last` cores as on `first`."""
 
     name: str
     network: str
@@ -108,7 +108,7 @@ class Dense:
         return float((self._forward(images)[-1].argmax(axis=1) == labels).mean())
 
     def _forward(self, images: Array) -> list[Array]:
-        """The pixels, what each hidden layer makes of them, and how probable each class is."""
+        """The values of all layers: the pixels, each hidden layer, and the probability of each class."""
         found = [images.reshape(len(images), -1)]
         for weights, bias in self._layers[:-1]:
             found.append(np.maximum(found[-1] @ weights + bias, 0))
@@ -119,7 +119,7 @@ class Dense:
 
 
 class Convolutional:
-    """Two convolutions, each with pooling by 2, then 1024 and 10; in TensorFlow, which has one core."""
+    """Two convolutions, each with pooling by 2, then dense layers of 1024 and 10; in TensorFlow, on one core."""
 
     RATE = 0.02
 
@@ -180,7 +180,7 @@ class Convolutional:
 
 
 def load() -> Samples:
-    """Digits of 8x8 pixels, in random order, as images of 28x28, interpolated between them."""
+    """Digits in random order, interpolated from 8x8 to 28x28 pixels."""
     from sklearn.datasets import load_digits
 
     pixels, digits = load_digits(return_X_y=True)
@@ -191,7 +191,7 @@ def load() -> Samples:
 
 
 def scattered(comm: collectives.Communicator, samples: Samples | None) -> Samples:
-    """Rank 0 has the samples; every rank gets as many of them, and the few that are left over go to nobody."""
+    """This rank's share of the samples of rank 0. All shares have the same size; a few samples may be left over."""
     if samples is None:
         return comm.scatterv(), comm.scatterv()
     counts = [len(samples[1]) // comm.size] * comm.size
@@ -203,9 +203,9 @@ def scattered(comm: collectives.Communicator, samples: Samples | None) -> Sample
 
 
 def train(network: Network, shares: Sequence[Samples], part: int, steps: range, after: Callable[[], None]) -> None:
-    """The steps of these numbers, each with the next `part` samples of every share, around and around.
+    """Run the steps with these numbers. Each uses the next `part` samples of every share, and begins again at its end.
 
-    `after` each step: where weights are averaged.
+    `after` is called after each step, to average the weights.
     """
     turns = len(shares[0][1]) // part
     for number in steps:
@@ -220,7 +220,7 @@ def average(comm: collectives.Communicator, network: Network) -> None:
 
 
 def step_time(comm: collectives.Communicator, timed: int, step: Callable[[], None], together: bool) -> float:
-    """Median seconds of a step; of all ranks' (the slowest each time), or of rank 0's alone, while others wait."""
+    """Median seconds of a step: of the slowest of all ranks, or of rank 0 alone while the others wait."""
     times = np.zeros(timed)
     if together or comm.rank == 0:
         step()
@@ -237,7 +237,7 @@ def step_time(comm: collectives.Communicator, timed: int, step: Callable[[], Non
 
 
 def predicted(compute: float, processes: int, nbytes: int) -> float:
-    """Seconds of a step, with the simulator's costs, among machines that run `HOST` processes each."""
+    """Predicted seconds of a step, with the simulator's default costs and `HOST` processes on each machine."""
 
     def allreduce(size: int) -> float:
         topology, costs = Topology(HOST, HOST), Costs()
@@ -249,7 +249,7 @@ def predicted(compute: float, processes: int, nbytes: int) -> float:
 
 
 class Found(NamedTuple):
-    """Seconds of a step of one batch that all processes divide, and of a batch for each, and how that is known."""
+    """Seconds of a step: `divided` if all processes share one batch, `each` if every process has a batch."""
 
     processes: int
     how: str
@@ -263,7 +263,7 @@ class Found(NamedTuple):
 def measure(
     comm: collectives.Communicator, paper: Paper, network: Network, samples: Samples, options: Any
 ) -> list[Found]:
-    """What a step takes one process and all of them, and what the simulator makes of it. Collective."""
+    """The time of a step: measured with one process and with all, predicted for those of the paper. Collective."""
     batch, timed = options.batch, options.timed
     images, labels = np.resize(samples[0], (batch, SIDE, SIDE)), np.resize(samples[1], batch)
     nbytes = sum(weights.nbytes for weights in network.weights())
@@ -284,13 +284,13 @@ def measure(
         found.append(Found(comm.size, "measured", together(batch // comm.size), together(batch)))
     for count in (paper.first, paper.last):
         if count > 1:
-            part = alone(max(1, batch // count))  # measured, since a small part is not as quick to compute as its share
+            part = alone(max(1, batch // count))  # measured, since a small part takes more than its share of the time
             found.append(Found(count, "predicted", predicted(part, count, nbytes), predicted(one, count, nbytes)))
     return found
 
 
 def show(paper: Paper, network: Network, found: Sequence[Found], batch: int) -> str:
-    """Print a table; what makes no sense in it, or ""."""
+    """Print a table. Returns a description of implausible results, or ""."""
     numbers = sum(weights.size for weights in network.weights())
     print(f"\n{paper.name}: {paper.network}; {numbers} weights and biases, {numbers * 4 / 1e6:.2f} MB to average")
     print(f"{'':21}{f'batch of {batch} divided':>26}{f'batch of {batch} each':>26}")
@@ -318,7 +318,7 @@ def check(
     mine: Samples,
     options: Any,
 ) -> tuple[Network, str]:
-    """Train with all ranks: the network, and what is wrong, or "". Collective."""
+    """Train with all ranks. Returns the network, and a description of what is wrong, or "". Collective."""
     part, epochs = options.batch // comm.size, options.epochs if paper is DNN else 1
     steps = range(max(EARLY, epochs * (len(mine[1]) // part)))
     network = make()
@@ -353,11 +353,15 @@ def distance(some: Sequence[Array], others: Sequence[Array]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The paper's networks, measured here and predicted for its sizes.")
+    parser = argparse.ArgumentParser(
+        description="Measures the paper's networks here, and predicts them for its numbers of processes."
+    )
     parser.add_argument("--network", choices=["dnn", "cnn", "both"], default="both")
-    parser.add_argument("--batch", type=int, default=128, help="samples of a step of one process alone")
-    parser.add_argument("--epochs", type=int, default=20, help="of the DNN; the CNN has one")
-    parser.add_argument("--timed", type=int, default=9, help="steps of each kind that are timed")
+    parser.add_argument("--batch", type=int, default=128, help="samples in a step of a single process")
+    parser.add_argument(
+        "--epochs", type=int, default=20, help="epochs of the dense network; the convolutional network trains for one"
+    )
+    parser.add_argument("--timed", type=int, default=9, help="number of steps that each measurement times")
     options = parser.parse_args()
     if importlib.util.find_spec("sklearn") is None:
         sys.exit("This example needs scikit-learn's data: pip install scikit-learn")

@@ -1,11 +1,11 @@
-"""Trains a network on scikit-learn's handwritten digits in a loop of TensorFlow's, with as many processes as you like.
+"""Trains a network on scikit-learn's handwritten digits in a TensorFlow loop, with as many processes as you like.
 
     collectives run -n 2 examples/tensorflow_custom_loop.py
-    python examples/tensorflow_custom_loop.py                     # alone
+    python examples/tensorflow_custom_loop.py                     # a single process
 
-What makes it distributed are three lines: the ranks begin with rank 0's variables, each takes its part of every
-batch, and the tape gives the gradients of all parts together. The same network is then trained by one process with
-the whole batches, and must come out the same.
+Three lines make the loop distributed: all ranks begin with the variables of rank 0, each rank takes its part of every
+batch, and the tape returns the gradients of all parts together. Then one process trains the same network with the whole
+batches, and the script checks that the variables are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError as error:
 import collectives.tensorflow as ct
 
 HIDDEN, CLASSES = 48, 10
-BATCH, EPOCHS = 128, 12  # samples of all ranks together
+BATCH, EPOCHS = 128, 12  # samples in a batch, over all ranks
 RATE, MOMENTUM = 0.1, 0.9
 SEED = 1
 TOLERANCE, WANTED = 1e-5, 0.94
@@ -55,7 +55,7 @@ class Network(tf.Module):
 
 
 def load() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Samples to train with, whole batches of them, and samples to test with."""
+    """Samples for training, in whole batches, and samples for testing."""
     pixels, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(SEED).permutation(len(digits))
     pixels, digits = (pixels[order] / 16).astype(np.float32), digits[order]
@@ -64,7 +64,7 @@ def load() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 
 
 def train(network: Network, samples: tuple[Any, Any], rank: int, size: int, tape: Any, show: bool) -> None:
-    """With this rank's part of every batch; `tape` makes the tape that a step uses."""
+    """Train with this rank's part of every batch; `tape` makes the tape that a step uses."""
 
     @tf.function
     def step(pixels: Any, digits: Any) -> Any:
@@ -91,7 +91,7 @@ def main() -> None:
         if BATCH % comm.size:
             sys.exit(f"{BATCH} samples cannot be divided among {comm.size} ranks")
         samples, test = load()
-        network = Network(seed=SEED + comm.rank)  # different everywhere, until rank 0's are sent
+        network = Network(seed=SEED + comm.rank)  # different on every rank, until the broadcast from rank 0
         ct.broadcast_variables(network.weights, root_rank=0)
         with ct.typed_errors():
             train(network, samples, comm.rank, comm.size, ct.DistributedGradientTape, show=comm.rank == 0)
@@ -108,7 +108,7 @@ def main() -> None:
         accuracy = float((network(test[0]).numpy().argmax(axis=1) == test[1]).mean())
         print(f"weights: the same bits on {comm.size} ranks; {difference:.1e} from those of one process alone")
         print(f"digits never seen before: {accuracy:.1%} recognised")
-        if not difference <= TOLERANCE or not accuracy >= WANTED:  # so that NaN fails, too
+        if not difference <= TOLERANCE or not accuracy >= WANTED:  # written so that NaN fails, too
             sys.exit(f"FAILED: the difference may be {TOLERANCE:g} at most, the accuracy must be {WANTED:.0%}")
 
 

@@ -3,8 +3,9 @@
     collectives run -n 2 examples/torch_ddp_digits.py
     torchrun --nproc-per-node 2 examples/torch_ddp_digits.py
 
-An ordinary script of PyTorch's: the backend's name is all that is ours, and the `init_method`, which finds the other
-ranks under any launcher. At the end it checks that all ranks hold the same bits, and that they recognise digits.
+This is an ordinary PyTorch script, except for the name of the backend and the `init_method`, by which ranks find each
+other under any launcher. At the end the script checks that the weights of all ranks are bitwise equal, and that the
+network recognises digits.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ WANTED = 0.95
 
 
 def load() -> tuple[TensorDataset, TensorDataset]:
-    """Samples to train with, and those to test with."""
+    """Samples for training, and samples for testing."""
     pixels, digits = load_digits(return_X_y=True)
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(SEED))
     x = torch.tensor(pixels / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)[order]
@@ -66,9 +67,9 @@ def main() -> None:
     dist.init_process_group("collectives", init_method="collectives://")
     rank, size = dist.get_rank(), dist.get_world_size()
     training, test = load()
-    torch.manual_seed(SEED + rank)  # every rank begins with other weights; DistributedDataParallel takes rank 0's
+    torch.manual_seed(SEED + rank)  # ranks begin with different weights; DDP broadcasts those of rank 0
     model = DistributedDataParallel(network())
-    model.register_comm_hook(None, collectives.torch.bf16_hook)  # half the bytes on the wire; leave out for all
+    model.register_comm_hook(None, collectives.torch.bf16_hook)  # sends half the bytes; without it, float32
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     sampler = DistributedSampler(training, seed=SEED)
     batches = DataLoader(training, BATCH // size, sampler=sampler)

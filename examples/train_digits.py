@@ -1,11 +1,12 @@
 """Trains a small network on scikit-learn's handwritten digits, with as many processes as you like.
 
     collectives run -n 4 examples/train_digits.py
-    python examples/train_digits.py                   # alone
+    python examples/train_digits.py                   # a single process
 
 Every rank holds a share of the samples and a copy of the weights. A step takes one batch, whose samples are spread
-over all ranks: each computes the gradient of its own part, allreduce adds them up, and all make the same move. What
-a batch consists of does not depend on the number of ranks, so neither does the result. This is checked at the end.
+over all ranks: each rank computes the gradient of its own part, allreduce adds the gradients, and all ranks change
+their weights in the same way. The samples of a batch do not depend on the number of ranks, so the result does not
+either. The script checks this at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Samples = tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]  # numbers,
 
 
 def load() -> tuple[Samples, Samples]:
-    """All samples to train with, in random order, and those to test with."""
+    """All samples for training, in random order, and samples for testing."""
     from sklearn.datasets import load_digits
 
     pixels, digits = load_digits(return_X_y=True)
@@ -46,7 +47,7 @@ def load() -> tuple[Samples, Samples]:
 
 
 def initial_weights() -> Array:
-    """Both layers' weights and biases in one array, so that one allreduce does for all gradients."""
+    """Weights and biases of both layers in one array, so that one allreduce is enough for all gradients."""
     random = np.random.default_rng(SEED)
     weights = np.zeros(64 * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES)
     first, _, second, _ = layers(weights)
@@ -56,14 +57,14 @@ def initial_weights() -> Array:
 
 
 def layers(weights: Array) -> tuple[Array, Array, Array, Array]:
-    """The parts of that array, in their shapes: views, not copies."""
+    """Weights and biases of each layer: views of the parts of that one array, in their shapes."""
     ends = np.cumsum([64 * HIDDEN, HIDDEN, HIDDEN * CLASSES])
     first, bias, second, bias2 = np.split(weights, ends)
     return first.reshape(64, HIDDEN), bias, second.reshape(HIDDEN, CLASSES), bias2
 
 
 def forward(weights: Array, pixels: Array) -> tuple[Array, Array]:
-    """The hidden layer, and how probable the network takes each digit to be."""
+    """The values of the hidden layer, and the probability of each digit."""
     first, bias, second, bias2 = layers(weights)
     hidden = np.tanh(pixels @ first + bias)
     scores = hidden @ second + bias2
@@ -72,7 +73,7 @@ def forward(weights: Array, pixels: Array) -> tuple[Array, Array]:
 
 
 def add_gradient(sums: Array, weights: Array, pixels: Array, digits: npt.NDArray[np.int64]) -> None:
-    """Write what these samples contribute: the gradient of their loss, then loss, right answers and samples."""
+    """Write sums over these samples to `sums`: gradient, loss, number of right answers, number of samples."""
     hidden, probabilities = forward(weights, pixels)
     error = probabilities - np.eye(CLASSES)[digits]
     back = error @ layers(weights)[2].T * (1 - hidden**2)
@@ -84,19 +85,19 @@ def add_gradient(sums: Array, weights: Array, pixels: Array, digits: npt.NDArray
 
 
 def train(samples: Samples, weights: Array, sums: Array, add_up: Callable[[Array], object], show: bool) -> None:
-    """Change `weights` by training; `add_up` turns this rank's sums into those of all ranks, in place."""
+    """Change `weights` by training; `add_up` replaces this rank's sums by the sums over all ranks, in place."""
     numbers, pixels, digits = samples
-    random = np.random.default_rng(SEED)  # the same on every rank: all take the batches in the same order
+    random = np.random.default_rng(SEED)  # the same on every rank, so that all take the batches in the same order
     momentum = np.zeros_like(weights)
     for epoch in range(1, EPOCHS + 1):
         began, communicating, seen = time.perf_counter(), 0.0, np.zeros(3)
         for batch in random.permutation(BATCHES):
-            mine = numbers % BATCHES == batch  # my part of it
+            mine = numbers % BATCHES == batch  # this rank's part of the batch
             add_gradient(sums, weights, pixels[mine], digits[mine])
             start = time.perf_counter()
             add_up(sums)
             communicating += time.perf_counter() - start
-            # Parts differ in size. Dividing the sum once, by the size of the whole, is right all the same.
+            # Parts differ in size, so the sum of all gradients is divided by the size of the whole batch.
             momentum = MOMENTUM * momentum + sums[:-3] / sums[-1]
             weights -= RATE * momentum
             seen += sums[-3:]
@@ -112,14 +113,14 @@ def main() -> None:
             sys.exit("This example needs scikit-learn's data: pip install scikit-learn" if comm.rank == 0 else 1)
         everything, test = load() if comm.rank == 0 else (None, None)
 
-        # Rank 0 has the samples and the weights; all get a share of the former and a copy of the latter.
+        # Rank 0 has the samples and the weights; every rank gets a share of the samples and a copy of the weights.
         numbers, pixels, digits = everything or (None, None, None)
         counts = None if numbers is None else [len(part) for part in np.array_split(numbers, comm.size)]
         mine = (comm.scatterv(numbers, counts), comm.scatterv(pixels, counts), comm.scatterv(digits, counts))
         weights = comm.broadcast(initial_weights() if comm.rank == 0 else np.empty_like(initial_weights()))
         print(f"rank {comm.rank} of {comm.size} trains with {len(mine[0])} samples", flush=True)
 
-        sums = comm.empty(len(weights) + 3, "float64")  # other ranks on this machine read it where it lies
+        sums = comm.empty(len(weights) + 3, "float64")  # ranks on this machine read it without a copy
         train(mine, weights, sums, lambda x: comm.allreduce(x, out=x), show=comm.rank == 0)
 
         digest = np.frombuffer(hashlib.sha256(weights.tobytes()).digest(), np.uint8)
@@ -134,7 +135,7 @@ def main() -> None:
         accuracy = float((forward(weights, test[1])[1].argmax(axis=1) == test[2]).mean())
         print(f"weights: the same bits on {comm.size} ranks; {difference:.1e} from those of one process alone")
         print(f"digits never seen before: {accuracy:.1%} recognised")
-        if not difference <= TOLERANCE or not accuracy >= WANTED:  # so that NaN fails, too
+        if not difference <= TOLERANCE or not accuracy >= WANTED:  # written so that NaN fails, too
             sys.exit(f"FAILED: the difference may be {TOLERANCE:g} at most, the accuracy must be {WANTED:.0%}")
 
 
