@@ -1,6 +1,9 @@
-"""The library's algorithms: pure functions from (rank, size) to a schedule, one file a family.
+"""The library's algorithms: pure functions from (rank, size) to a schedule, one file for each family.
 
-Invariant: importing this package registers all of them and does nothing else.
+Invariant: importing this package registers all algorithms and does nothing else.
+
+In docstrings, p is the number of ranks and n the bytes of the whole array. A message takes the time alpha, and beta for
+each byte. Reducing a byte takes gamma.
 """
 
 from collectives.algorithms import binomial as _binomial

@@ -1,7 +1,7 @@
 """Binomial trees: in every round the number of ranks that have the data doubles (for reductions, it halves).
 
-Ranks count from the root: v = (rank - root) mod p. The parent of v is v without its lowest set bit, so a subtree is a
-run v, v + 1, ... that its root can treat as one piece.
+Ranks count from the root: v = (rank - root) mod p. The parent of v is v without its lowest set bit, so the ranks of a
+subtree are consecutive: v, v + 1, ...
 
 R. Thakur, R. Rabenseifner, W. Gropp (2005).
 """
@@ -17,13 +17,13 @@ from collectives.schedule.form import IN, OUT, Builder, Schedule
 @dataclass(frozen=True, slots=True)
 class Child:
     rank: int
-    first: int  # its number minus that of its parent, counted from the root
+    first: int  # its number v minus that of its parent
     count: int  # ranks in its subtree
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One rank's place in the tree; children from the nearest, with the smallest subtree, on."""
+    """One rank's place in the tree. The nearest child, which has the smallest subtree, comes first."""
 
     parent: int | None
     count: int  # ranks in its subtree
@@ -42,7 +42,7 @@ def node(rank: int, size: int, root: int) -> Node:
 
 
 def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
-    """(offset, length) of the runs in which `count` ranks from `first` on have ascending numbers."""
+    """`count` ranks from `first` on, as one run (offset, length), or as two if they wrap around the last rank."""
     head = min(count, size - first)
     return [(0, head), (head, count - head)] if head < count else [(0, head)]
 
@@ -51,7 +51,7 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 def binomial(rank: int, size: int, root: int = 0) -> Schedule:
     """The root sends to the farthest rank first; each rank that has the data passes it on.
 
-    Rounds ceil(log2 p); the root sends n ceil(log2 p); any size. ceil(log2 p) (alpha + n beta).
+    Rounds ceil(log2 p); the root sends n ceil(log2 p); any size. Time ceil(log2 p) (alpha + n beta).
     """
     b = Builder("broadcast", "binomial", rank, size, grid=(0, 1), root=root)
     place = node(rank, size, root)
@@ -66,7 +66,7 @@ def binomial(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
     """A rank reduces the data of its children and its own in one step, and sends the result to its parent.
 
-    Rounds ceil(log2 p); a rank sends n; any size. ceil(log2 p) (alpha + n beta + n gamma).
+    Rounds ceil(log2 p); a rank sends n; any size. Time ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("reduce", "binomial", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, root)
@@ -85,8 +85,8 @@ def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
     """A rank collects the blocks of its subtree and sends them to its parent in one message.
 
-    Rounds ceil(log2 p); a rank sends at most n/2; any size. ceil(log2 p) alpha + n(p-1)/p beta. The blocks of a subtree
-    that wraps around the last rank reach the root in two messages.
+    Rounds ceil(log2 p); a rank sends at most n/2; any size. Time ceil(log2 p) alpha + n(p-1)/p beta. The blocks of a
+    subtree that wraps around the last rank reach the root in two messages.
     """
     b = Builder("gather", "binomial", rank, size, grid=(1, size), root=root)
     place = node(rank, size, root)
@@ -109,10 +109,10 @@ def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("scatter", name="binomial", uneven=True)
 def binomial_scatter(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends each child the blocks of its subtree, the farthest and largest first.
+    """The root sends each child the blocks of its subtree; the farthest child, with the largest subtree, comes first.
 
-    Rounds ceil(log2 p); the root sends n(p-1)/p; any size. ceil(log2 p) alpha + n(p-1)/p beta. The blocks
-    of a subtree that ends beyond the last rank leave the root in two messages.
+    Rounds ceil(log2 p); the root sends n(p-1)/p; any size. Time ceil(log2 p) alpha + n(p-1)/p beta. The blocks of a
+    subtree that wraps around the last rank leave the root in two messages.
     """
     b = Builder("scatter", "binomial", rank, size, grid=(size, 1), root=root)
     place = node(rank, size, root)

@@ -12,13 +12,13 @@ from collectives.schedule.form import IN, Builder, Chunk, Schedule
 
 @algorithm("alltoall")
 def bruck(rank: int, size: int) -> Schedule:
-    """The block that has d ranks to go travels 2^k ranks in round k for every bit k of d.
+    """A block for the rank d further on travels 2^k ranks in round k, for every bit k that is set in d.
 
-    Rounds ceil(log2 p); a rank sends about n/2 in each; any size, blocks of one size only.
-    ceil(log2 p) (alpha + n/2 beta), and as many local copies as blocks sent.
+    Rounds ceil(log2 p); a rank sends about n/2 in each; any size, blocks of one size only. Time ceil(log2 p) (alpha +
+    n/2 beta), and as many local copies as blocks sent.
     """
     b = Builder("alltoall", "bruck", rank, size, grid=(size, size))
-    at = [b.inp((rank + d) % size) for d in range(size)]  # where the block is that started with d ranks to go
+    at = [b.inp((rank + d) % size) for d in range(size)]  # where the block is now that had d ranks to travel
     slot = b.scratch((IN, 0) for _ in range(size // 2)) if size > 3 else b.inp()
     k = 1
     while k < size:

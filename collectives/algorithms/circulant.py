@@ -1,11 +1,12 @@
 """Circulant graphs with roughly halving skips: the smallest number of rounds and of bytes, for any size.
 
-Rank r's view of the blocks is rotated: position i is block (r + i) mod p. A reduce-scatter halves the number s of
-positions that a rank still works on: it sends the upper ones to the rank s' = ceil(s/2) further, for which they are the
-lower ones, and adds the blocks that it receives to its own. An allgather does the same backwards.
+Rank r's view of the blocks is rotated: position i is block (r + i) mod p. Each round of a reduce-scatter halves the
+number s of positions that a rank still works on. The rank sends the upper half to the rank s' = ceil(s/2) further on,
+where these blocks have the lower positions. It adds the blocks that it receives to its own. An allgather runs these
+rounds backwards.
 
-J. L. Träff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", arXiv 2410.14234, 2024. Here blocks keep
-their places in IN and OUT, so positions that wrap round the end make two messages instead of one.
+J. L. Träff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", arXiv 2410.14234, 2024. Unlike in the
+paper, blocks keep their places in IN and OUT, so positions that wrap around the end make two messages instead of one.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import TypeAlias
 from collectives.algorithms.registry import algorithm
 from collectives.schedule.form import IN, Builder, Chunk, Schedule
 
-Blocks: TypeAlias = "Callable[[int, int], Chunk]"  # (first, count): where these blocks of a team's data are
+Blocks: TypeAlias = "Callable[[int, int], Chunk]"  # (first, count) -> the chunk with these blocks of a team's data
 
 
 def halvings(size: int) -> list[tuple[int, int]]:
-    """(s, s') for every round: positions before it and after it."""
+    """(s, s') for every round: the number of positions before the round and after it."""
     rounds = []
     while size > 1:
         rounds.append((size, (size + 1) // 2))
@@ -39,8 +40,8 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 def circulant(rank: int, size: int) -> Schedule:
     """Reduce-scatter, then allgather, both in OUT.
 
-    Rounds 2 ceil(log2 p); a rank sends 2n(p-1)/p; any size.
-    2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    Rounds 2 ceil(log2 p); a rank sends 2n(p-1)/p; any size. Time 2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p
+    gamma.
     """
     b = Builder("allreduce", "circulant", rank, size, grid=(size, size))
     within(b, range(size), rank, b.inp, b.out)
@@ -48,7 +49,9 @@ def circulant(rank: int, size: int) -> Schedule:
 
 
 def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Blocks) -> None:
-    """Allreduce among the ranks of `team`, of which this is number `at`; `given` may be `total`."""
+    """Allreduce of `given` into `total` among the ranks of `team`, where this rank is number `at`.
+
+    `given` and `total` may be the same."""
     size = len(team)
     if size % 2:  # the position in the middle is neither sent nor added to in the first round
         middle = (at + size // 2) % size
@@ -67,7 +70,7 @@ def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Block
 def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
     """Partial results are in scratch memory, in the order of positions.
 
-    Rounds ceil(log2 p); a rank sends n(p-1)/p; any size. ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
+    Rounds ceil(log2 p); a rank sends n(p-1)/p; any size. Time ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "circulant", rank, size, grid=(size, 1))
     rounds = halvings(size)
@@ -93,10 +96,10 @@ def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="circulant", uneven=True)
 def circulant_allgather(rank: int, size: int) -> Schedule:
-    """In every round a rank receives about as much as it has.
+    """In every round a rank receives about as many blocks as it has.
 
-    Rounds ceil(log2 p); a rank sends n(p-1)/p of the n gathered; any size. ceil(log2 p) alpha + n(p-1)/p beta. The same
-    as J. Bruck et al. (1997), without their rotation at the end.
+    Rounds ceil(log2 p); a rank sends n(p-1)/p of the n gathered; any size. Time ceil(log2 p) alpha + n(p-1)/p beta.
+    This is the algorithm of J. Bruck et al. (1997) without its rotation at the end.
     """
     b = Builder("allgather", "circulant", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())

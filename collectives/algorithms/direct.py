@@ -1,7 +1,7 @@
 """All ranks exchange data with all others, or with one rank, directly: no rank forwards data.
 
-One or two rounds, for small groups, small data or memory that all can read. Reductions combine all their operands at
-once, in the order of ranks, and round once.
+One or two rounds, for small groups, small data or memory that all ranks can read. Reductions combine all their operands
+at once, in the order of ranks, and round only once.
 
 R. Thakur, R. Rabenseifner, W. Gropp (2005); the parameter server: M. Li et al., OSDI 2014.
 """
@@ -22,7 +22,7 @@ def _in_rank_order(rank: int, size: int, own: Chunk) -> list[Operand]:
 
 
 def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
-    """dst = the reduction of the messages of all ranks, with `own` for this rank's."""
+    """Reduce the messages of all ranks into `dst`, with `own` in place of this rank's message."""
     if size == 1:
         b.copy(dst, own)
     else:
@@ -33,10 +33,11 @@ def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
 def one_shot(rank: int, size: int) -> Schedule:
     """Each rank sends all its data to all others and reduces everything.
 
-    Rounds 1; a rank sends n(p-1), written once where peers share memory; any size. alpha + n(p-1) beta + n(p-1) gamma.
+    Rounds 1; a rank sends n(p-1), or writes n once if peers share memory; any size. Time alpha + n(p-1) beta + n(p-1)
+    gamma.
 
-    Not in place: a rank would wait until all have read the data that it overwrites, while they wait for it to read
-    theirs.
+    Not in place: a rank could overwrite its array only after all others have read it, which they do while they
+    overwrite theirs. All ranks would wait for each other.
     """
     b = Builder("allreduce", "one_shot", rank, size, grid=(1, 1))
     if size > 1:
@@ -48,9 +49,11 @@ def one_shot(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def two_shot(rank: int, size: int) -> Schedule:
-    """Rank r reduces block r of all ranks and sends it to all; ranks that share memory may use the pool engine.
+    """Rank r reduces block r of all ranks and sends the result to all.
 
-    Rounds 2; a rank sends 2n(p-1)/p; any size. 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    Rounds 2; a rank sends 2n(p-1)/p; any size. Time 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+
+    Among ranks that share memory, the pool engine may compute the sum in one shared buffer instead.
     """
     b = Builder("allreduce", "two_shot", rank, size, grid=(size, size))
     others = _others(rank, size)
@@ -70,7 +73,7 @@ def two_shot(rank: int, size: int) -> Schedule:
 def star(rank: int, size: int) -> Schedule:
     """All send to rank 0, which reduces and sends the result back: a parameter server, kept for comparisons.
 
-    Rounds 2; rank 0 sends n(p-1), the others n; any size. 2 alpha + 2n(p-1) beta + n(p-1) gamma.
+    Rounds 2; rank 0 sends n(p-1), the others n; any size. Time 2 alpha + 2n(p-1) beta + n(p-1) gamma.
     """
     b = Builder("allreduce", "star", rank, size, grid=(1, 1))
     if rank == 0:
@@ -87,7 +90,7 @@ def star(rank: int, size: int) -> Schedule:
 def direct_reduce_scatter(rank: int, size: int) -> Schedule:
     """Block j is sent to rank j, which reduces the blocks that it receives.
 
-    Rounds 1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma).
+    Rounds 1; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "direct", rank, size, grid=(size, 1))
     for peer in _others(rank, size):
@@ -101,8 +104,8 @@ def direct_reduce_scatter(rank: int, size: int) -> Schedule:
 def direct_allgather(rank: int, size: int) -> Schedule:
     """Each rank sends its block to all others.
 
-    Rounds 1; a rank sends n(p-1)/p of the n gathered, written once where peers share memory; any size. (p-1) alpha +
-    n(p-1)/p beta.
+    Rounds 1; a rank sends n(p-1)/p of the n gathered, or writes its block once if peers share memory; any size. Time
+    (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("allgather", "direct", rank, size, grid=(1, size))
     others = _others(rank, size)
@@ -119,7 +122,7 @@ def direct_allgather(rank: int, size: int) -> Schedule:
 def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
     """The root sends to all.
 
-    Rounds 1; the root sends n(p-1), written once where peers share memory; any size. (p-1) (alpha + n beta).
+    Rounds 1; the root sends n(p-1), or writes n once if peers share memory; any size. Time (p-1) (alpha + n beta).
     """
     b = Builder("broadcast", "direct", rank, size, grid=(0, 1), root=root)
     if rank != root:
@@ -134,7 +137,7 @@ def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
 def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
     """All send to the root, which reduces.
 
-    Rounds 1; a rank sends n, the root gets n(p-1); any size. alpha + n(p-1) (beta + gamma).
+    Rounds 1; a rank sends n, the root receives n(p-1); any size. Time alpha + n(p-1) (beta + gamma).
     """
     b = Builder("reduce", "direct", rank, size, grid=(1, 1), root=root)
     b.flat(b.inp(), b.inp())
@@ -149,8 +152,8 @@ def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 def linear(rank: int, size: int, root: int = 0) -> Schedule:
     """All send to the root.
 
-    Rounds 1; a rank sends its block, the root gets n(p-1)/p of the n gathered; any size.
-    (p-1) alpha + n(p-1)/p beta.
+    Rounds 1; a rank sends its block, the root receives n(p-1)/p of the n gathered; any size. Time (p-1) alpha +
+    n(p-1)/p beta.
     """
     b = Builder("gather", "linear", rank, size, grid=(1, size), root=root)
     b.flat(b.inp(), b.inp())
@@ -167,7 +170,7 @@ def linear(rank: int, size: int, root: int = 0) -> Schedule:
 def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
     """The root sends to all.
 
-    Rounds 1; the root sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p beta.
+    Rounds 1; the root sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("scatter", "linear", rank, size, grid=(size, 1), root=root)
     b.flat(b.inp(0, size), b.inp(rank))
@@ -184,7 +187,7 @@ def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
 def direct_alltoall(rank: int, size: int) -> Schedule:
     """Each rank sends to all others, beginning with the next rank.
 
-    Rounds 1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p beta.
+    Rounds 1; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("alltoall", "direct", rank, size, grid=(size, size))
     others = _others(rank, size)
@@ -201,7 +204,7 @@ def direct_alltoall(rank: int, size: int) -> Schedule:
 def direct_barrier(rank: int, size: int) -> Schedule:
     """Each rank sends an element to all others.
 
-    Rounds 1; a rank sends an element to p-1 others, written once where peers share memory; any size. alpha.
+    Rounds 1; a rank sends an element to p-1 others, or writes it once if peers share memory; any size. Time alpha.
     """
     b = Builder("barrier", "direct", rank, size, grid=(1, 1))
     others = _others(rank, size)

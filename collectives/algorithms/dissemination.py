@@ -1,4 +1,4 @@
-"""The dissemination barrier: ranks forward the arrival of others, twice as many in every round.
+"""The dissemination barrier: each message tells which ranks have arrived, twice as many as in the round before.
 
 D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for Barrier Synchronization", International Journal of Parallel
 Programming 17(1), 1988.
@@ -12,12 +12,11 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("barrier", uneven=True)
 def dissemination(rank: int, size: int) -> Schedule:
-    """In round k a rank sends to the rank 2^k further, once it has received all messages of earlier rounds.
+    """In round k a rank sends to the rank 2^k further on, once it has received all messages of earlier rounds.
 
-    Rounds ceil(log2 p); a rank sends an element in each; any size. ceil(log2 p) alpha.
+    Rounds ceil(log2 p); a rank sends one element in each round; any size. Time ceil(log2 p) alpha.
 
-    The element is a reduction of all elements received before, because that makes each message depend on the earlier
-    ones.
+    The element is a reduction of all elements received before, so that each message depends on the earlier ones.
     """
     b = Builder("barrier", "dissemination", rank, size, grid=(1, 1))
     if size == 1:

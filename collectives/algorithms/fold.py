@@ -1,8 +1,8 @@
 """Folding a group of any size to a power of two, for algorithms that need one.
 
-Invariant: with P the largest power of two up to p, the first 2(p - P) ranks form neighbouring pairs. The odd rank of a
-pair sends its data to the even one before the algorithm and gets the result after it. The remaining ranks are numbered
-0 to P - 1 in the order of ranks.
+Invariant: with P the largest power of two up to the number of ranks p, the first 2(p - P) ranks form neighbouring
+pairs. The odd rank of a pair sends its data to the even rank before the algorithm and gets the result from it
+afterwards. The remaining ranks are numbered 0 to P - 1 in the order of ranks.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from collectives.schedule.form import Chunk
 class Fold:
     """The role of one rank.
 
-    `into` is the rank that represents this one, or None if it takes part itself; `partner` is the rank that it
-    represents.
+    `into` is the rank that represents this rank, or None if this rank takes part itself. `partner` is the rank that
+    this rank represents, or None.
     """
 
     rank: int
     paired: int  # number of ranks that form pairs
-    rounds: int  # log2 of those that take part
+    rounds: int  # log2 of the number of ranks that take part
     into: int | None
     partner: int | None
 
     def peer(self, distance: int) -> int:
-        """The rank whose number differs in that bit."""
+        """The rank whose number differs from this rank's number in the bit `distance`."""
         number = self._number ^ distance
         return 2 * number if 2 * number < self.paired else number + self.paired // 2
 
     def upper(self, distance: int) -> bool:
-        """Whether the own number has that bit."""
+        """Whether this rank's number has the bit `distance`."""
         return bool(self._number & distance)
 
     def ordered(self, peer: int, mine: Chunk, theirs: int | Chunk) -> tuple[int | Chunk, int | Chunk]:
-        """Both in the order of ranks, so that both sides compute the same."""
+        """`mine` and `theirs` in the order of ranks, so that both ranks compute the same result."""
         return (mine, theirs) if self.rank < peer else (theirs, mine)
 
     @property

@@ -18,8 +18,8 @@ def halving_doubling(rank: int, size: int) -> Schedule:
     """The largest halves are exchanged with the nearest ranks, which are the most likely to share a host.
 
     With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more if
-    it has a partner; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha + 2n beta + n gamma more
-    if P < p.
+    it represents another rank (`fold`); any size. Time 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha +
+    2n beta + n gamma more if P < p.
 
     The message of a round is sent in two parts, first the part that the receiver sends on in the next round. Otherwise
     half of the ranks would have data for the next round early and the others late, and links would be idle between
@@ -30,17 +30,17 @@ def halving_doubling(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling_short(rank: int, size: int) -> Schedule:
-    """The same with one message a round, for arrays so short that messages cost more than idle links.
+    """`halving_doubling` with one message a round, for arrays so short that messages cost more than idle links.
 
     With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more if
-    it has a partner; any size. 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha + 2n beta + n gamma more
-    if P < p.
+    it represents another rank (`fold`); any size. Time 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha +
+    2n beta + n gamma more if P < p.
     """
     return _schedule("halving_doubling_short", rank, size, lambda place, k, half: [(0, half)])
 
 
 def _in_order(place: Fold, k: int, half: int) -> list[tuple[int, int]]:
-    """Round k's half in parts (offset, count): first the part that is sent in the next round, then the other one."""
+    """The half of round k in parts (offset, count): first the part that is sent on in the next round, then the rest."""
     if half == 1:
         return [(0, 1)]
     quarter = half // 2
@@ -63,7 +63,7 @@ def _schedule(name: str, rank: int, size: int, parts: Callable[[Fold, int, int],
         b.reduce(b.out(0, blocks), b.inp(0, blocks), place.partner)
         mine = b.out
     first, half = 0, blocks
-    given: list[tuple[int, int, int]] = []  # to whom, which half, which one was kept
+    given: list[tuple[int, int, int]] = []  # (peer, first block that was sent, first block that was kept)
     for k in range(place.rounds):
         peer, half = place.peer(1 << k), half // 2
         kept, gone = (first + half, first) if place.upper(1 << k) else (first, first + half)

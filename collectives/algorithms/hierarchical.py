@@ -8,8 +8,8 @@ numbers of ranks, in any order.
 A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv 1802.05799, 2018; K.
 Hasanov, A. Lastovetsky, "Hierarchical redesign of classic MPI reduction algorithms", J. Supercomputing 73(2), 2017.
 
-In formulas h is the number of hosts and l the number of ranks of the largest host; alpha and beta are those of the
-network.
+In formulas h is the number of hosts and l the number of ranks of the largest host. alpha and beta are the costs of
+messages between hosts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collectives.schedule.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The host of a rank, and the tasks of the ranks of each host."""
+    """A rank's host, and which data each rank of a host handles."""
 
     rank: int
     layout: Layout
@@ -52,11 +52,11 @@ class Place:
         """The operands of a reduction over this host, in the order of ranks, with `own` for this rank's message."""
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
-    # --- the k-th of n equal parts of the data, and one rank of each host that is its keeper
+    # --- data in equal parts: on each host, one rank is the keeper of a part
 
     @property
     def lanes(self) -> int:
-        """Parts of the data: as many as the largest host has ranks. On smaller hosts some ranks have several."""
+        """The number of parts: that of ranks on the largest host. A rank of a smaller host may handle several parts."""
         return self.layout.largest
 
     def keeper(self, host: int, part: int, parts: int) -> int:
@@ -67,10 +67,10 @@ class Place:
         ranks, at = len(self.layout.members[self.host]), self.layout.local_rank(rank)
         return [*range(-(-at * self.lanes // ranks), -(-(at + 1) * self.lanes // ranks))]
 
-    # --- the blocks that belong to a rank each, and who keeps them on other hosts
+    # --- one block for each rank: on each other host, one rank is the guardian of the block
 
     def guardian(self, host: int, rank: int) -> int:
-        """The rank of `host` that handles the block of `rank`; that rank itself on its own host."""
+        """The rank of `host` that handles the block of `rank`. On its own host, `rank` itself does."""
         return self.keeper(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
 
     def wards(self, host: int, guardian: int) -> list[int]:
@@ -85,16 +85,16 @@ def _send_beside(b: Builder, place: Place, chunk: Chunk) -> None:
         b.send(place.beside, chunk)
 
 
-# --- every rank drives the network
+# --- every rank sends to other hosts
 
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
     """Each rank of a host handles a part of the data, which passes all hosts twice: once to be reduced, once complete.
 
-    At every host, the ranks send their data of a part to the rank that handles it; in the second round they get the
-    result from it. Rounds 2h; a host sends 2n(h-1)/h, a rank sends 2n(h-1)/hl of it; any size. 2(h-1) alpha + 2n(h-1)/h
-    beta.
+    On every host, the ranks send their data of a part to the rank that handles it. When the part passes the second
+    time, this rank sends them the result. Rounds 2h; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/hl; any
+    size. Time 2(h-1) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -135,10 +135,10 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
-    """Each rank of a host handles a part of the data, with a circulant allreduce among the ranks that handle it.
+    """Each rank of a host handles a part of the data, with a circulant allreduce among the ranks that handle this part.
 
-    Rounds 2 ceil(log2 h) + 2; a host sends 2n(h-1)/h, a rank sends 2n(h-1)/hl of it; any size. 2 ceil(log2 h) alpha +
-    2n(h-1)/h beta.
+    Rounds 2 ceil(log2 h) + 2; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/hl; any size. Time 2 ceil(log2 h)
+    alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -171,13 +171,12 @@ def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("reduce_scatter", name="hierarchical_ring", hosts=True)
 def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Schedule:
-    """The block of each rank starts at the next host and reaches its own host, and the rank, last.
+    """The partial result of a rank's block passes all hosts, beginning at the next one, and reaches the rank last.
 
-    On each host, all ranks send their data of the block to the rank that handles it. Rounds h; a host sends n(h-1)/h, a
-    rank sends n(h-1)/hl of it; any size. (h-1) alpha + n(h-1)/h beta.
+    On each host, all ranks send their data of the block to the rank that handles it. Rounds h; a host sends n(h-1)/h,
+    of which a rank sends n(h-1)/hl; any size. Time (h-1) alpha + n(h-1)/h beta.
 
-    Partial results of one host's blocks alternate with those of the next, so that some are reduced while others are
-    sent.
+    Partial results alternate between two sets of scratch slots, so that one set is reduced while the other is sent.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -211,7 +210,8 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
 def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedule:
     """The block of each rank passes all hosts; on each host, the rank that receives it passes it to the others there.
 
-    Rounds h; a host sends n(h-1)/h, a rank sends n(h-1)/hl of the n gathered; any size. (h-1) alpha + n(h-1)/h beta.
+    Rounds h; a host sends n(h-1)/h of the n gathered, of which a rank sends n(h-1)/hl; any size. Time (h-1) alpha +
+    n(h-1)/h beta.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -232,16 +232,16 @@ def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedul
     return b.build()
 
 
-# --- leaders speak for their hosts
+# --- only the leader of each host sends to other hosts
 
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
-    """Recursive doubling among the leaders, each with the sum of its host.
+    """Recursive doubling among the leaders, one rank of each host, which first add up the data of their hosts.
 
     With H the largest power of two up to h: rounds log2 H + 2, and 2 more if H < h; a host sends n log2 H, and n more
-    if it has a partner; a rank sends n unless it is a leader; any size. ceil(log2 h) (alpha + n beta), and alpha +
-    n beta more if H < h.
+    if it represents another host (`fold`); a rank sends n unless it is a leader; any size. Time ceil(log2 h) (alpha + n
+    beta), and alpha + n beta more if H < h.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)
@@ -264,9 +264,11 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("reduce", name="hierarchical_binomial", hosts=True, in_place=True, uneven=True)
 def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """A binomial tree of the leaders, the root being its host's; a leader reduces all that it receives in one step.
+    """A binomial tree of the leaders, one rank of each host; a leader reduces all that it receives in one step.
 
-    Rounds ceil(log2 h) + 1; a host sends n, a rank sends n; any size. ceil(log2 h) (alpha + n beta).
+    The root is the leader of its host.
+
+    Rounds ceil(log2 h) + 1; a host sends n, a rank sends n; any size. Time ceil(log2 h) (alpha + n beta).
     """
     b = Builder("reduce", "hierarchical_binomial", rank, size, grid=(1, 1), root=root)
     place = Place(rank, layout)
@@ -290,9 +292,11 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """A binomial tree of the leaders, the root being its host's; each leader sends the data to the others of its host.
+    """A binomial tree of the leaders, one rank of each host; a leader sends the data to the other ranks of its host.
 
-    Rounds ceil(log2 h) + 1; the root sends n ceil(log2 h); any size. ceil(log2 h) (alpha + n beta).
+    The root is the leader of its host.
+
+    Rounds ceil(log2 h) + 1; the root sends n ceil(log2 h); any size. Time ceil(log2 h) (alpha + n beta).
     """
     b = Builder("broadcast", "hierarchical_binomial", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -311,9 +315,11 @@ def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Sc
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """The data passes from host to host, slice by slice; each leader sends it to the others of its host.
+    """The data passes from leader to leader, slice by slice; each sends it to the other ranks of its host.
 
-    Rounds h; a host sends n, the root sends n; any size. (h-1) alpha + n beta where slices are small.
+    Each host has one leader; the root is the leader of its host.
+
+    Rounds h; a host sends n, the root sends n; any size. Time (h-1) alpha + n beta where slices are small.
     """
     b = Builder("broadcast", "hierarchical_chain", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -332,11 +338,10 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 
 @algorithm("allgather", name="hierarchical_circulant", hosts=True, uneven=True)
 def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Schedule:
-    """Leaders collect the blocks of their hosts, receive in every round about as much as they have, and distribute all.
+    """One leader per host collects its host's blocks, takes part in a circulant allgather, and distributes all blocks.
 
-    Rounds ceil(log2 h) + 2; a host sends n(h-1)/h of the n gathered, a rank sends its block to its
-    leader; any size. ceil(log2 h) alpha + n(h-1)/h beta. Blocks of ranks that are not
-    consecutive make several messages.
+    Rounds ceil(log2 h) + 2; a host sends n(h-1)/h of the n gathered, a rank sends its block to its leader; any size.
+    Time ceil(log2 h) alpha + n(h-1)/h beta. Blocks of ranks that are not consecutive make several messages.
     """
     b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
     place = Place(rank, layout)

@@ -12,10 +12,10 @@ from collectives.schedule.form import Builder, Chunk, Operand, Schedule
 
 @algorithm("reduce", in_place=True, uneven=True, in_order=True)
 def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
-    """As binomial to rank 0, whose subtrees are runs of ranks, and from there to the root.
+    """`binomial` to rank 0, where each subtree has consecutive ranks; then rank 0 sends the result to the root.
 
-    Rounds ceil(log2 p), and 1 more unless the root is rank 0; a rank sends n; any size.
-    ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more.
+    Rounds ceil(log2 p), and 1 more unless the root is rank 0; a rank sends n; any size. Time ceil(log2 p) (alpha + n
+    beta + n gamma), and alpha + n beta more unless the root is rank 0.
     """
     b = Builder("reduce", "binomial_in_order", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, 0)
@@ -36,9 +36,9 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce_scatter", uneven=True, in_order=True)
 def pairwise(rank: int, size: int) -> Schedule:
-    """In round d a rank sends to the one d further on and receives from the one d before; then it reduces in one step.
+    """In round d a rank sends to the rank d further on and receives from the rank d before; at the end it reduces all.
 
-    Rounds p-1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma).
+    Rounds p-1; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "pairwise", rank, size, grid=(size, 1))
     if size == 1:

@@ -1,4 +1,4 @@
-"""Alltoall in pairs.
+"""Alltoall in which two ranks at a time exchange their blocks.
 
 R. Thakur, R. Rabenseifner, W. Gropp (2005), who pair ranks by exclusive or; pairing by sum works for any size.
 """
@@ -13,7 +13,7 @@ from collectives.schedule.form import Builder, Schedule
 def pairwise(rank: int, size: int) -> Schedule:
     """In turn t, ranks whose sum is t mod p exchange their blocks.
 
-    Rounds 1, in p turns; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p beta. Turns are only the order in
+    Rounds 1, in p turns; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p beta. Turns are only the order in
     which exchanges are listed: an exchange does not depend on those of earlier turns.
     """
     b = Builder("alltoall", "pairwise", rank, size, grid=(size, size))

@@ -16,13 +16,14 @@ from collectives.schedule.form import Builder, Chunk, Schedule
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def recursive_doubling(rank: int, size: int) -> Schedule:
-    """Exchange and reduce everything, log2 P times, P being the largest power of two up to p.
+    """Exchange and reduce the whole array log2 P times, where P is the largest power of two up to p.
 
-    Rounds log2 P, and 2 more if P < p; a rank sends n log2 P, and n more if it has a partner; any size. ceil(log2 p)
-    (alpha + n beta + n gamma), and alpha + n beta more if P < p.
+    Rounds log2 P, and 2 more if P < p; a rank sends n log2 P, and n more if it represents another rank (`fold`); any
+    size. Time ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more if P < p.
 
     Results alternate between two scratch slots, so that a rank never overwrites data that it is still sending.
-    Otherwise its reduction would wait for its send, which waits for the peer's reduction, which waits in the same way.
+    Otherwise two ranks would wait for each other: a reduction would wait for the own send, and a send for the peer's
+    reduction.
     """
     b = Builder("allreduce", "recursive_doubling", rank, size, grid=(1, 1))
     if size == 1:
@@ -33,7 +34,7 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
 
 def within(b: Builder, team: Sequence[int], at: int, mine: Chunk) -> None:
-    """Allreduce of `mine` into OUT among the ranks, two or more, of `team`, of which this is number `at`."""
+    """Allreduce of `mine` into OUT among the two or more ranks of `team`, where this rank is number `at`."""
     place = fold(at, len(team))
     if place.into is not None:
         b.send(team[place.into], mine)
@@ -49,7 +50,7 @@ def within(b: Builder, team: Sequence[int], at: int, mine: Chunk) -> None:
         peer = team[number]
         b.send(peer, mine)
         theirs: int | Chunk = peer
-        if last and mine == b.inp():  # in place, OUT is what is being sent
+        if last and mine == b.inp():  # in place, OUT is still being sent
             theirs = next(spare)
             b.recv(peer, theirs)
         result = b.out() if last else next(spare)

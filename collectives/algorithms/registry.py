@@ -26,14 +26,16 @@ def algorithm(
     hosts: bool = False,
     in_order: bool = False,
 ) -> Callable[[Function], Algorithm]:
-    """Register the decorated function, which has parameters (rank, size), root where there is one, and layout with
-    `hosts`.
+    """Register the decorated function as an algorithm.
 
-    Its name is that of the function unless `name` is given. `sizes(size)`: whether it works for that many ranks.
-    `in_place`: it also works where IN and OUT are the same memory (allreduce, reduce, scan and exscan). `uneven`: it
-    also works where blocks differ in size. `in_order`: it also works for reductions that are not commutative, because
-    it combines operands in the order of ranks. `verify` checks these declarations. `hosts`: it uses which ranks share a
-    host. ValueError for an unknown collective, an invalid name, or a name that is in use.
+    The function has the parameters (rank, size), then root if the collective has one, then layout if `hosts` is set.
+
+    The algorithm has the name of the function unless `name` is given. `sizes(size)`: whether it works for that many
+    ranks. `in_place`: it also works where IN and OUT are the same memory (allreduce, reduce, scan and exscan).
+    `uneven`: it also works where blocks differ in size. `in_order`: it also works for reductions that are not
+    commutative, because it combines operands in the order of ranks. `verify` checks these declarations. `hosts`: it
+    takes into account which ranks share a host. ValueError for an unknown collective, an invalid name, or a name that
+    is in use.
     """
 
     def register(function: Function) -> Algorithm:
@@ -72,5 +74,5 @@ def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = 
 def schedule(
     collective_name: str, name: str, rank: int, size: int, root: int = 0, layout: Layout | None = None
 ) -> Schedule:
-    """One rank's schedule, cached. ValueError for an invalid collective, algorithm or number."""
+    """The schedule of `rank`, cached. ValueError for an unknown collective or algorithm, or an invalid number."""
     return schedule_of(get(collective_name, name), rank, size, root, layout)

@@ -14,7 +14,7 @@ from collectives.schedule.form import Builder, Schedule
 def ring(rank: int, size: int) -> Schedule:
     """Each block passes all ranks twice: in the first turn it is reduced at every rank, in the second it is complete.
 
-    Steps 2(p-1); a rank sends 2n(p-1)/p; any size. 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    Steps 2(p-1); a rank sends 2n(p-1)/p; any size. Time 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
     b = Builder("allreduce", "ring", rank, size, grid=(size, size))
     left, right = (rank - 1) % size, (rank + 1) % size
@@ -32,10 +32,10 @@ def ring(rank: int, size: int) -> Schedule:
 
 @algorithm("reduce_scatter", name="ring")
 def ring_reduce_scatter(rank: int, size: int) -> Schedule:
-    """The block of each rank starts at its right neighbour and reaches the rank last.
+    """The partial result of a rank's block starts at the rank's right neighbour and reaches the rank last.
 
-    Steps p-1; a rank sends n(p-1)/p; any size. (p-1) alpha + n(p-1)/p (beta + gamma). Partial results alternate between
-    two scratch slots, so that one is reduced while the other is sent.
+    Steps p-1; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p (beta + gamma). Partial results alternate
+    between two scratch slots, so that one is reduced while the other is sent.
     """
     b = Builder("reduce_scatter", "ring", rank, size, grid=(size, 1))
     left, right = (rank - 1) % size, (rank + 1) % size
@@ -56,7 +56,7 @@ def ring_reduce_scatter(rank: int, size: int) -> Schedule:
 def ring_allgather(rank: int, size: int) -> Schedule:
     """Each rank passes on the block that it received last.
 
-    Steps p-1; a rank sends n(p-1)/p of the n gathered; any size. (p-1) alpha + n(p-1)/p beta.
+    Steps p-1; a rank sends n(p-1)/p of the n gathered; any size. Time (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("allgather", "ring", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())

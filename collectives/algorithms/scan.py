@@ -1,8 +1,8 @@
 """Prefix reductions: rank r gets the reduction of ranks 0 to r (scan), or of the ranks before it (exscan).
 
-Operands are combined in the order of ranks, so these work for every associative reduction. W. D. Hillis, G. L. Steele,
-"Data parallel algorithms", CACM 29(12), 1986; P. Sanders, J. L. Träff, "Parallel prefix (scan) algorithms for MPI",
-EuroPVM/MPI 2006.
+Operands are combined in the order of ranks, so these algorithms work for every associative reduction. W. D. Hillis, G.
+L. Steele, "Data parallel algorithms", CACM 29(12), 1986; P. Sanders, J. L. Träff, "Parallel prefix (scan) algorithms
+for MPI", EuroPVM/MPI 2006.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collectives.schedule.layout import Layout
 
 
 def _inclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chunk | None = None) -> Chunk:
-    """The prefix of `mine` up to this rank, number `at` of `team`; it is in `into` unless this is the first rank.
+    """The reduction of `mine` from the first rank of `team` to this one, number `at`; in `into` if given and `at` > 0.
 
     In round k each rank sends its partial result to the rank 2^k further on, which combines it with its own.
     """
-    spare = cycle(b.like(b.inp()) for _ in range(2))  # memory that is being sent is not written
+    spare = cycle(b.like(b.inp()) for _ in range(2))  # alternating, so that memory that is being sent is not written
     d = 1
     while d < len(team):
         if at + d < len(team):
@@ -34,7 +34,7 @@ def _inclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 
 
 def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chunk | None = None) -> Chunk | None:
-    """The prefix of `mine` before this rank: as `_inclusive`, shifted by one rank."""
+    """The reduction of `mine` over the ranks before this one: as `_inclusive`, shifted by one rank."""
     if at + 1 < len(team):
         b.send(team[at + 1], mine)
     if at == 0:
@@ -48,7 +48,7 @@ def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 def recursive_doubling(rank: int, size: int) -> Schedule:
     """In round k a rank sends its partial result to the rank 2^k further on.
 
-    Rounds ceil(log2 p); a rank sends at most n ceil(log2 p); any size. ceil(log2 p) (alpha + n beta + n gamma).
+    Rounds ceil(log2 p); a rank sends at most n ceil(log2 p); any size. Time ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("scan", "recursive_doubling", rank, size, grid=(1, 1))
     b.copy(b.out(), _inclusive(b, range(size), rank, b.inp(), b.out()))
@@ -57,10 +57,10 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="recursive_doubling", in_place=True, uneven=True, in_order=True)
 def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
-    """Each rank sends its data to the next rank; then as scan, without rank 0.
+    """Each rank sends its data to the next rank; then all ranks except rank 0 run the algorithm of scan.
 
-    Rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2 (p-1))); any size. (1 + ceil(log2 (p-1))) (alpha
-    + n beta) + ceil(log2 (p-1)) n gamma.
+    Rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2 (p-1))); any size. Time (1 + ceil(log2 (p-1)))
+    (alpha + n beta) + ceil(log2 (p-1)) n gamma.
     """
     b = Builder("exscan", "recursive_doubling", rank, size, grid=(1, 1))
     _exclusive(b, range(size), rank, b.inp(), b.out())
@@ -71,7 +71,7 @@ def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
 def chain(rank: int, size: int) -> Schedule:
     """Each rank combines the prefix of its left neighbour with its own data and sends it on, slice by slice.
 
-    Rounds p-1, which overlap for long arrays; a rank sends n; any size. (p-1) alpha + n (beta + gamma).
+    Rounds p-1, which overlap for long arrays; a rank sends n; any size. Time (p-1) alpha + n (beta + gamma).
     """
     b = Builder("scan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -87,7 +87,7 @@ def chain(rank: int, size: int) -> Schedule:
 def chain_exscan(rank: int, size: int) -> Schedule:
     """Each rank gets the prefix from its left neighbour and sends it on, combined with its own data.
 
-    Rounds p-1, which overlap for long arrays; a rank sends n; any size. (p-1) alpha + n (beta + gamma).
+    Rounds p-1, which overlap for long arrays; a rank sends n; any size. Time (p-1) alpha + n (beta + gamma).
     """
     b = Builder("exscan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -113,7 +113,7 @@ def _after(rank: int, size: int) -> list[int]:
 def direct(rank: int, size: int) -> Schedule:
     """Each rank sends its data to all ranks after it, which reduce all that they receive in one step.
 
-    Rounds 1; a rank sends at most n(p-1), written once where peers share memory; any size. alpha + n(p-1) (beta +
+    Rounds 1; a rank sends at most n(p-1), or writes n once if peers share memory; any size. Time alpha + n(p-1) (beta +
     gamma).
     """
     b = Builder("scan", "direct", rank, size, grid=(1, 1))
@@ -132,7 +132,7 @@ def direct(rank: int, size: int) -> Schedule:
 def direct_exscan(rank: int, size: int) -> Schedule:
     """Each rank sends its data to all ranks after it, which reduce all that they receive in one step.
 
-    Rounds 1; a rank sends at most n(p-1), written once where peers share memory; any size. alpha + n(p-1) (beta +
+    Rounds 1; a rank sends at most n(p-1), or writes n once if peers share memory; any size. Time alpha + n(p-1) (beta +
     gamma).
     """
     b = Builder("exscan", "direct", rank, size, grid=(1, 1))
@@ -151,7 +151,7 @@ def direct_exscan(rank: int, size: int) -> Schedule:
 
 
 def _runs(layout: Layout) -> list[list[int]]:
-    """Runs of consecutive ranks on one host: a prefix is passed from one run to the next."""
+    """All ranks, divided into runs: consecutive ranks on one host."""
     runs: list[list[int]] = []
     for rank, host in enumerate(layout.hosts):
         if runs and layout.hosts[runs[-1][-1]] == host:
@@ -162,7 +162,7 @@ def _runs(layout: Layout) -> list[list[int]]:
 
 
 def _place(rank: int, layout: Layout) -> tuple[list[int], list[int], int]:
-    """The run of a rank, the last ranks of all runs, and the number of this run."""
+    """The run of `rank`, the last rank of each run, and the number of the run of `rank`."""
     runs = _runs(layout)
     number = next(i for i, run in enumerate(runs) if rank in run)
     return runs[number], [run[-1] for run in runs], number
@@ -175,7 +175,7 @@ def _to_the_rest(b: Builder, run: list[int], at: int) -> None:
 
 
 def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number: int, mine: Chunk) -> int | Chunk:
-    """The prefix of all earlier runs: the last rank of the run computes it from `mine`, and sends it to the others."""
+    """The operand with the prefix of all earlier runs; the run's last rank computes it and sends it to the others."""
     if rank != run[-1]:
         return run[-1]
     before = _exclusive(b, lasts, number, mine)
@@ -187,11 +187,11 @@ def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number
 
 @algorithm("scan", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
-    """Consecutive ranks of a host compute prefixes among themselves; the last rank of each run does so among runs.
+    """Runs of consecutive ranks on a host compute their prefixes; the last ranks of all runs then combine the runs.
 
     For ranks that are numbered host by host; otherwise each run of consecutive ranks on one host counts as a host.
     Rounds ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
-    any size. (1 + ceil(log2 (h-1))) (alpha + n beta).
+    any size. Time (1 + ceil(log2 (h-1))) (alpha + n beta).
     """
     b = Builder("scan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)
@@ -212,11 +212,11 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("exscan", name="hierarchical_doubling", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedule:
-    """As scan, but without a rank's own data, unless the rank is the leader of its run.
+    """As scan, without the own data of the rank; only the last rank of a run adds its own for later runs.
 
     For ranks that are numbered host by host; otherwise each run of consecutive ranks on one host counts as a host.
     Rounds ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
-    any size. (1 + ceil(log2 (h-1))) (alpha + n beta).
+    any size. Time (1 + ceil(log2 (h-1))) (alpha + n beta).
     """
     b = Builder("exscan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)

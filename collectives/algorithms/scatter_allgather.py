@@ -15,7 +15,7 @@ from collectives.schedule.form import Builder, Schedule
 def scatter_allgather(rank: int, size: int, root: int = 0) -> Schedule:
     """A binomial tree scatters p pieces, then a ring distributes them to the ranks that do not have them yet.
 
-    Rounds ceil(log2 p) + p-1 at most; the root sends 2n(p-1)/p at most; any size. (ceil(log2 p) + p-1) alpha +
+    Rounds ceil(log2 p) + p-1 at most; the root sends 2n(p-1)/p at most; any size. Time (ceil(log2 p) + p-1) alpha +
     2n(p-1)/p beta. Pieces are numbered from the root on.
     """
     b = Builder("broadcast", "scatter_allgather", rank, size, grid=(0, size), root=root)

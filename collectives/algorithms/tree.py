@@ -28,17 +28,17 @@ def _rank_at(position: int | None, shift: int, size: int) -> int | None:
 
 
 def _neighbours(rank: int, size: int, shift: int) -> tuple[int | None, list[int | None]]:
-    """The same for ranks: rank r is at position r + 1 in the first tree, and shifted by one in the second."""
+    """Parent and children of a rank: rank r is at position r + 1 in the first tree, and one further in the second."""
     parent, children = _tree((rank + shift) % size + 1, size)
     return _rank_at(parent, shift, size), [_rank_at(child, shift, size) for child in children]
 
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def tree(rank: int, size: int) -> Schedule:
-    """Ranks are leaf nodes in one tree and inner nodes in the other, so all of them send about the same.
+    """Ranks are leaf nodes in one tree and inner nodes in the other, so all ranks send about as many bytes.
 
-    Rounds 2 log2 p or so, with slices flowing through them; a rank sends at most 2n; any size. 2 log2 p alpha + 2n beta
-    + n gamma.
+    Rounds 2 log2 p or so, with slices flowing through them; a rank sends at most 2n; any size. Time 2 log2 p alpha + 2n
+    beta + n gamma.
     """
     blocks = 2 if size > 1 else 1
     b = Builder("allreduce", "tree", rank, size, grid=(blocks, blocks))
