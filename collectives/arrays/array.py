@@ -1,7 +1,7 @@
 """Which objects may be passed to a collective, and how they become host memory for the engine.
 
-Invariant: invalid objects are refused here, with TypeError or ValueError, before anything is sent. Accepted ones become
-C-contiguous, aligned, native-endian arrays in host memory.
+Invariant: invalid objects are refused here, with TypeError or ValueError, before anything is sent. Accepted objects
+become C-contiguous, aligned, native-endian arrays in host memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from collectives.arrays import device, exporters
 
-# ruff: noqa: PLC0414  # what others import from here
+# ruff: noqa: PLC0414  # names that other modules import from here
 from collectives.arrays.dtypes import Dtype as Dtype
 from collectives.arrays.dtypes import check_array
 from collectives.arrays.dtypes import check_dtype as check_dtype
@@ -31,8 +31,9 @@ _LONGEST_WAIT = 1e9  # seconds: passed to the engine for an infinite timeout
 class Target(NamedTuple):
     """The destination of a result: the engine writes `host`, `deliver` returns the caller's array.
 
-    `origin` is None if that is `result`; else the result is staged: copied into `origin` (the caller's `out`), or into
-    a new array of its library if `fresh`. `changed`, if not None, is called by `begin`.
+    If `origin` is None, the caller's array is `result`. Otherwise `host` is a staging array, which is copied into
+    `origin` (the caller's `out`) or, if `fresh`, into a new array of the same library. `changed`, if not None, is
+    called by `begin`.
     """
 
     host: Array
@@ -42,7 +43,7 @@ class Target(NamedTuple):
     changed: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Notify the library of the array that is written: after all checks, and before the write."""
+        """Notify the library of the array that it will be written; called after all checks and before the write."""
         if self.changed is not None:
             self.changed()
 
@@ -56,8 +57,9 @@ class Target(NamedTuple):
 
 
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
-    """`x` as memory to read: its own if possible, else a copy. `moved`: nothing is computed with its elements, so
-    dtypes of `dtypes.moved_names` are accepted too."""
+    """`x` as memory to read: its own memory if possible, else a copy.
+
+    `moved`: nothing is computed with the elements, so dtypes of `dtypes.moved_names` are accepted too."""
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
     flags = array.flags
@@ -67,9 +69,9 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
 
 
 def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
-    """`out` as memory to write: its own, or a staging array of its shape if it is on a device.
+    """`out` as memory to write: its own memory, or a staging array of its shape if it is on a device.
 
-    Raises ValueError if it is read-only or not contiguous. `moved` as of `reading`.
+    Raises ValueError if it is read-only or not contiguous. For `moved` see `reading`.
     """
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
@@ -116,7 +118,7 @@ def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: boo
 
 
 def in_place(x: Array, out: Array) -> bool:
-    """Whether the two are the same memory. Raises ValueError if they overlap in part, or are mapped twice."""
+    """Whether `x` and `out` are the same memory. ValueError if they overlap in part or are two mappings of it."""
     if x is out:
         return True
     if not share(x, out):
@@ -129,17 +131,17 @@ def in_place(x: Array, out: Array) -> bool:
 
 
 def share(x: Array, out: Array) -> bool:
-    """Whether the two have a byte in common."""
+    """Whether `x` and `out` have a byte in common."""
     if np.may_share_memory(x, out):  # exact, as both are contiguous
         return True
-    if x.base is None or out.base is None:  # memory of its own, at one address
+    if x.base is None or out.base is None:  # an array owns its memory, which has only one address
         return False
     start, end = address(x), address(out)
     return start < end + out.nbytes and end < start + x.nbytes and x.size > 0
 
 
 def separate(x: Array, out: Array, collective: str) -> None:
-    """Raises ValueError if the two share memory."""
+    """Raises ValueError if `x` and `out` share memory."""
     if share(x, out):
         raise ValueError(f"x and out share memory, but {collective} does not work in place")
 
@@ -154,7 +156,7 @@ def check_number(value: Any, name: str) -> int:
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
-    """`shape` as for NumPy: an int or several. Raises TypeError, ValueError for a negative one."""
+    """`shape`, an int or several as in NumPy, as a tuple. Raises TypeError, and ValueError for a negative extent."""
     extents = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     checked = tuple(check_number(extent, "shape") for extent in extents)
     if min(checked, default=0) < 0:
@@ -181,7 +183,7 @@ def check_timeout(value: Any, name: str = "timeout") -> float:
 
 
 def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
-    """How many rows are for each rank. Raises TypeError, ValueError if they do not add up to `rows`."""
+    """`counts`, the number of rows for each rank. Raises TypeError, and ValueError if they do not add up to `rows`."""
     array = np.asarray(counts)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"counts must be integers, not {array.dtype}")
@@ -204,7 +206,7 @@ def check_rows(x: Array, size: int, collective: str) -> int:
 
 
 def with_rows(x: Array, collective: str) -> Array:
-    """`x`, which must have a first axis. Raises ValueError."""
+    """Return `x`. Raises ValueError if it has no first axis."""
     if x.ndim == 0:
         raise ValueError(f"{collective} divides or joins along the first axis, but x is 0-d")
     return x

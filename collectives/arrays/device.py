@@ -1,6 +1,6 @@
 """Arrays in a GPU's memory, copied through host memory by calls of their own library.
 
-Invariant: nothing here imports a GPU library; it is loaded already, since its array exists. Copies are complete when a
+Invariant: nothing here imports a GPU library: that of an existing array is loaded already. Copies are complete when a
 function returns.
 """
 

@@ -1,7 +1,7 @@
 """Element types: those that can be reduced, those that can only be moved, and float0, which has no data.
 
-Invariant: an array of any of them is passed to the engine without conversion. Fingerprints distinguish all these types;
-messages between two ranks compare only the size of types that are moved.
+Invariant: an array of any of these types is passed to the engine without conversion. The fingerprint of a collective
+distinguishes all of them. For a send, types that can only be moved differ only by their size.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _BUILTIN: Final[dict[Dtype, str]] = {
         np.complex128,
     )
 }
-"""Those of the dtypes that can be reduced which NumPy has itself."""
+"""The dtypes that can be reduced and that NumPy itself has."""
 
 _BY_NAME: Final[dict[str, Dtype]] = {name: dtype for dtype, name in _BUILTIN.items()}
 _BFLOAT16: Final = "bfloat16"
 
-# In the order of ml_dtypes' releases; older ones lack the last.
+# In the order in which ml_dtypes added them: older releases lack the last ones.
 _NARROW: Final = (
     "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz int4 uint4 int2 uint2 float8_e3m4 "
     "float8_e4m3 float8_e8m0fnu float4_e2m1fn float6_e2m3fn float6_e3m2fn int1 uint1"
 )
 
 FLOAT0: Final[Dtype] = np.dtype([("float0", np.void, 0)])
-"""JAX's dtype of gradients with respect to integers, whose elements have no bytes: every collective takes it."""
+"""JAX's dtype of gradients with respect to integers, whose elements have no bytes: every collective accepts it."""
 
 _USER_DEFINED: Final = 2  # `isbuiltin` of a dtype that a package has added to NumPy, as ml_dtypes does
 
 
 @lru_cache(maxsize=1)
 def dtype_names() -> dict[Dtype, str]:
-    """The contract's name of each dtype that can be reduced."""
+    """This library's name of each dtype that can be reduced."""
     import ml_dtypes  # takes longer to import than all else here, and few programs need it
 
     float16, *others = _BUILTIN.items()
@@ -69,7 +69,7 @@ def moved_names() -> dict[Dtype, str]:
 
 
 def reduced_name(dtype: Dtype) -> str | None:
-    """The contract's name of `dtype`, None if it cannot be reduced."""
+    """This library's name of `dtype`, None if it cannot be reduced."""
     found = _BUILTIN.get(dtype)
     if found is None and dtype.isbuiltin == _USER_DEFINED:
         return dtype_names().get(dtype)
@@ -82,7 +82,7 @@ def moved_name(dtype: Dtype) -> str | None:
 
 
 def dtype_of(dtype: Any) -> Dtype:
-    """The dtype that `dtype` names or is, which can be reduced. Raises TypeError, listing the known ones."""
+    """`dtype`, which may be a name, as a dtype that can be reduced. Else TypeError, which lists the known names."""
     try:
         found = _named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
     except TypeError as error:
@@ -100,7 +100,7 @@ def name_of(dtype: Dtype) -> str:
 
 
 def _named(name: str) -> Dtype:
-    """Raises TypeError for an unknown name."""
+    """The dtype with that name. Raises TypeError if there is none."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     dtype_names()  # importing ml_dtypes makes its names known to NumPy, too
@@ -108,8 +108,9 @@ def _named(name: str) -> Dtype:
 
 
 def check_array(dtype: Dtype, name: str, moved: bool) -> None:
-    """TypeError if a collective does not support arrays of `dtype`; `moved`: it computes nothing with elements. `name`
-    is the name of the array in messages."""
+    """TypeError if a collective does not support arrays of `dtype`.
+
+    `moved`: the collective computes nothing with elements. `name` is the name of the array in messages."""
     if dtype in _BUILTIN or dtype == FLOAT0:
         return
     if reduced_name(dtype) is None and not (moved and moved_name(dtype) is not None):
@@ -117,7 +118,7 @@ def check_array(dtype: Dtype, name: str, moved: bool) -> None:
 
 
 def check_dtype(dtype: Dtype, name: str) -> str:
-    """The contract's name of `dtype`. Raises TypeError if it has none, or cannot be reduced."""
+    """This library's name of `dtype`. Raises TypeError if it has none, or cannot be reduced."""
     known = reduced_name(dtype)
     if known is not None:
         return known

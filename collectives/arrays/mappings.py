@@ -15,7 +15,7 @@ from collectives.arrays.exporters.reached import Array
 
 
 def address(x: Array) -> int:
-    """That of the first byte of `x`; for a mapped file, a number for its position in the file."""
+    """The address of the first byte of `x`; for a mapped file, a number for the file and the position in it."""
     start = int(x.__array_interface__["data"][0])
     if x.base is None or not x.nbytes or not _is_mapped(x):
         return start
@@ -23,7 +23,7 @@ def address(x: Array) -> int:
 
 
 def _is_mapped(x: Array) -> bool:
-    """Whether its memory belongs to an `mmap.mmap` (numpy.memmap, SharedMemory, ...) or a shared tensor."""
+    """Whether the memory of `x` belongs to an `mmap.mmap` (numpy.memmap, SharedMemory, ...) or a shared tensor."""
     base: object = x
     while isinstance(base, np.ndarray):
         base = base.base
@@ -33,7 +33,7 @@ def _is_mapped(x: Array) -> bool:
 
 
 def _place(start: int) -> int:
-    """Beyond all addresses: a number for each file, and a byte's position in it. `start` if it is in no file."""
+    """A number above all addresses for the byte at `start`, by its file and position; `start` if it is in no file."""
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             span, _, offset, device, inode, *_ = line.split(None, 5)

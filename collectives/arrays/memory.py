@@ -1,4 +1,4 @@
-"""The memory of an array: host memory, or that of a device.
+"""Which memory an array is in: host memory or that of a device.
 
 Invariant: nothing is copied, and no library is imported: an array's library is loaded already.
 """
@@ -24,11 +24,11 @@ HOST: Final = Memory("host")
 
 
 def memory_of(x: Any) -> Memory:
-    """The memory of `x`: of the device that it names, else of the host."""
+    """The memory that `x` is in: that of its device for a device array, else host memory."""
     if not is_device_array(x):
         return HOST
     device: Any = getattr(x, "device", None)
-    for name in ("index", "id"):  # torch's name for it, and that of CuPy and Numba
+    for name in ("index", "id"):  # the number of the device in torch, and in CuPy and Numba
         number = getattr(device, name, None)
         if isinstance(number, int):
             return Memory("cuda", number)

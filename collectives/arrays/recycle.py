@@ -1,8 +1,8 @@
 """Memory for new results: aligned as frameworks need it, and used again once no array refers to it.
 
 The kernel clears each page of a large new array, which takes longer than reducing into it. Invariant: memory is given
-to an array only when no array, nor any view of one, refers to it any more. Never more is kept than was in use at one
-time.
+to an array only when no array, nor any view of one, refers to it any more. Never more memory is kept than was in use at
+one time.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 
 from collectives.arrays.array import Array, Dtype
 
-ALIGNMENT: Final = 64  # bytes: frameworks copy other arrays, or abort the process
+ALIGNMENT: Final = 64  # bytes: frameworks copy arrays with a smaller one, or abort the process
 _BYTE: Final = np.dtype(np.uint8)
 SMALLEST: Final = 128 << 10  # bytes; the allocator keeps smaller memory by itself
 
 
 class Recycler:
-    """Makes arrays. Only one thread at a time calls it; arrays may be released in any."""
+    """Makes arrays. Only one thread at a time calls its methods; arrays may be released in any thread."""
 
     def __init__(self) -> None:
-        self._back: Final[deque[Array]] = deque()  # what was dropped since the last call
-        self._free: Final[dict[int, list[Array]]] = {}  # by bytes
-        self._used = self._kept = self._most = 0  # bytes: in arrays, in none, in arrays at one time
+        self._back: Final[deque[Array]] = deque()  # memory of arrays that were dropped since the last call
+        self._free: Final[dict[int, list[Array]]] = {}  # by number of bytes
+        self._used = self._kept = self._most = 0  # bytes: in arrays now, in no array, at most in arrays so far
 
     def empty(self, shape: tuple[int, ...], dtype: Dtype) -> Array:
         """An uninitialised array; from `SMALLEST` bytes on it begins at a multiple of 64 bytes."""

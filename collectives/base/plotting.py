@@ -1,4 +1,4 @@
-"""Whether pictures can be drawn here.
+"""Whether this Python can draw pictures.
 
 Invariant: matplotlib is optional, and is checked for before anything is computed that would only be drawn.
 """
@@ -13,14 +13,14 @@ MISSING: Final = "drawing needs matplotlib: pip install matplotlib"
 
 
 def available() -> bool:
-    """Whether there is matplotlib."""
+    """Whether matplotlib is installed."""
     try:
         return find_spec("matplotlib") is not None
-    except ValueError:  # another object pretends to be it, or hides it
+    except ValueError:  # another module has its name, or hides it
         return False
 
 
 def require() -> None:
-    """ImportError, with advice what to install, if it is missing."""
+    """ImportError, with advice what to install, if matplotlib is missing."""
     if not available():
         raise ImportError(MISSING)

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1)
 def library_version() -> str:
-    """As installed; "0+unknown" in a checkout that is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # 10 ms
+    """The installed version; "0+unknown" in a checkout that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # takes 10 ms
 
     try:
         return version("pycollectives")

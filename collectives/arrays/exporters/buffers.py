@@ -1,7 +1,7 @@
 """Objects with DLPack or the buffer protocol, and advice for objects that have neither.
 
-Invariant: an array that NumPy made of an export is returned only if it uses the exporter's memory. For a null pointer
-NumPy allocates memory of its own, uninitialised.
+Invariant: an array that NumPy makes from DLPack is returned only if it uses the memory of the object. For a null
+pointer NumPy allocates uninitialised memory of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read(x: Any, name: str, moved: bool) -> Array:
     except TypeError:
         raise TypeError(_neither(x, name)) from None
     arrow = sys.modules.get("pyarrow")
-    if arrow is not None and isinstance(x, arrow.Buffer):  # bytes, which it calls signed
+    if arrow is not None and isinstance(x, arrow.Buffer):  # bytes, which pyarrow declares as signed
         return np.frombuffer(buffer.cast("B"), np.uint8)
     try:
         return plain(buffer)
@@ -37,7 +37,7 @@ def read(x: Any, name: str, moved: bool) -> Array:
 def reach(x: Any, name: str, moved: bool) -> Reached:
     array = read(x, name, moved)
     if hasattr(x, "__dlpack__") and array.size and array.flags.writeable:
-        again = _from_dlpack(x, name)  # while the first is there, a copy would lie elsewhere
+        again = _from_dlpack(x, name)  # a second copy would be at another address than the first, which still exists
         if again.__array_interface__["data"][0] != array.__array_interface__["data"][0]:
             raise TypeError(
                 f"{name}, of type {kind_of(x)}, exports copies of its elements, so it cannot be written: "

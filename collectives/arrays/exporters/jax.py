@@ -25,7 +25,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """TypeError, with advice, if `x` has no elements in one place."""
+    """TypeError, with advice, unless all elements of `x` exist and are on one device, in host memory."""
     jax = sys.modules.get("jax")
     if jax is None:
         return

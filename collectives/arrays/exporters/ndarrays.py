@@ -1,4 +1,4 @@
-"""NumPy's scalars and subclasses of its array, those of other libraries included.
+"""NumPy scalars and subclasses of numpy.ndarray, also those of other libraries.
 
 Invariant: arrays with more meaning than their numbers, such as a unit or a mask, are refused: sums of metres and
 kilometres, or over masked values, would be wrong without a warning.

@@ -29,7 +29,7 @@ def kind_of(x: object) -> str:
 
 
 def read_only(name: str, what: str) -> ValueError:
-    """For objects that never change."""
+    """The error for objects that never change."""
     return ValueError(f"{name} is read-only, as every {what} is: give a copy, numpy.array({name}), and use that")
 
 

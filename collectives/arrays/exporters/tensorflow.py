@@ -1,7 +1,7 @@
 """TensorFlow's tensors and variables, and Keras's variables.
 
-Invariant: no export that ends the process is requested from TensorFlow (DLPack of a string tensor does), and tensors,
-which never change, are not written.
+Invariant: no export that would end the process, such as DLPack of a string tensor, is requested from TensorFlow.
+Tensors never change, so they are not written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read(x: Any, name: str, moved: bool) -> Array:
         return buffers.read(x, name, moved)
     try:
         return plain(memoryview(x))
-    except (BufferError, TypeError, ValueError):  # a dtype without a letter there, such as bfloat16
+    except (BufferError, TypeError, ValueError):  # a dtype that has no letter in the buffer protocol, such as bfloat16
         return plain(x)
 
 

@@ -52,7 +52,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """TypeError, with advice, if a tensor has no elements in memory of its own, one by one."""
+    """TypeError, with advice, unless the tensor's elements are stored one by one in memory of its own."""
     torch = sys.modules["torch"]
     kind = type(x).__name__
     if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
@@ -72,7 +72,7 @@ def check(x: Any, name: str) -> None:
 
 
 def check_gradient(x: Any, name: str) -> None:
-    """TypeError if autograd would have to know of the call, which it cannot."""
+    """TypeError if `x` requires a gradient: a communicator does not compute one."""
     if x.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise TypeError(
             f"{name} requires a gradient, which a communicator does not compute: give {name}.detach(), or use "
@@ -81,16 +81,16 @@ def check_gradient(x: Any, name: str) -> None:
 
 
 def settled(x: Any) -> Any:
-    """`x`, or a copy without lazy operations."""
+    """`x`, or a copy of it with all lazy operations applied."""
     if sys.modules["torch"]._is_zerotensor(x):
         return x.clone()
     return x.resolve_conj().resolve_neg()
 
 
 def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
-    """Over the memory of a contiguous, settled tensor without history, which it keeps alive.
+    """An array over the memory of `x`, which it keeps alive: a contiguous, settled tensor without autograd history.
 
-    Not by `x.numpy()`, after which the tensor could not be resized any more, as FullyShardedDataParallel does.
+    Does not call `x.numpy()`: after it the tensor could not be resized any more, which FullyShardedDataParallel does.
     """
     shape = tuple(x.shape)
     if not x.numel():
@@ -120,12 +120,12 @@ class _Memory:
 
 
 def is_shared(base: object) -> bool:
-    """Whether `base`, which an array of `memory` has, is a tensor in memory that can be mapped twice."""
+    """Whether `base`, the base of an array from `memory`, is a tensor in memory that can be mapped twice."""
     return isinstance(base, _Memory) and bool(base.tensor.is_shared())
 
 
 def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:
-    """NumPy's dtype for that of `x`, uint8 for those of one byte that NumPy has not. Raises TypeError."""
+    """NumPy's dtype for a tensor; uint8 if it is `moved` and NumPy lacks its one-byte dtype. Raises TypeError."""
     found = table().get(x.dtype)
     if found is not None:
         return found
@@ -138,7 +138,7 @@ def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:
 
 @lru_cache(maxsize=1)
 def table() -> dict[Any, dtypes.Dtype]:
-    """NumPy's dtypes by torch's."""
+    """The NumPy dtype for each torch dtype."""
     torch = sys.modules["torch"]
     known = dtypes.dtype_names() | dtypes.moved_names()
     names = {name: dtype for dtype, name in known.items() if hasattr(torch, name)}
