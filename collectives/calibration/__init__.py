@@ -1,7 +1,7 @@
 """Calibration: a group measures which algorithm is fastest for itself.
 
-Invariant: every rank goes through the same steps, because they depend only on the times of the slowest rank, which are
-the same on all.
+Invariant: every rank goes through the same steps, because the steps depend only on the times of the slowest rank, which
+all ranks know.
 """
 
 from collectives.calibration.run import FULL as FULL

@@ -1,7 +1,8 @@
 """A collective bound to an algorithm and to memory: one call, ready to be repeated.
 
-Invariant: arrays are ordinary ones, whose pages exist before anything is timed. In a program, the input of a reduction
-has just been computed, so it is modified in its rank's cache and in no other: `renew` creates this state.
+Invariant: arrays are in ordinary memory, whose pages exist before anything is timed. In a program, the input of a
+reduction has just been computed, so its cache lines are modified in the cache of its rank and in no other cache.
+`renew` creates this state.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 Call: TypeAlias = "Callable[[], Any]"
 
-ITEMSIZE: Final = 4  # of float32
+ITEMSIZE: Final = 4  # bytes of a float32
 _RENEWED: Final = 8 << 20  # bytes
 
 
@@ -27,11 +28,11 @@ class Arrays:
     def __init__(self, most: int, size: int) -> None:
         elements = max(size, most // ITEMSIZE)
         self._inp, self._out = np.zeros(elements, np.float32), np.zeros(elements, np.float32)
-        self._inp.fill(0)  # zeros alone have no pages
+        self._inp.fill(0)  # np.zeros alone allocates no pages
         self._out.fill(0)
 
     def renew(self, nbytes: int) -> Call:
-        """Writes the input of calls of that size; of large ones as much as a cache may hold."""
+        """Returns a function that writes the input of a call of `nbytes`, or as much of it as a cache may hold."""
         return partial(self._inp[: min(nbytes, _RENEWED) // ITEMSIZE].fill, 1)
 
     def call(self, comm: Communicator, collective: str, algorithm: str, nbytes: int) -> Call:

@@ -1,7 +1,7 @@
 """Costs for the simulator, fitted to measured times of collectives.
 
-Invariant: the fit uses relative errors, for short and long calls alike, and absolute instead of squared ones, so that
-single disturbed times have no effect.
+Invariant: the fit uses relative errors, so that short and long calls count alike, and absolute instead of squared
+errors, so that single disturbed times have no effect.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collectives.simulation.cost import Costs
 from collectives.simulation.simulate import simulate
 from collectives.simulation.topology import Topology
 
-# Costs of the engines in shared memory, which other links do not have.
+# Costs of the board and pool engines, which run only in shared memory.
 SHARED_MEMORY: Final = ("pool_bandwidth", "board", "board_overhead", "board_switch")
-# Costs inside one host; costs between hosts cannot be measured there.
+# Costs inside one host. A measurement inside a host does not show the costs between hosts.
 FITTED: Final = (
     *("call", "inside_latency", "inside_overhead", "inside_bandwidth", "reduce_bandwidth", "memory_bandwidth"),
     *("slice", "switch", "stagger", "staging", "cache", "cached"),
@@ -44,17 +44,17 @@ START: Final = Costs(
 _ONLY_SHARED: Final = frozenset({"switch", "stagger", "board_switch"})
 
 _ROUNDS: Final = 12
-_NUDGE: Final = 0.05  # of the logarithm of a cost, to see what depends on it
-_FARTHEST: Final = 0.7  # that a logarithm moves in one round
+_NUDGE: Final = 0.05  # change of the logarithm of a cost, to see which predictions depend on it
+_FARTHEST: Final = 0.7  # the most by which the logarithm of a cost changes in one round
 _DAMPING: Final = 1e-2
-_FLOOR: Final = 0.05  # errors below that all count the same
-_LEAST: Final = 5e-3  # what a round has to gain of the error for another one
+_FLOOR: Final = 0.05  # errors of logarithms below this limit all have the same weight
+_LEAST: Final = 5e-3  # part of the error that a round has to remove for another round to follow
 
 Array = npt.NDArray[np.float64]
 
 
 class Case(NamedTuple):
-    """One call on one host of `cores` cores that its ranks may use."""
+    """One call of `ranks` ranks on one host, of which they may use `cores` cores."""
 
     collective: str
     algorithm: str
@@ -73,24 +73,25 @@ class Measured(NamedTuple):
 
 
 def predict(cases: Iterable[Case], costs: Costs) -> Array:
-    """Seconds, case by case. The cases of one group are best given one after the other."""
+    """Seconds of each case. This is faster if cases with the same number of ranks follow each other."""
     return np.array(
         [simulate(registry.get(c.collective, c.algorithm), c.ranks, c.nbytes, c.topology, costs).seconds for c in cases]
     )
 
 
 def errors(measured: Sequence[Measured], costs: Costs) -> Array:
-    """Of each prediction relative to the measured time: 0.1 is 10 % too much, -0.1 10 % too little."""
+    """The error of each prediction relative to the measured time: 0.1 is 10 % too much, -0.1 10 % too little."""
     seconds = np.array([m.seconds for m in measured])
     found: Array = predict((m.case for m in measured), costs) / seconds - 1
     return found
 
 
 def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float], None] | None = None) -> Costs:
-    """The costs with the least mean error of the logarithms, from `start` on; costs without influence keep their value.
+    """The costs for which the logarithms of predicted and measured seconds differ least on average.
 
-    Gauss-Newton steps in logarithms of costs, with weights that turn squares into absolute values. `say` is called with
-    the finished share. ValueError if nothing was measured.
+    Begins at `start` and makes Gauss-Newton steps in logarithms of costs, with weights that turn squares into absolute
+    values. Costs that influence no prediction keep their values. `say` is called with the finished share, 0 to 1.
+    ValueError if nothing was measured.
     """
     if not measured:
         raise ValueError("no costs can be found where nothing was measured")
@@ -128,6 +129,6 @@ def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float
 
 
 def _moved(costs: Costs, by: dict[str, float]) -> Costs:
-    """With the logarithms of some costs changed."""
+    """`costs`, with the logarithms of some changed by the given numbers."""
     values: dict[str, Any] = {name: getattr(costs, name) * float(np.exp(move)) for name, move in by.items()}
     return replace(costs, **{name: max(1.0, value) if name == "cached" else value for name, value in values.items()})

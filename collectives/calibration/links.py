@@ -1,7 +1,7 @@
 """The costs of links and reductions on this machine: latency, time per byte, time per reduced byte.
 
-Invariant: measured between rank 0 and one rank for each kind of link that rank 0 has, while the others wait; the result
-is the same on every rank.
+Invariant: rank 0 measures with one peer for each kind of link that it has, while the other ranks wait. The result is
+the same on every rank.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collectives.core.communicator import Communicator
 
 _SMALL, _MIDDLE, _LARGE = 8, 64 << 10, 1 << 20  # bytes
-_PATIENCE: Final = 0.05  # seconds for one size; at least three messages there and back
+_PATIENCE: Final = 0.05  # seconds for one size; at least three round trips are made
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One message of n bytes takes alpha + n * beta seconds; reducing n bytes into others n * gamma."""
+    """One message of n bytes takes alpha + n * beta seconds; reducing n bytes into n others takes n * gamma."""
 
     alpha: float
     beta: float
@@ -35,9 +35,9 @@ class Link:
 
 
 def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
-    """By kind of link. `kinds`: of the link to each rank, as on rank 0; the argument of other ranks is ignored."""
+    """The costs by kind of link. `kinds`: the kind of the link to each rank. Only rank 0's argument is used."""
     table = sorted(set(kinds) - {"self"}) if comm.rank == 0 else []
-    # Rank 0 decides which rank to ping for each kind: rank numbers, as many as there are kinds.
+    # Rank 0 decides which rank to ping for each kind of link, and shares these rank numbers.
     peers = [kinds.index(kind) for kind in table]
     count = int(watch.share([len(peers)])[0])
     peers = [int(p) for p in watch.share([float(p) for p in peers] or [0.0] * count)]
@@ -53,7 +53,7 @@ def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[
 
 
 def facts(links: Mapping[str, Link]) -> dict[str, str]:
-    """As a table's file keeps them: seconds, and seconds a byte."""
+    """The costs as entries of a table's file: seconds, and seconds per byte."""
     return {f"{kind}.{name}": f"{getattr(link, name):.4g}" for kind, link in links.items() for name in Link.__slots__}
 
 
@@ -68,7 +68,7 @@ def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
 
 
 def _ping(comm: Communicator, peer: int, nbytes: int) -> float:
-    """Seconds one way for `nbytes` between rank 0 and `peer`: half the median of a round trip. 0.0 elsewhere."""
+    """Seconds for `nbytes` from rank 0 to `peer`: half the median of a round trip. 0.0 on all other ranks."""
     if comm.rank not in (0, peer):
         return 0.0
     other = peer if comm.rank == 0 else 0
@@ -98,7 +98,7 @@ def _ping(comm: Communicator, peer: int, nbytes: int) -> float:
 
 
 def _reducing() -> float:
-    """Seconds a byte of one operand added to another."""
+    """Seconds per byte of one operand that is added to another."""
     dst, left, right = (np.ones(_LARGE // 4, np.float32) for _ in range(3))
     code = _engine.DTYPES["float32"], _engine.OPS["sum"]
 

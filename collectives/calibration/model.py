@@ -1,6 +1,6 @@
 """The time of an algorithm by the alpha-beta-gamma model, corrected by a few measurements.
 
-Invariant: used only to exclude algorithms that cannot win, never to choose between the others.
+Invariant: the model is used only to exclude algorithms that cannot win, never to choose between the rest.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collectives.schedule.form import Recv, Reduce, Schedule, Send
 from collectives.schedule.group import Group
 from collectives.schedule.play import Play
 
-MOST_PLAYED: Final = 64  # ranks of which all schedules are played; of more, nothing is predicted
+MOST_PLAYED: Final = 64  # ranks: in larger groups schedules are not played, and nothing is predicted
 
 
 class Model:
     """The seconds of one algorithm in one group, as a function of bytes."""
 
     def __init__(self, schedules: Sequence[Schedule], link: Link) -> None:
-        """`schedules` empty: only measured times are known."""
+        """If `schedules` is empty, only measured times are used."""
         self._alpha = self._per_byte = 0.0
         self._measured: list[tuple[float, float]] = []  # (log bytes, log of measured over predicted), ascending
         if schedules:
@@ -32,7 +32,7 @@ class Model:
             self._per_byte = (moved * link.beta + reduced * link.gamma) / blocks
 
     def correct(self, measured: Mapping[int, float]) -> None:
-        """Correct predictions to these seconds by bytes, and interpolate the correction in between."""
+        """Correct predictions to `measured`, seconds by number of bytes, and interpolate the correction in between."""
         points = sorted(measured.items())
         self._measured = [(log(max(1, nbytes)), log(seconds / self._plain(nbytes))) for nbytes, seconds in points]
 
@@ -54,7 +54,7 @@ class Model:
 
 
 def _traffic(schedule: Schedule) -> tuple[int, int]:
-    """The blocks that a rank sends or receives, whichever are more, and the blocks that it reduces into others."""
+    """How many blocks a rank sends or receives, whichever are more, and how many blocks it reduces into others."""
     sent = received = reduced = 0
     for step in schedule.steps:
         if isinstance(step, Send):

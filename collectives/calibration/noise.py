@@ -1,7 +1,7 @@
-"""Whether a machine was quiet during a measurement: counters of the kernel, and the spread of times.
+"""Whether a machine was quiet during a measurement, judged by counters of the kernel and the spread of times.
 
 Invariant: reading takes microseconds and changes nothing; the verdict is a function of the readings of all ranks, so
-all ranks reach the same one. Unknown counters (/proc/stat may be hidden) count as quiet.
+all ranks reach the same verdict. Unknown counters (/proc/stat may be hidden) count as quiet.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-COMPETING: Final = 0.15  # cores that more are wanted than there are: background chores take less
-STOLEN: Final = 0.02  # of the time of all cores, by the hypervisor
-PREEMPTED: Final = 50.0  # times a second that a rank with a core of its own may lose it: the kernel's chores do that
-SPREAD: Final = 1.6  # the slowest over the fastest round of one call, in the middle of all calls
+COMPETING: Final = 0.15  # wanted cores minus existing cores: background tasks of the system want less
+STOLEN: Final = 0.02  # share of the time of all cores that the hypervisor took
+PREEMPTED: Final = 50.0  # times a second that a rank may lose its own core: to tasks of the kernel
+SPREAD: Final = 1.6  # the slowest round of a call over its fastest: the median over all calls
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What happened on one host, and to one process of it, in `elapsed` seconds.
+    """What happened on one host, and to one of its processes, in `elapsed` seconds.
 
-    `busy`, `stolen`: seconds of the `cores` that the process may use, by all programs and by the hypervisor; `used`:
-    seconds that the process itself (with children, if it says so) has run; `preempted`: times that it lost its core.
+    `busy`, `stolen`: seconds that all programs and the hypervisor used the `cores` on which the process may run.
+    `used`: seconds that the process itself has run, with its children if `Watch` includes them. `preempted`: how often
+    it lost its core.
     """
 
     host: int
@@ -46,7 +47,7 @@ class Reading:
 
 
 class Watch:
-    """Counts since it was made. `children`: includes the time of child processes that have ended."""
+    """Counts from its construction on. `children`: include the time of child processes that have ended."""
 
     def __init__(self, *, children: bool = False) -> None:
         self._who: Final = (resource.RUSAGE_SELF, *((resource.RUSAGE_CHILDREN,) if children else ()))
@@ -54,7 +55,7 @@ class Watch:
         self._start: Final = self._now()
 
     def reading(self, host: int = 0) -> Reading:
-        """Since it was made; `host` is the caller's number for this one."""
+        """The counts since construction. `host`: the caller's number for this host."""
         began, (busy, stolen, used, preempted) = self._start
         now, (busy_now, stolen_now, used_now, preempted_now) = self._now()
         return Reading(
@@ -92,14 +93,14 @@ def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/sta
 
 
 def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) -> tuple[str, ...]:
-    """The reasons why the machine was not quiet, as sentences without their full stops; empty if it was.
+    """The reasons why the machine was not quiet, as sentences without a full stop; empty if it was quiet.
 
-    `ranks`: of the host that has most. `spread`: see `SPREAD`; None if nothing was repeated.
+    `ranks`: the number of ranks on the host that has most. `spread`: see `SPREAD`; None if nothing was repeated.
     """
     reasons = []
     hosts: dict[int, dict[int, Reading]] = {}
     for reading in readings:
-        hosts.setdefault(reading.host, {})[reading.process] = reading  # threads of one process say the same
+        hosts.setdefault(reading.host, {})[reading.process] = reading  # threads of one process have equal counts
     for host in hosts.values():
         cores = max(reading.cores for reading in host.values())
         elapsed = max(reading.elapsed for reading in host.values())
@@ -119,12 +120,12 @@ def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) 
 
 
 def beforehand(ranks: int, seconds: float = 0.5) -> tuple[str, ...]:
-    """The same, before anything runs: so long nothing is done, and others are looked at."""
+    """`judge` before the ranks run: what other programs do in `seconds` in which this process sleeps."""
     watch = Watch()
     time.sleep(seconds)
     return judge([replace(watch.reading(), preempted=0)], ranks)
 
 
 def middle(ratios: Sequence[float]) -> float | None:
-    """The median; None of nothing."""
+    """The median; None if `ratios` is empty."""
     return sorted(ratios)[len(ratios) // 2] if ratios else None

@@ -1,7 +1,8 @@
 """One calibration from beginning to end: costs, a first measurement of all algorithms, and comparisons of the best.
 
-Invariant: ends by its budget, plus the time of one call; the built-in rows are used for sizes that were not measured by
-then. Collective: every rank calls `calibrate` in the same way, and gets the same result.
+Invariant: a calibration exceeds its time budget by at most one call. For sizes that were not measured by then, the
+built-in rows of the algorithm table stay in use. Collective: every rank calls `calibrate` in the same way, and gets the
+same result.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from collectives.schedule.table import Row, Situation, Table
 if TYPE_CHECKING:
     from collectives.core.communicator import Communicator
 
-Say = Callable[[str, float], None]  # what is being measured, and the share of the budget that is spent
+Say = Callable[[str, float], None]  # called with what is being measured, and the share of the budget that is spent
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How thorough to be. `sizes` ascend; at `looks` every algorithm is timed once.
+    """How thorough a calibration is. `sizes` are bytes, ascending; at those of `looks` every algorithm is timed first.
 
-    `collectives`: the first ones come first, in case that the time does not suffice. `within`: algorithms that are
-    slower than the fastest by more than this factor in the first measurement are excluded. `to_the_end`: the last row
-    applies to all larger sizes. `switch`, `stranger` as in `settle`; `doubt`: standard errors that are subtracted from
-    a gain. `sockets`: whether to find the number of sockets for links over TCP.
+    `collectives`: in the order in which they are measured, as long as time is left. `within`: algorithms that are
+    slower than the fastest by more than this factor in the first measurement are excluded. `racers`: how many
+    algorithms are compared at a size. `to_the_end`: the last row applies to all larger sizes. `switch`, `stranger`: see
+    `settle`. `doubt`: how many standard errors are subtracted from a gain. `sockets`: whether to find the number of
+    sockets for links over TCP.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Effort:
     looks: tuple[int, ...]
     collectives: tuple[str, ...]
     rounds: int
-    iterations: tuple[int, int]  # in one turn, at least and at most
+    iterations: tuple[int, int]  # of a call in one round, at least and at most
     racers: int
     within: float
     to_the_end: bool
@@ -59,7 +61,7 @@ class Effort:
     sockets: bool = False
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
-        """The same with another budget, for sizes up to `most` bytes, and for these collectives, if any are named."""
+        """A copy with the budget `seconds`, sizes up to `most` bytes, and these collectives, if any are given."""
         sizes = tuple(s for s in self.sizes if s <= most) or self.sizes[:1]
         looks = tuple(sorted({*(s for s in self.looks if s < sizes[-1]), sizes[-1]}))
         return replace(self, seconds=seconds, sizes=sizes, looks=looks, collectives=collectives or self.collectives)
@@ -100,7 +102,7 @@ QUICK: Final = Effort(
 
 
 class Outcome(NamedTuple):
-    """`links`: costs, by the kind of link on rank 0. `sockets`: for a link over TCP, None if not measured.
+    """The result. `links`: costs by kind of link. `sockets`: the best number for a link over TCP, None if not measured.
 
     `seconds`: duration. `noise`: why the times are unreliable; the table has no rows then, unless noise was tolerated.
     """
@@ -113,7 +115,7 @@ class Outcome(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """As a table's file keeps them."""
+        """The findings as entries of a table's file."""
         reported = links.facts(self.links)
         if self.noise:
             reported["noise"] = "; ".join(self.noise)
@@ -125,8 +127,8 @@ def calibrate(
 ) -> Outcome:
     """Measure this group; `usual` is the table of the default choices.
 
-    Stops if the machine turns out not to be quiet, unless it is `tolerant`. Barriers and reductions of the measurement
-    itself use the table of `comm`. Raises the errors of its calls.
+    Stops if other programs disturb the measurement, unless `tolerant` is set. Barriers and reductions of the
+    measurement itself use the table of `comm`. Raises the errors of these calls.
     """
     watch, quiet = Stopwatch(comm), _Quiet(comm, tolerant)
     over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
@@ -142,7 +144,7 @@ def calibrate(
 def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatch, say: Say, quiet: _Quiet) -> Outcome:
     linked = comm._linked
     costs = links.measure(comm, linked.kinds, watch)
-    # The slowest link is the one that counts: the one with the most latency.
+    # Calls wait for the slowest link, so each cost is the largest of all links.
     alpha, beta, gamma = (max(getattr(link, name) for link in costs.values()) for name in ("alpha", "beta", "gamma"))
     race = _Race(comm, linked.situation, linked.layout, usual, effort, watch, links.Link(alpha, beta, gamma), say)
     found: list[Row] = []
@@ -157,7 +159,7 @@ def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatc
 
 
 class _Quiet:
-    """Collects from all ranks the kernel's counters since the calibration began."""
+    """Judges whether machines are quiet, by the kernel's counters on all ranks since the calibration began."""
 
     def __init__(self, comm: Communicator, tolerant: bool) -> None:
         self.tolerant = tolerant
@@ -165,7 +167,7 @@ class _Quiet:
         self._watch = noise.Watch()
 
     def judge(self, spreads: Sequence[float]) -> tuple[str, ...]:
-        """The same on every rank. Collective."""
+        """The reasons why machines were not quiet, the same on every rank. Collective."""
         layout = self._comm._linked.layout
         mine = self._watch.reading(layout.hosts[self._comm.rank])
         reported = self._comm._everyones(json.dumps(mine.to_json()).encode())
@@ -174,19 +176,19 @@ class _Quiet:
 
 
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
-    """Algorithms for several ranks on each of several hosts only if there are such hosts."""
+    """The algorithms to compare. Those for several ranks on each of several hosts only if this group is like that."""
     nested = comm._linked.layout.nested
     return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]
 
 
 def _share(left: Sequence[str]) -> float:
-    """The part of the remaining time for the first collective: allreduce gets three times that of the others."""
+    """The share of the remaining time for the first collective: allreduce gets three times as much as any other."""
     weights = [3.0 if name == "allreduce" else 1.0 for name in left]
     return weights[0] / sum(weights)
 
 
 def _silent(_what: str, _share: float) -> None:
-    """Nobody watches."""
+    """Report no progress."""
 
 
 @dataclass(slots=True)
@@ -199,10 +201,10 @@ class _Race:
     watch: Stopwatch
     link: links.Link
     say: Say
-    spreads: list[float] = field(default_factory=list)  # the slowest round over the fastest, of each racer at each size
+    spreads: list[float] = field(default_factory=list)  # slowest round over fastest, for each racer and size
 
     def run(self, collective: str, end: float) -> list[Row]:
-        """The rows for one collective, measured until `end` by the stopwatch."""
+        """The table's rows for one collective, measured until the stopwatch shows `end`."""
         sizes = (0,) if collective == "barrier" else self.effort.sizes
         looks = (0,) if collective == "barrier" else self.effort.looks
         arrays = Arrays(sizes[-1], self.comm.size)
@@ -218,7 +220,7 @@ class _Race:
             expected = [models[name].seconds(nbytes) for name in racers]
             budget = (races - self.watch.spent) / (len(sizes) - number)
             if budget <= 0 or (times and self.effort.rounds * sum(expected) > 4 * budget):
-                break  # there is no time for sizes like that
+                break  # the time does not suffice for this size or larger ones
             here, lost = self._heat(collective, nbytes, racers, expected, default, arrays, budget)
             times.append(here)
             losses.append(lost)
@@ -292,8 +294,7 @@ class _Race:
         return name in here and here[name] <= 4 * min(here.values())
 
     def _racers(self, models: dict[str, Model], nbytes: int, wanted: set[str], before: str | None) -> list[str]:
-        """The algorithms that may be the fastest, beginning with the best prediction; the default, and that of the last
-        size."""
+        """The algorithms to compare: those that may be fastest, by their predictions, then `wanted` and `before`."""
         expected = sorted((model.seconds(nbytes), name) for name, model in models.items())
         near = [name for seconds, name in expected if seconds <= self.effort.within * expected[0][0]]
         racers = near[: self.effort.racers]
@@ -301,7 +302,7 @@ class _Race:
         return racers
 
     def _iterations(self, expected: Sequence[float], budget: float) -> list[int]:
-        """As many for each as fit into `budget` seconds, `rounds` rounds in all; the same time for each."""
+        """How often to repeat each call in a round, so that all rounds take `budget` seconds, divided equally."""
         return self.watch.fitting(expected, budget, self.effort.rounds, self.effort.iterations)
 
     def _schedules(self, collective: str, name: str) -> list[Schedule]:
@@ -313,7 +314,7 @@ class _Race:
 
 
 def _losses(seconds: Times, usual: int, doubt: float) -> list[float]:
-    """By algorithm: log of its time over the fastest one's, the median over the rounds.
+    """For each algorithm, the logarithm of its time over that of the fastest algorithm, as the median of all rounds.
 
     Increased by the uncertainty of the difference to the default, so that the default is kept on a noisy machine.
     """

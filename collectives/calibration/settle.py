@@ -1,4 +1,4 @@
-"""From times to rows: which algorithm for which sizes.
+"""Makes rows of the algorithm table from measured times: which algorithm to use for which sizes.
 
 Invariant: a change of algorithm from one size to the next has to gain more than noise, so that the same machine
 produces the same table again.
@@ -12,16 +12,16 @@ from typing import Final
 
 from collectives.schedule.table import ANY_SIZE, Row, Situation, bytes_text
 
-SWITCH: Final = log(1.04)  # what a change of algorithm has to gain, over all sizes together
-STRANGER: Final = log(1.02)  # what another one than the library's own choice has to gain, at each size
+SWITCH: Final = log(1.04)  # what a change of algorithm between two sizes has to gain, over all sizes together
+STRANGER: Final = log(1.02)  # what an algorithm that is not the library's default has to gain, at each size
 
-Losses = Mapping[str, float]  # by algorithm: log of its time over the fastest one's
+Losses = Mapping[str, float]  # by algorithm: logarithm of its time over that of the fastest
 
 
 def settle(
     losses: Sequence[Losses], usual: Sequence[str], switch: float = SWITCH, stranger: float = STRANGER
 ) -> list[str]:
-    """The algorithm for each size: least total loss.
+    """The algorithm for each size, such that the total loss is least.
 
     `switch` is added for each change from one size to the next, and `stranger` for each size with another algorithm
     than the `usual` one. An algorithm without a time at a size cannot be used there.
@@ -48,8 +48,8 @@ def rows(
 ) -> list[Row]:
     """One row for each run of equal choices.
 
-    Between two sizes the border is in their geometric middle; above the last, if not `to_the_end`, as far away as if
-    there were another size.
+    The border between two rows is the geometric mean of the sizes on both sides. The last row ends, unless
+    `to_the_end`, where it would end if there were another size.
     """
     found: list[Row] = []
     first = 0
@@ -78,7 +78,7 @@ def rows(
 
 
 def border(below: int, above: int) -> int:
-    """A round number near their geometric mean; `below` itself if there is no size above."""
+    """A round number near the geometric mean of `below` and `above`; `below` itself if `above` is not larger."""
     if above <= below:
         return below
     mean = sqrt(max(1, below) * above)

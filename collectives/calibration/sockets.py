@@ -1,7 +1,7 @@
 """The number of TCP sockets of each link: the fewest that are nearly as fast as any number.
 
-Invariant: a group with one socket a link is measured against groups of the same ranks with more, by turns; all but the
-chosen one are closed again. The result is the same on every rank.
+Invariant: a group with one socket a link, and groups of the same ranks with more sockets, are measured in turn. All but
+the chosen group are closed again. The result is the same on every rank.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collectives.calibration.timing import Stopwatch, Times
     from collectives.core.communicator import Communicator
 
-COUNTS: Final = (2, 4, 8)  # to try beside one: more of them than that only wait for each other
+COUNTS: Final = (2, 4, 8)  # numbers to try besides 1: more than 8 sockets only wait for each other
 LARGEST: Final = 4 << 20  # bytes of the allreduce that is measured
-SMALLEST: Final = 1 << 20  # of less than that nothing is measured
-GAIN: Final = 0.9  # of the time that fewer of them take, at most: each is a descriptor, and memory, in every peer
-_DRAWS: Final = 2  # groups for each count: which of several ways through a network a connection takes is chance
+SMALLEST: Final = 1 << 20  # bytes: sockets are not compared for smaller arrays
+GAIN: Final = 0.9  # of the time with fewer sockets, at most: each needs a descriptor and memory in every peer
+_DRAWS: Final = 2  # groups for each count: a connection takes one of several paths through a network by chance
 _ROUNDS: Final = 5
 
 
@@ -29,7 +29,8 @@ _ROUNDS: Final = 5
 def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[Communicator]:
     """`comm`, or the same ranks over links of several sockets if that is faster for large arrays.
 
-    Arrays of `nbytes` are the largest of interest. If the user has set the number, it is used. Collective.
+    `nbytes`: size of the largest arrays of interest. If the user has set the number of sockets, `comm` stays.
+    Collective.
     """
     nbytes = min(nbytes, LARGEST)
     with ExitStack() as opened:
@@ -49,7 +50,7 @@ def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[C
 
 
 def fewest(seconds: Times) -> int:
-    """The first column, of `seconds` by round and number of sockets, that no later one is clearly faster than."""
+    """The column of `seconds` (by round and number of sockets) for the fewest sockets that are nearly the fastest."""
     best = 0
     for column in range(1, seconds.shape[1]):
         if np.median(seconds[:, column] / seconds[:, best]) <= GAIN:

@@ -1,7 +1,7 @@
-"""Timing calls against each other, and a clock that all ranks share.
+"""Times calls in turn, by a clock that all ranks share.
 
-Invariant: results are the same on every rank. A time is that of the slowest rank in each iteration, without the barrier
-before it; the calls take turns, so that a change of the machine's speed affects all of them.
+Invariant: results are the same on every rank. The time of an iteration is that of its slowest rank, without the barrier
+before it. Calls take turns, so that a change of the machine's speed affects all of them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Times: TypeAlias = "npt.NDArray[np.float64]"
 class Stopwatch:
     """Measures on one communicator.
 
-    In seconds: `spent`, the most of any rank until the last measurement; `pause`, the time between two timed calls
-    then, including the barrier.
+    `spent`: seconds from construction to the last measurement, on the rank with most. `pause`: seconds between two
+    timed calls of that measurement, including the barrier.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -71,16 +71,16 @@ class Stopwatch:
         return found
 
     def fitting(self, expected: Sequence[float], budget: float, rounds: int, bounds: tuple[int, int]) -> list[int]:
-        """Iterations of each call in a round with which `rounds` rounds take `budget` seconds, the same time for each.
+        """How often to repeat each call in a round so that `rounds` rounds take `budget` seconds, divided equally.
 
-        `expected`: seconds a call. `bounds`: the fewest and the most.
+        `expected`: seconds of each call. `bounds`: the fewest and the most repetitions.
         """
         fewest, most = bounds
         share = budget / max(1, len(expected)) / rounds
         return [int(min(most, max(fewest, share / (seconds + self.pause + 1e-6)))) for seconds in expected]
 
     def share(self, values: Sequence[float]) -> list[float]:
-        """The largest of all ranks' values, one by one."""
+        """The largest value over all ranks, for each position."""
         found: list[float] = self._agree(np.array(values, np.float64)).tolist()
         return found
 
