@@ -1,11 +1,11 @@
-"""Collective communication for Python: allreduce and its relatives between processes, threads and machines.
+"""Collective communication for Python: allreduce and other collectives between processes, threads and machines.
 
     import collectives
     with collectives.init("tcp://127.0.0.1:29500", rank=rank, size=2) as comm:
         total = comm.allreduce(x)
 
-Invariant: this is the face of the library. What is named in `__all__` is kept; everything else may change. A name is
-imported when it is first used, so that importing one part of the library does not import the others.
+Invariant: the names in `__all__` are the public interface and are kept; everything else may change. A name is imported
+when it is first used, so that importing one part of the library does not import the others.
 """
 
 from importlib import import_module as _import_module
@@ -74,7 +74,7 @@ _HOMES = {
     "init": "core.init",
     "open_store": "rendezvous",
     "verify": "schedule.verification",
-}  # where a name is defined; all others of __all__ are errors
+}  # the module that defines a name; the other names of __all__ are defined in native.errors
 _PACKAGES = ("algorithms", "arrays", "calls", "core", "engines", "native", "rendezvous", "schedule", "transports")
 
 

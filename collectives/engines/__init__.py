@@ -1,12 +1,12 @@
-"""Engines of other packages, which run whole collectives by themselves.
+"""Engines of other packages: objects that run whole collectives in place of this library's native engine.
 
-An engine is registered before `collectives.init`, by `register` or by an entry point of its package:
+A program registers an engine by `register` before `collectives.init`, or a package by an entry point:
 
     [project.entry-points."pycollectives.engines"]
     gather = "my_package:GatherEngine"
 
-Invariant: the choice of the engine depends only on data that is the same on every rank, and every rank of a group has
-the same engines in the same order. Calls that no such engine accepts are run by the native engine.
+Invariant: every rank of a group has the same engines in the same order, and an engine is chosen only by data that is
+equal on all ranks. So all ranks choose the same engine. The native engine runs the calls that no other engine accepts.
 """
 
 from collectives.arrays.memory import Memory as Memory

@@ -1,7 +1,7 @@
 """The interface between a communicator and a package that runs collectives by itself.
 
 Invariant: an engine gets arrays without a copy. The communicator is responsible for order, sequence numbers, the
-comparison of calls, deadlines and the first cause; an engine only does the work of one call.
+comparison of calls, deadlines and the first error; an engine only does the work of one call.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Collective(NamedTuple):
 class Ranks(Protocol):
     """The ranks of the call, and messages between them that an engine may use inside it.
 
-    Each method is called by every rank of the group in the same order, and ends at the call's deadline. They raise the
-    errors of the communicator's calls.
+    Each method is called by every rank of the group in the same order, and ends at the call's deadline. The methods
+    raise the same errors as those of a communicator.
     """
 
     @property
@@ -38,7 +38,7 @@ class Ranks(Protocol):
     def size(self) -> int: ...
     @property
     def seconds_left(self) -> float:
-        """Until the call's deadline. If an engine waits in any other way, it has to end by then."""
+        """Seconds until the call's deadline. Waits of the engine itself, outside these methods, have to end by then."""
 
     def gather(self, x: Any, root: int = 0) -> Any:
         """As `Communicator.gather`."""
@@ -54,7 +54,7 @@ class Task(Protocol):
     """One call that an engine runs."""
 
     def run(self, x: Any, out: Any, ranks: Ranks) -> Any:
-        """Run it on this thread; returns the result, `out` where that is given. May raise anything."""
+        """Run the call on this thread; returns the result, which is `out` if one is given. May raise any error."""
 
 
 class LateTask(Protocol):
@@ -63,7 +63,7 @@ class LateTask(Protocol):
     def start(self, x: Any, out: Any, ranks: Ranks, complete: Callable[[Any, BaseException | None], None]) -> None:
         """Begin, and return at once. `complete(result, None)` or `complete(None, error)` is called once, by any thread.
 
-        `ranks` may be used until then, by one thread at a time. `x` and `out` stay as they are until then.
+        Until `complete` is called, `x` and `out` stay as they are, and one thread at a time may use `ranks`.
         """
 
 
@@ -72,13 +72,13 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Lower case letters, digits, "_" and "-": its name in `algorithm=` and in the text of `explain`."""
+        """Lower case letters, digits, "_" and "-": the engine's name in `algorithm=` and in the text of `explain`."""
 
     def accepts(self, collective: str, nbytes: int, memory: Memory, size: int) -> str | None:
-        """The reason why it runs such calls, in a few words, or None for calls that it does not run.
+        """The reason why the engine runs such calls, in a few words, or None if it does not run them.
 
-        `nbytes` are those of `x`, `size` the number of ranks. The result has to be the same on every rank: it depends
-        on the arguments only, and of `memory` only on its kind.
+        `nbytes` is the size of `x`, `size` the number of ranks. The result has to be the same on every rank: it depends
+        on the arguments only, and on `memory.kind`, not on `memory.device`.
         """
 
     def collective(self, call: Collective, memory: Memory) -> Task | LateTask:

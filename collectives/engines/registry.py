@@ -36,7 +36,7 @@ def register(engine: Engine) -> None:
 
 
 def unregister(name: str) -> None:
-    """Stop offering it; existing communicators keep it. ValueError if no engine of that name was registered."""
+    """Stop offering the engine; existing communicators keep it. ValueError if no engine of that name was registered."""
     with _lock:
         for engine in _registered:
             if engine.name == name:
@@ -46,7 +46,7 @@ def unregister(name: str) -> None:
 
 
 def registered() -> tuple[Engine, ...]:
-    """All of them. TransportUnavailable if one of an installed package cannot be loaded."""
+    """All registered engines. TransportUnavailable if an engine of an installed package cannot be loaded."""
     with _lock:
         ours = tuple(_registered)
     names = {engine.name for engine in ours}
@@ -54,7 +54,7 @@ def registered() -> tuple[Engine, ...]:
 
 
 def check(engine: Any) -> None:
-    """TypeError, ValueError as of `register`."""
+    """TypeError if `engine` lacks a name or a method, ValueError for an invalid name."""
     name = getattr(engine, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"an engine has a name, but {engine!r} has none")
@@ -83,7 +83,7 @@ def _installed() -> tuple[Engine, ...]:
 
 
 def _may_have_any() -> bool:
-    """Whether any installed package names this group of entry points: looked up without reading all their metadata."""
+    """Whether any installed package has entry points for engines, without reading all metadata of the packages."""
     import os
     import sys
 
