@@ -51,7 +51,8 @@ def circulant(rank: int, size: int) -> Schedule:
 def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Blocks) -> None:
     """Allreduce of `given` into `total` among the ranks of `team`, where this rank is number `at`.
 
-    `given` and `total` may be the same."""
+    `given` and `total` may be the same.
+    """
     size = len(team)
     if size % 2:  # the position in the middle is neither sent nor added to in the first round
         middle = (at + size // 2) % size

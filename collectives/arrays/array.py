@@ -59,7 +59,8 @@ class Target(NamedTuple):
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
     """`x` as memory to read: its own memory if possible, else a copy.
 
-    `moved`: nothing is computed with the elements, so dtypes of `dtypes.moved_names` are accepted too."""
+    `moved`: nothing is computed with the elements, so dtypes of `dtypes.moved_names` are accepted too.
+    """
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
     flags = array.flags

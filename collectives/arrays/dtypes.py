@@ -110,7 +110,8 @@ def _named(name: str) -> Dtype:
 def check_array(dtype: Dtype, name: str, moved: bool) -> None:
     """TypeError if a collective does not support arrays of `dtype`.
 
-    `moved`: the collective computes nothing with elements. `name` is the name of the array in messages."""
+    `moved`: the collective computes nothing with elements. `name` is the name of the array in messages.
+    """
     if dtype in _BUILTIN or dtype == FLOAT0:
         return
     if reduced_name(dtype) is None and not (moved and moved_name(dtype) is not None):

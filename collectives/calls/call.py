@@ -18,11 +18,11 @@ _NONE: Receipt = (-1, 0)
 
 
 class Ready(Protocol):
-    """`seconds` is its time limit. It may be run again, on the same memory."""
+    """A call that is ready to run, also several times on the same memory. `seconds` is its time limit."""
 
     @property
     def result(self) -> Any:
-        """Its result, if that is an array that exists already."""
+        """The result of the call, if it is an array that exists already; else None."""
 
     def run(self, group: _engine.Group, seconds: float) -> Any: ...
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]: ...
@@ -34,8 +34,8 @@ class Call(NamedTuple):
     """One operation with its memory.
 
     `target` is None if this rank gets no result. `copies`: `inp` is `out`, which the operation would overwrite too
-    soon, so it reads a copy. `finish`: the last step, which is done with the result. `status`: of a message, where its
-    receipt is stored.
+    soon, so it reads a copy. `finish` is called with the result at the end. `status`: where sender and length of a
+    received message are stored.
     """
 
     operation: _engine.Operation
@@ -62,7 +62,7 @@ class Call(NamedTuple):
         return self.inp.copy() if self.copies and self.inp is not None else self.inp
 
     def begin(self) -> None:
-        """As `Target.begin`."""
+        """Call `Target.begin`, if there is a target."""
         if self.target is not None:
             self.target.begin()
 
@@ -86,7 +86,7 @@ class Call(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """A message that is sent and one that is received, both at once. `overlap`: one would overwrite the other."""
+    """Sends one message and receives another at the same time. `overlap`: their arrays share memory."""
 
     sent: Call
     received: Call

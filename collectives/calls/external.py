@@ -2,7 +2,7 @@
 
 Invariant: every such call is an operation of the communicator like any other. It has its place in the order of calls, a
 sequence number and a fingerprint that ranks compare before the engine starts, a deadline, and a record under the name
-of its engine. A failure of the engine on one rank is an error with the same cause on all, and breaks the communicator.
+of its engine. If the engine fails on one rank, all ranks raise the same error, and the communicator is broken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collectives.engines.engine import LateTask
 from collectives.native import _engine
 from collectives.native.errors import Aborted, CollectiveError, OpTimeout
 
-# By name of the call: positions of op and root among its arguments, after x, out and timeout; -1 if it has none.
+# For each call: the positions of op and root among the arguments after x, out and timeout; -1 if it has none.
 _ARGUMENTS: Final = {
     "allreduce": (0, -1),
     "reduce": (0, 1),
@@ -41,12 +41,12 @@ _ARGUMENTS: Final = {
     "exscan": (0, -1),
 }
 _OUTCOME: Final = 512  # bytes in which a rank describes the result of its engine
-_GRACE: Final = 5.0  # seconds for that, if the call's own time has passed
-_HURRY: Final = 1.0  # or if the user has interrupted the engine
+_GRACE: Final = 5.0  # seconds to exchange these outcomes after the call's deadline
+_HURRY: Final = 1.0  # seconds for the same exchange if the user has interrupted the engine
 
 
 class Side(NamedTuple):
-    """The engines' own communicator of the same ranks: engines' messages are not in the order of the users' calls."""
+    """A communicator of the same ranks for messages of engines, which have no place in the order of users' calls."""
 
     group: _engine.Group
     calls: Calls
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
 
 class Engines:
-    """The engines of one communicator besides the native one; usually none."""
+    """The engines of one communicator besides the native engine; usually none."""
 
     def __init__(self, engines: Sequence[Engine], calls: Calls, side: Side | None = None) -> None:
         """`side`: None only if there are no engines."""
@@ -74,7 +74,7 @@ class Engines:
         return bool(self._engines)
 
     def choose(self, collective: str, nbytes: int, memory: Memory, algorithm: str = "auto") -> Choice | None:
-        """The engine that runs such a call and why; None for the native one."""
+        """The engine that runs such a call and why; None for the native engine."""
         if self._calls.prepare.table.in_order:  # deterministic: only the native engine has a fixed order of operands
             return None
         for engine in self._engines:
@@ -90,12 +90,12 @@ class Engines:
         return None
 
     def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready | None:
-        """The call, if another engine than the native one runs it. TypeError, ValueError for invalid arguments."""
+        """The call, if an engine of another package runs it, else None. TypeError, ValueError for invalid arguments."""
         places = _ARGUMENTS.get(name)
         if places is None:
             return None
         op, root = (args[place] if place >= 0 else None for place in places)
-        if op is not None and not isinstance(op, str):  # a function: only this library calls it
+        if op is not None and not isinstance(op, str):  # op is a function, which only this library calls
             return None
         memory = memory_of(x)
         if out is not None and memory_of(out).kind != memory.kind:
@@ -114,7 +114,7 @@ class Engines:
         )
 
     def explain(self, collective: str, nbytes: int) -> str:
-        """For host and device memory: the other engine that runs such a call, a line each; empty if there is none."""
+        """Text that names, for host and device memory, the other engine that runs such a call; empty if none does."""
         lines = []
         for memory in (HOST, Memory("cuda")):
             choice = self.choose(collective, nbytes, memory)
@@ -128,7 +128,7 @@ class Engines:
 
 
 class ExternalCall:
-    """One such call. It can be run again, with the same arrays."""
+    """One call that an engine of another package runs. It can be run again, with the same arrays."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _Execution:
         self._error: BaseException | None = None  # of the engine on this rank
 
     def wait_for_result(self) -> Any:
-        """Raises the first cause, the same on every rank, from the engine's own error where it is this rank's."""
+        """The result, or on every rank the same error, whose `__cause__` is the engine's error on this rank, if any."""
         try:
             self.ticket.wait(None)
         except CollectiveError as cause:
@@ -246,10 +246,10 @@ class _Execution:
         return result
 
     def _settle(self, side: Side, seconds: float) -> CollectiveError | None:
-        """None if the engine succeeded on all ranks; else the first rank's error, the same on every rank."""
+        """None if the engine succeeded on all ranks; else the error of the first rank that failed, on every rank."""
         error, of = self._error, self._of
         if isinstance(error, CollectiveError) and side.group.broken is not None:
-            return error  # the ranks learn it from the side communicator
+            return error  # the broken side communicator reports it to the other ranks
         text = "" if error is None else f"{type(error).__name__}: {error}"
         mine = np.zeros(_OUTCOME, np.uint8)
         encoded = (
@@ -276,8 +276,8 @@ class _Execution:
 class _Worker:
     """Runs the executions of one communicator one after the other, in the order of the calls.
 
-    Those of blocking calls run on the caller's thread if none is under way, those in the background on a thread that
-    exists only while it is needed.
+    An execution of a blocking call runs on the caller's thread if no other is in progress. All others run on a thread
+    that exists only while it is needed.
     """
 
     def __init__(self, side: Side) -> None:
@@ -287,7 +287,7 @@ class _Worker:
         self._busy = False
 
     def run(self, execution: _Execution) -> None:
-        """Return when it has ended, or will end on the other thread."""
+        """Run `execution` on this thread, or queue it for another thread if an execution is in progress."""
         with self._lock:
             if self._busy:
                 self._waiting.append(execution)

@@ -36,8 +36,8 @@ from collectives.native.errors import CollectiveError
 from collectives.schedule.algorithm import Algorithm
 from collectives.schedule.form import Schedule
 
-# By preference: for arrays that are short or can't be divided, then for long ones. All of these can be run step by
-# step, because a rank has few messages in progress.
+# Algorithms by preference: `_SHORT` for arrays that are short or cannot be divided, `_LONG` for long arrays. Python can
+# run them step by step, because a rank has few messages in progress.
 _SHORT: Final = {
     "allreduce": ("recursive_doubling",),
     "reduce": ("binomial", "binomial_in_order"),
@@ -50,13 +50,13 @@ _LONG_FROM: Final = 256 << 10  # bytes
 
 
 class FunctionCall(NamedTuple):
-    """Such a reduction, ready to be run. `target` is None if this rank gets nothing."""
+    """A reduction by a function, ready to be run. `target` is None if this rank gets no result."""
 
     op: Op
     schedule: Schedule
     messages: Messages
-    shaped: Callable[[Array], Array]  # a piece of the data in the form that the function gets
-    limits: tuple[list[int], list[int]]  # where blocks of IN and OUT begin and end
+    shaped: Callable[[Array], Array]  # reshapes a piece of the data for the function
+    limits: tuple[list[int], list[int]]  # where blocks of IN and OUT begin and end, in elements
     inp: Array
     target: Target | None
     seconds: float
@@ -75,7 +75,7 @@ class FunctionCall(NamedTuple):
         except CollectiveError:
             raise
         except BaseException:
-            group.close()  # the others must not wait for messages that are never sent
+            group.close()  # other ranks must not wait for messages that are never sent
             raise
         if self.target is None:
             return None
@@ -93,7 +93,7 @@ class FunctionCall(NamedTuple):
 
 
 class FunctionCalls:
-    """Prepares such reductions of one communicator; a part of `Calls`."""
+    """Prepares the reductions by functions of one communicator; a part of `Calls`."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls
@@ -161,7 +161,7 @@ class FunctionCalls:
         return FunctionCall(op, schedule, Messages(self._prepare, shape, code), shaped, limits, inp, target, seconds)
 
     def _choose(self, shape: Shape, op: Op, algorithm: str) -> Algorithm:
-        """The named one, or the first that works for this function. TypeError, ValueError."""
+        """The named algorithm, or the first that works for this function. TypeError, ValueError."""
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         long = shape.nbytes >= _LONG_FROM

@@ -1,7 +1,8 @@
 """Allreduce of many arrays in one call: small arrays of one dtype share a bucket.
 
 Invariant: the division into buckets follows from shapes, dtypes and the size of a bucket alone, and is part of the
-fingerprint that ranks compare, so ranks that pass other lists raise DesyncError. Nothing is sent before all is checked.
+fingerprint that ranks compare, so ranks whose lists differ raise DesyncError. Nothing is sent before all arguments are
+checked.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from collectives.calls.call import Call
 from collectives.calls.reductions import ReductionCalls
 
 BUCKET: Final = 25 << 20  # bytes
-# From this size on the copies to a bucket and back cost more than a separate operation.
+# Bytes: from this size on, the copies of an array to a bucket and back cost more than a separate operation.
 _ALONE: Final = 512 << 10
-_MOST_KEPT: Final = 64  # plans; lists of ever new shapes must not grow without limit
+_MOST_KEPT: Final = 64  # plans: lists of ever new shapes must not fill the memory
 
 Form: TypeAlias = "tuple[tuple[tuple[int, ...], Dtype], ...]"  # shape and dtype of each array
-Key: TypeAlias = "tuple[Form, str, int, str]"  # with op, bucket_bytes and algorithm
+Key: TypeAlias = "tuple[Form, str, int, str]"  # form, op, bucket_bytes, algorithm
 
 
 class Part(NamedTuple):
-    """The arrays of one operation: places in the list, and where each array begins in the bucket, in elements."""
+    """The arrays of one operation: their positions in the list, and the elements at which they start in the bucket."""
 
     members: tuple[int, ...]
     starts: tuple[int, ...]
@@ -39,7 +40,7 @@ class Part(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Memory for a part's arrays: inputs are copied to `ins`, results from `outs`. Mostly they are the same."""
+    """Memory for the arrays of a part: inputs are copied to `ins`, results from `outs`, mostly the same memory."""
 
     inp: Array
     out: Array
@@ -48,7 +49,7 @@ class Bucket(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The division of lists of that form. `free[i]`: the buckets of part i that no operation uses."""
+    """How lists of one form are divided. `free[i]`: the buckets of part i that no operation uses."""
 
     parts: list[Part]
     purpose: str
@@ -56,8 +57,10 @@ class Plan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One operation; the arrays `ins` are copied to the bucket before it, and `outs` from it, unless a part is one
-    array."""
+    """One operation. Before it, `ins` are copied to the bucket, and after it `outs` from the bucket.
+
+    A part that is a single array has no bucket.
+    """
 
     call: Call
     bucket: Bucket | None = None
@@ -79,13 +82,13 @@ class Step(NamedTuple):
 
 
 class Many(NamedTuple):
-    """A prepared call."""
+    """A prepared allreduce of many arrays."""
 
     steps: list[Step]
     targets: list[Target]
 
     def begin(self) -> None:
-        """As `Target.begin`."""
+        """Call `Target.begin` for each result."""
         for target in self.targets:
             target.begin()
 
@@ -94,17 +97,17 @@ class Many(NamedTuple):
 
 
 class Fusion:
-    """Prepares such calls for one communicator; the caller makes sure that only one thread at a time uses it."""
+    """Prepares such allreduces for one communicator; the caller makes sure that only one thread at a time uses it."""
 
     def __init__(self, calls: ReductionCalls, memory: Callable[[int, Dtype], Array]) -> None:
-        """`memory` returns an array of so many elements, if possible in memory that peers read directly."""
+        """`memory(count, dtype)` returns an array, if possible in memory that peers read directly."""
         self._calls: Final = calls
         self._memory: Final = memory
         self._plans: Final[dict[Key, Plan]] = {}
         self._recycler: Final = Recycler()
 
     def prepare(self, arrays: Any, out: Any, timeout: float | None, op: str, bucket_bytes: int, algorithm: str) -> Many:
-        """TypeError and ValueError name the invalid array of the list."""
+        """Check and prepare the call. TypeError and ValueError name the invalid array of the list."""
         hosts, targets = _checked(arrays, out, self._recycler)
         form = tuple((host.shape, host.dtype) for host in hosts)
         plan = self._plan(form, op, bucket_bytes, algorithm)
@@ -133,7 +136,7 @@ class Fusion:
         most = check_number(bucket_bytes, "bucket_bytes")
         if most < 1:
             raise ValueError(f"bucket_bytes is {most}: it must be a number of bytes from 1 up")
-        # A single rank sends nothing: copies would gain nothing.
+        # A single rank sends nothing, so copies to buckets would gain nothing.
         found = parts(form, most if self._calls.size > 1 else 1)
         purpose = f"many {zlib.crc32(repr((form, most)).encode())}"
         plan = Plan(found, purpose, [[] for _ in found])
@@ -187,7 +190,7 @@ def _views(memory: Array, part: Part, form: Form) -> tuple[Array, ...]:
 
 
 def _checked(arrays: Any, out: Any, recycler: Recycler) -> tuple[list[Array], list[Target]]:
-    """The inputs' memory and the destinations of results. An array may be its own result, but not another one's."""
+    """The inputs' memory and the destinations of results. An array may be its own result, but not that of another."""
     given = _listed(arrays, "arrays")
     wanted = [None] * len(given) if out is None else _listed(out, "out")
     if len(wanted) != len(given):

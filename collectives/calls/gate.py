@@ -1,6 +1,6 @@
 """Access to a communicator: one thread at a time, until it is closed, in the process that made it.
 
-Invariant: entering costs one native call while there is no error; the cause is looked up only when it fails.
+Invariant: entering costs one native call while there is no error; the reason is looked up only when entering fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collectives.native.errors import Aborted, CollectiveError
 
 
 class Gate:
-    """`with gate:` around each call, which is `if not latch.acquire(): gate.refuse()` and `latch.release()`."""
+    """`with gate:` encloses each call; native code uses `latch.acquire()`, `gate.refuse()` and `latch.release()`."""
 
     __slots__ = ("__weakref__", "_cause", "_pid", "block", "latch", "name")
 
@@ -59,7 +59,7 @@ class Gate:
             )
 
     def break_with(self, cause: CollectiveError) -> None:
-        """Refuse all later calls, with this cause."""
+        """Refuse all later calls, which raise `cause`."""
         self._shut(cause)
 
     def close(self) -> None:

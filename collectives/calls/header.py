@@ -1,6 +1,7 @@
 """The description of an array that is sent before the array if receivers do not know it.
 
-Invariant: a fixed number of int64 values for a given number of ranks; each is checked before it is used.
+Invariant: for a given number of ranks, a description has a fixed number of int64 values. Each value is checked before
+it is used.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _dtypes() -> tuple[Dtype, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Rows for each rank, of one dtype and of shape `trailing`."""
+    """`rows`: the number of rows for each rank, which all have `dtype` and the shape `trailing`."""
 
     dtype: Dtype
     trailing: tuple[int, ...]
@@ -42,7 +43,7 @@ class Header:
 
 
 def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """`x`, whose first axis is divided as in `rows`; None if this rank refuses."""
+    """Describe `x`, whose first axis is divided as in `rows`; `x` is None if this rank refuses its arguments."""
     header = np.zeros(_FIXED + _MOST_AXES + rows.size, np.int64)
     if x is not None:
         header[:_FIXED] = 1, _dtypes().index(x.dtype), x.ndim - 1
@@ -52,7 +53,7 @@ def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
-    """Decodes `pack`. Raises ValueError for values that it cannot have made."""
+    """Decode the result of `pack`; None if the sender refused. ValueError for values that `pack` cannot have made."""
     status, dtype, axes, *rest = header.tolist()
     if status == 0:
         return None
@@ -70,7 +71,6 @@ def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
 
 
 def kind(x: Array) -> int:
-    """A number that is equal for arrays whose rows have the same shape and dtype, and almost certainly differs
-    otherwise."""
+    """A number for the shape and dtype of the rows of `x`; it almost certainly differs for another shape or dtype."""
     text = f"{name_of(x.dtype)} {x.shape[1:]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)

@@ -1,4 +1,4 @@
-"""From the arguments of send, recv and sendrecv to the engine's operations.
+"""Turns the arguments of send, recv and sendrecv into operations of the engine.
 
 Invariant: arguments are checked completely before anything is sent. A message contains its sender and its length; a
 receiver states the dtype, the largest length, and the ranks that may send.

@@ -1,7 +1,7 @@
-"""From the arguments of a call to the engine's operations: one function per collective.
+"""Turns the arguments of a call into operations of the engine: one function per collective.
 
 Invariant: arguments are checked completely before anything is sent. If lengths or shapes are exchanged first, every
-rank learns of a mismatch, and of a refusal by the root, so that none waits for the others.
+rank learns of a mismatch or of a refusal by the root, so that no rank waits for messages that never come.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class Deadline:
 class Calls:
     """Prepares the calls of one communicator; the caller makes sure that only one thread at a time uses it.
 
-    Functions of one array have the parameters (x, out, timeout, and all else besides x's shape and dtype on which the
-    operation depends); `out` is the result's array if the caller may pass one.
+    Methods have the parameters x, out and timeout, then all other arguments on which the operation depends. `out` is
+    the array for the result, if the caller may pass one.
     """
 
     def __init__(self, group: _engine.Group, preparer: Preparer, timeout: float) -> None:
         self._group: Final = group
         self.prepare: Final = preparer
         self.timeout: Final = timeout
-        self.outside: Callable[[], None] | None = None  # raises where calls are only collected
+        self.outside: Callable[[], None] | None = None  # raises inside a `group()` block
 
     @property
     def size(self) -> int:
@@ -75,12 +75,12 @@ class Calls:
     def limit(self, timeout: float | None) -> Deadline:
         return Deadline(self.timeout if timeout is None else check_timeout(timeout))
 
-    # --- one array in, one of the same kind out
+    # --- receivers know the shape of the result
 
     def broadcast(self, x: Any, _out: Any, timeout: float | None, root: int, algorithm: str) -> Call:
         deadline = self.limit(timeout)
         root = check_rank(root, self.size, "root")
-        if root == self.rank and type(x) is np.ndarray:  # read only, so that its layout does not matter
+        if root == self.rank and type(x) is np.ndarray:  # x is only read, so its layout does not matter
             target = Target(_writable(reading(x, moved=True)), result=x)
         else:
             # Every rank, including the root, has to refuse objects that can never be written, such as bytes or a JAX
@@ -117,12 +117,12 @@ class Calls:
         return self.two(shape, inp, target, algorithm, deadline)
 
     def barrier(self, x: Array, out: Array, timeout: float | None, algorithm: str) -> Call:
-        """`x` and `out` have one byte, which creates the order: messages without data depend on nothing."""
+        """`x` and `out` have one byte each: messages without data would not wait for earlier messages."""
         deadline = self.limit(timeout)
         prepared = self.prepare.collective(Shape("barrier", x.dtype, 1, 1, 0, "bor"), algorithm)
         return Call(prepared.operation, x, out, None, deadline.left)
 
-    # --- where the shape of the result travels first
+    # --- the shape of the result is exchanged first
 
     def scatter(self, x: Any, _out: Any, timeout: float | None, root: int, algorithm: str) -> Call:
         return self._scatter("scatter", x, None, root, algorithm, timeout)
@@ -221,7 +221,7 @@ class Calls:
         return header
 
     def _matching(self, everyones: npt.NDArray[np.int64], inp: Array, name: str) -> list[int]:
-        """Every rank's rows. Raises DesyncError, on every rank, if dtypes or the shapes of rows differ."""
+        """The number of rows of each rank. DesyncError, on every rank, if dtypes or the shapes of rows differ."""
         kinds = everyones[:, 1]
         differing = np.flatnonzero(kinds != kind(inp)).tolist()
         if differing:
@@ -233,10 +233,10 @@ class Calls:
 
 
 def one_byte() -> tuple[Array, Array]:
-    """The data of a barrier."""
+    """Input and output of a barrier."""
     return np.zeros(1, np.uint8), np.zeros(1, np.uint8)
 
 
 def _writable(x: Array) -> Array:
-    """The engine reads the root's part of a broadcast from the buffer that other ranks write."""
+    """`x`, or a copy if it is read-only: in a broadcast the engine uses one buffer, which other ranks write."""
     return x if x.flags.writeable else x.copy()

@@ -1,6 +1,6 @@
 """Op: a reduction by a function of the caller.
 
-Invariant: only properties that were declared are used, and that the function is associative.
+Invariant: the library assumes that the function is associative, and otherwise uses only declared properties.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Function: TypeAlias = "Callable[[Array, Array], Any]"
 class Op:
     """A function of two arrays, to be passed as `op`: `comm.allreduce(x, op=Op(np.hypot, commutative=True))`.
 
-    `function` gets two arrays, which it must not change, and returns an array of their shape and dtype: a NumPy ufunc,
-    or any other associative function. `a` comes from lower ranks than `b`. The arrays have x's shape (for
-    reduce_scatter, the shape of a block). With `elementwise` they may also be flat pieces of it. Before anything is
+    `function(a, b)` gets two arrays, which it must not change, and returns an array of their shape and dtype. It is a
+    NumPy ufunc, or any other associative function. `a` comes from lower ranks than `b`. The arrays have x's shape (for
+    reduce_scatter, the shape of a block). With `elementwise` they may also be flat pieces of x. Before anything is
     sent, the function is tried on this rank's own data, once for each shape and dtype, so that an invalid function does
     not leave other ranks waiting. All ranks have to pass functions of the same name with the same declarations.
 
@@ -73,7 +73,7 @@ class Op:
         out[...] = result
 
     def try_on(self, x: Array) -> None:
-        """Call it, if it was not called for such an array before."""
+        """Call the function on `x`, unless it was called for this shape and dtype before."""
         key = (x.shape, x.dtype)
         if key not in self._tried and len(self._tried) < 1024:
             self.combine(x, x, np.empty_like(x))
@@ -93,7 +93,7 @@ def op_of(value: Any) -> Op:
 
 
 def identity_of(op: str, dtype: Dtype) -> Any:
-    """The value e of `dtype` with e op x = x, for an op of the engine that has a meaning for it."""
+    """The value e of `dtype` with e op x = x, for an op that the engine supports for this dtype."""
     if op in ("sum", "bor", "bxor", "lor", "lxor"):
         return 0
     if op in ("prod", "land"):

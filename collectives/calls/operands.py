@@ -17,6 +17,6 @@ def operands(x: Any, out: Any, receives: bool) -> tuple[Array, Target | None, bo
         assert target is not None
         return target.host, target, receives
     inp = reading(x)
-    # An `out` is checked on every rank, so that an invalid one does not leave the others waiting.
+    # An `out` is checked on every rank, so that an invalid one does not leave other ranks waiting.
     target = output(out, inp.shape, inp.dtype, x) if receives or out is not None else None
     return inp, target, target is not None and in_place(inp, target.host) and receives

@@ -1,4 +1,4 @@
-"""Plan: a call that is prepared once, for the same arrays every time.
+"""Plan: a call that is prepared once and runs on the same arrays every time.
 
 Invariant: a plan keeps its arrays and its communicator alive, and nothing keeps the plan alive.
 """
@@ -17,7 +17,7 @@ class Plan(Protocol):
     """The result of the `_plan` variants: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
 
     def __call__(self) -> Any:
-        """Run it on the current contents of the arrays; returns its result, always the same array, or None."""
+        """Run the call on the current contents of the arrays; returns the result, always in the same array, or None."""
 
     @property
     def out(self) -> Any:
@@ -25,11 +25,11 @@ class Plan(Protocol):
 
     @property
     def start(self) -> Callable[[], Work[Any]]:
-        """`plan.start()`: the same in the background."""
+        """`plan.start()` runs the call in the background."""
 
 
 class StepwisePlan:
-    """A plan of more than one operation of the engine."""
+    """A plan that Python runs, because the call is more than one operation of the engine."""
 
     __slots__ = ("_out", "_owner", "_run", "_start")
 
@@ -52,7 +52,7 @@ class StepwisePlan:
 
 
 def check_planned(array: Any, name: str) -> None:
-    """Raises for arrays that a plan cannot use in place: it reads and writes the arrays themselves, each time."""
+    """Raises TypeError or ValueError for an array that a plan cannot read and write in its own memory."""
     if type(array) is not np.ndarray:
         raise TypeError(f"a plan needs NumPy arrays, but {name} is {type(array).__name__}")
     if not array.flags.c_contiguous:

@@ -24,12 +24,12 @@ from collectives.schedule.layout import Layout
 from collectives.schedule.select import select
 from collectives.schedule.table import Row, Situation, Table
 
-Parts: TypeAlias = "int | tuple[int, ...]"  # elements in equal shares, or the elements of each rank's part
+Parts: TypeAlias = "int | tuple[int, ...]"  # number of elements, divided equally; or the number in each rank's part
 
-SECTION: Final = 2 << 20  # bytes of an allreduce that run through all steps before the next ones
+SECTION: Final = 2 << 20  # bytes of an array: an allreduce runs all steps on them before it goes on
 _BYTE: Final = np.dtype(np.uint8)
 _FLOAT: Final = np.dtype(np.float32)
-_MOST_KEPT = 1024  # prepared operations; calls of ever new shapes must not grow without limit
+_MOST_KEPT = 1024  # prepared operations: calls of ever new shapes must not fill the memory
 
 
 class Shape(NamedTuple):
@@ -55,15 +55,17 @@ class Shape(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size by which algorithms are chosen: bytes of the larger buffer; 0 for alltoallv, where no rank knows all
-        sizes."""
+        """The size by which algorithms are chosen: bytes of the larger buffer.
+
+        0 for alltoallv, where no rank knows all sizes.
+        """
         if isinstance(self.inp, tuple) and isinstance(self.out, tuple):
             return 0
         return max(_total(self.inp), _total(self.out)) * self.dtype.itemsize
 
 
 class Prepared(NamedTuple):
-    """An operation, and whether it works if the two buffers are one."""
+    """An operation, and whether it works if input and output are the same memory."""
 
     operation: _engine.Operation
     in_place: bool
@@ -114,7 +116,7 @@ class Preparer:
         return prepared
 
     def check(self, shape: Shape, algorithm: str) -> bool:
-        """Raise as `collective` would, without preparing; returns whether it works if the two buffers are one."""
+        """Raise as `collective` would, without preparing; returns whether the operation works in place."""
         shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
         _codes(shape.dtype, shape.op)
@@ -169,10 +171,10 @@ class Preparer:
     def part(
         self, shape: Shape, code: int, kind: int, peers: tuple[int, ...], count: int, first: bool
     ) -> _engine.Operation:
-        """One message, of `count` elements, of a collective whose reductions are made by a function of the caller.
+        """The operation for a message of `count` elements in a collective that reduces by a function of the caller.
 
-        `code`: the properties of the function on which ranks must agree besides `shape`. `first`: of this rank's
-        messages.
+        `code`: the properties of the function on which ranks must agree besides `shape`. `first`: whether it is this
+        rank's first message of the collective.
         """
         step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
@@ -189,9 +191,9 @@ class Preparer:
         )
 
     def agreement(self, collective: str, dtype: str, op: str, root: int, code: int) -> _engine.Operation:
-        """A barrier under the name of that collective, for one that runs elsewhere: ranks compare their calls.
+        """A barrier by which ranks compare their calls of `collective`, which an engine of another package runs.
 
-        `code`: what they must agree on besides.
+        `code`: a hash of what ranks must agree on besides the other arguments.
         """
         barrier = registry.get("barrier", "dissemination")
         compiled = program(barrier, self.rank, self.size, 0, False, self.layout)
@@ -201,31 +203,32 @@ class Preparer:
         return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
 
     def at_a_time(self, shape: Shape) -> int:
-        """The number of elements that run through all steps before the next ones; 0 for all.
+        """On how many elements all steps run before they run on the next elements; 0 for all at once.
 
-        Over sockets of one machine caches matter more than latency: reduced data should still be in them when it is
-        sent. The result of an element must not depend on the position of others.
+        Over sockets of one machine caches matter more than latency: reduced data should still be in the caches when it
+        is sent. This is possible for collectives in which the result of an element does not depend on the position of
+        other elements.
         """
         if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
             return 0
         return SECTION // shape.dtype.itemsize
 
     def kept(self) -> list[_engine.Operation]:
-        """The number of cached operations."""
+        """The cached operations."""
         return [prepared.operation for prepared in self._kept.copy().values()] + list(self._messages.copy().values())
 
     def use(self, table: Table) -> None:
-        """Choose by this table from now on: before the first call with algorithm "auto", the same everywhere."""
+        """Choose algorithms by `table` from now on: on all ranks alike, before the first call with algorithm "auto"."""
         self.table = table
         self._kept.clear()
         self._admitted.clear()
 
     def schedule(self, algorithm: Algorithm, root: int = 0) -> Schedule:
-        """This rank's part, cached."""
+        """This rank's schedule, cached."""
         return schedule_of(algorithm, self.rank, self.size, root, self.layout)
 
     def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
-        """The named or chosen algorithm; the reason; and the row that decided. TypeError, ValueError."""
+        """The named or chosen algorithm; the reason; and the row of the table that decided. TypeError, ValueError."""
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         usable = {a.name: a for a in registry.algorithms(shape.collective, self.size, uneven=shape.uneven)}
@@ -243,7 +246,7 @@ class Preparer:
 
 
 def _carried(shape: Shape) -> Shape:
-    """The same in a dtype that the engine knows; fingerprints still contain the original dtype."""
+    """`shape` in a dtype that the engine knows; fingerprints still contain the original dtype."""
     narrow = moved_name(shape.dtype)
     if narrow is not None:
         return shape._replace(dtype=_BYTE, purpose=f"{shape.purpose} {narrow}")
@@ -254,7 +257,7 @@ def _carried(shape: Shape) -> Shape:
 
 
 def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
-    """The engine's numbers. Raises TypeError if the op has no meaning for the dtype, ValueError for an unknown op."""
+    """The engine's numbers for both. TypeError if the op has no meaning for the dtype, ValueError for an unknown op."""
     name = reduced_name(dtype)
     assert name is not None, dtype
     try:
@@ -283,7 +286,7 @@ def bounds(parts: Parts, blocks: int) -> list[int]:
 
 
 def _bounds(parts: Parts, blocks: int) -> int | npt.NDArray[np.int64]:
-    """Where blocks begin and end, each part being divided into as many equal blocks as the others."""
+    """Where blocks begin and end, in elements, if every part is divided into the same number of equal blocks."""
     if isinstance(parts, int):
         return parts
     each = blocks // len(parts)

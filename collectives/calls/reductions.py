@@ -1,4 +1,4 @@
-"""From the arguments of reductions to operations: one function per collective.
+"""Turns the arguments of reductions into operations: one function per collective.
 
 Invariant: arguments are checked completely before anything is sent. The engine runs an `op` that is a name; Python
 calls an `op` that is a function, see `functions.py`.
@@ -58,11 +58,11 @@ class ReductionCalls:
     def engine_allreduce(
         self, x: Any, out: Any, timeout: float | None, op: str, algorithm: str, purpose: str = ""
     ) -> Call:
-        """One whose `op` is a name."""
+        """An allreduce whose `op` is a name."""
         return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
-        """Raise, as `allreduce` would, for such an array; returns whether it needs no copy in place."""
+        """Raise as `allreduce` would for such an array; returns whether it works in place without a copy."""
         return self._prepare.check(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm)
 
     def reduce(self, x: Any, out: Any, timeout: float | None, op: Reduction, root: int, algorithm: str) -> Ready:
@@ -137,7 +137,7 @@ class ReductionCalls:
         return self._truth(self._calls.two(shape, inp, target, algorithm, deadline), op, self.size)
 
     def _truth(self, call: Call, op: str, terms: int) -> Call:
-        """Logical ops give 0 and 1, also if the result has one term only, so that nothing was combined."""
+        """Make the result of a logical op 0 or 1 if it has only one term, to which the engine applied no op."""
         return call if terms > 1 or op not in _LOGICAL else call._replace(finish=_to_truth)
 
 

@@ -1,7 +1,7 @@
-"""Methods that native code repeats by itself: the same call again goes to the engine without other Python code.
+"""Methods whose repeated calls native code passes to the engine, without running Python code.
 
-Invariant: a repeated method is called, documented and refused like the original one, and is bound to an instance that
-lives as long as the call.
+Invariant: a replaced method has the arguments, the documentation and the errors of the original, and its instance lives
+as long as the call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Form(NamedTuple):
 
 
 def repeated(array: str | None) -> Callable[[F], F]:
-    """Mark a method whose first parameter, named `array`, is the array that its operation is about, if any."""
+    """Mark a method to be replaced by `install`. `array`: its first parameter if that is an array, else None."""
 
     def mark(function: F) -> F:
         parameters = [p for n, p in inspect.signature(function).parameters.items() if n not in (*_NOT_KEYS, array)]
@@ -41,10 +41,10 @@ def repeated(array: str | None) -> Callable[[F], F]:
 
 
 def install(kind: type) -> tuple[tuple[str, Form], ...]:
-    """Replace the marked methods of a class derived from `Repeating` by repeated ones; each one's name and form.
+    """Replace the marked methods of a class derived from `Repeating` by native ones; returns each one's name and form.
 
-    Instances have the repeaters: `_repeaters` is a tuple of Repeaters in that order. Calls that these do not know, and
-    all calls while there are none, are passed to the original method.
+    `_repeaters` of an instance is a tuple of Repeaters in that order. Calls that a Repeater does not know, and all
+    calls while there are none, are passed to the original method.
     """
     marked = {name: f for base in reversed(kind.__mro__) for name, f in vars(base).items() if hasattr(f, _MARK)}
     for index, (name, function) in enumerate(marked.items()):

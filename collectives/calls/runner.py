@@ -1,6 +1,6 @@
 """Runs the calls of one communicator, one at a time, with a short path for repeated calls.
 
-Invariant: the arguments of a repeated call are not checked again, except those that can have changed: shape, dtype, op,
+Invariant: the arguments of a repeated call are not checked again, except what can have changed: shape, dtype, op,
 algorithm and memory layout are compared every time.
 """
 
@@ -40,7 +40,7 @@ Build: TypeAlias = "Callable[..., Ready]"  # (x, out, timeout, *args)
 
 
 class Runner:
-    """Owns nothing: the code that made the group closes it."""
+    """Runs calls on the native `group`, which the code that made it also closes."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Runner:
         timeout: float,
         memory: Callable[[int, Dtype], Array],
     ) -> None:
-        """`memory` returns an array of so many elements, if possible in memory that peers read directly."""
+        """`memory(count, dtype)` returns an array, if possible in memory that peers read directly."""
         self.timeout: Final = timeout
         self.gate: Final = Gate(name)
         self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
@@ -64,11 +64,11 @@ class Runner:
         self._repeaters: Final[dict[str, Repeater]] = {}
         self._block = Together()
         self._unfinished: Final[list[Together]] = []
-        self._started: Final[deque[Ticket]] = deque()  # in the background, and not known to have ended
-        self._failure: BaseException | None = None  # the first of these that failed
+        self._started: Final[deque[Ticket]] = deque()  # background operations not known to have ended
+        self._failure: BaseException | None = None  # the error of the first of them that failed
 
     def use_engines(self, engines: Sequence[Engine], side: Runner) -> None:
-        """Those besides the native one; `side` is of a communicator of the same ranks that nobody else uses."""
+        """Use `engines` besides the native engine; `side` runs a communicator of the same ranks for their messages."""
         self.engines = Engines(engines, self.calls, Side(side._group, side.calls))
 
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -80,12 +80,12 @@ class Runner:
             return call.run(self._group, call.seconds)
 
     def _chosen(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Ready:
-        """The call for the engine that supports the memory of its arrays; only the native one needs host memory."""
+        """The call, prepared for the engine that accepts it; only the native engine needs arrays in host memory."""
         external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
         return build(x, out, timeout, *args) if external is None else external
 
     def start(self, owner: object, build: Build, *args: Any) -> Work[Any]:
-        """The same in the background; `owner` lives as long as its Work."""
+        """`run` in the background; `owner` lives as long as the returned Work."""
         if self._in_block():
             return self._block.start(self._chosen(build, *args), self._waiter, owner)
         with self.gate:
@@ -109,7 +109,7 @@ class Runner:
             try:
                 block.run(self._group)
             except KeyboardInterrupt:
-                self._unfinished.append(block)  # the operations continue, and use its arrays
+                self._unfinished.append(block)  # the operations continue, and use the arrays of the block
                 raise
 
     def synchronize(self, timeout: float | None) -> None:
@@ -138,7 +138,7 @@ class Runner:
         )
 
     def _noted(self, work: Work[T]) -> Work[T]:
-        """Keep it for `synchronize`, and drop those that have ended."""
+        """Keep the ticket of `work` for `synchronize`, and drop tickets of operations that have ended."""
         while self._started and self._started[0].done():
             try:
                 self._started[0].wait(0.0)
@@ -178,7 +178,7 @@ class Runner:
         )  # fmt: skip
 
     def run_many(self, *args: Any) -> list[Any]:
-        """Check and prepare by `Fusion.prepare(*args)`, run one after the other on this thread, return the results."""
+        """Prepare by `Fusion.prepare(*args)`, run the operations in turn on this thread, and return the results."""
         if self._in_block():
             return self._block.add_many(self._fusion.prepare(*args))
         with self.gate:
@@ -191,7 +191,7 @@ class Runner:
             return many.deliver()
 
     def start_many(self, owner: object, *args: Any) -> Work[list[Any]]:
-        """The same in the background."""
+        """`run_many` in the background."""
         if self._in_block():
             return self._block.start_many(self._fusion.prepare(*args), self._waiter, owner)
         with self.gate:
@@ -212,13 +212,13 @@ class Runner:
             return self._noted(Work(Tickets(tickets), deliver, self._waiter, owner))
 
     def repeater(self, name: str, form: Form, arrays: tuple[Array, Array] | None) -> Repeater:
-        """Runs calls that `remembered` has seen; it checks only what may have changed."""
+        """Makes the native object that runs calls which `remembered` has seen; it checks only what may have changed."""
         made = _engine.repeater(self._group, self.gate.latch, self.timeout, form.positional, form.keywords, arrays)
         self._repeaters[name] = made
         return made
 
     def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Any:
-        """As `run(build, x, out, timeout, *args)`; from then on the repeater of that name knows calls like this one."""
+        """As `run(build, x, out, timeout, *args)`; from then on the method's repeater knows calls like this one."""
         return self.run(self._remember, build, x, out, timeout, args)
 
     def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready:
@@ -226,7 +226,7 @@ class Runner:
         if not isinstance(call, Call):
             return call
         target = call.target
-        # Another array like x might be used in place where this one was staged.
+        # If x was staged, the call is not remembered: another array like x might be used in place.
         staged = target is not None and call.out is not x and (target.origin is x or target.result is x)
         if type(x) is np.ndarray and call.repeatable and not staged:
             copied = call.copies and call.out is x

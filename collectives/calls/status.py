@@ -7,10 +7,11 @@ from __future__ import annotations
 
 
 class Status:
-    """Pass one to `recv` or `sendrecv` to get the sender and the length of the message.
+    """Pass a Status to `recv` or `sendrecv` to get the sender and the length of the message.
 
-    `source`: the rank that sent it. `count`: its elements, which may be fewer than the array has. Both are None until
-    the call is complete; for an `_async` variant, until its `Work` has been waited for. It may be used again.
+    `source`: the rank that sent the message. `count`: its number of elements, which may be fewer than the array has.
+    Both are None until the call is complete; for an `_async` variant, until its `Work` has been waited for. A Status
+    may be used again.
     """
 
     __slots__ = ("count", "source")

@@ -22,7 +22,7 @@ Combine = Callable[[Array, Array, Array], None]  # (a, b, out)
 
 
 class Messages:
-    """The operations for one collective's messages, all under its number and with its fingerprint."""
+    """Makes the operations for one collective's messages, all with its sequence number and fingerprint."""
 
     def __init__(self, prepare: Preparer, shape: Shape, code: int) -> None:
         self._prepare: Final = prepare

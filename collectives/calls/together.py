@@ -17,12 +17,11 @@ from collectives.calls.work import Waiter, Work
 from collectives.native import _engine
 from collectives.native.errors import Aborted, OpTimeout
 
-Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # with the memory it reads and writes
+Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # operation, array to read, array to write
 
 
 class Entry(NamedTuple):
-    """A call of the block: its operations, with the arrays of each, and the function from the last receipt to its
-    result."""
+    """A call of the block: its operations with their arrays; `deliver` makes its result from the last receipt."""
 
     operations: tuple[Bound, ...]
     deliver: Callable[[Receipt], Any]
@@ -75,7 +74,7 @@ class Together:
         return None if self._last is None else _result(self._last)
 
     def start(self, call: Ready, waiter: Waiter, owner: object) -> Work[Any]:
-        """The same for an `_async` twin."""
+        """`add` for an `_async` variant."""
         ticket = self._take(call).ticket
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
@@ -85,12 +84,12 @@ class Together:
         return [_result(target) for target in many.targets]
 
     def start_many(self, many: Many, waiter: Waiter, owner: object) -> Work[list[Any]]:
-        """The same for its `_async` twin."""
+        """`add_many` for its `_async` variant."""
         ticket = self._take_many(many).ticket
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def run(self, group: _engine.Group) -> None:
-        """Run all; raises the first error, which is that of every Work of the block."""
+        """Run all calls; raises the first error, which every Work of the block raises too."""
         if not self._entries:
             return
         try:
@@ -113,7 +112,7 @@ class Together:
             entry.ticket.end(cause)
 
     def forget(self, cause: BaseException) -> None:
-        """The block ended with an error, so that nothing was sent."""
+        """End all Works, because the block ended with an error before anything was sent."""
         self.give_up(Aborted(f"nothing was sent: the block of group() ended with {type(cause).__name__}: {cause}"))
 
     def _take(self, call: Ready) -> Entry:

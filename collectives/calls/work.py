@@ -64,11 +64,11 @@ class Work(Generic[T]):
         self._result: T | None = None
 
     def done(self) -> bool:
-        """Whether it has completed or failed. Does not block."""
+        """Whether the operation has completed or failed. Does not block."""
         return self._ticket is None or self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Block until it is done; raise its error, or return the result of the blocking form of the call.
+        """Block until the operation is done; raise its error, or return the result of the blocking form of the call.
 
         `timeout` in seconds; None waits until the operation's own deadline. When it passes, OpTimeout is raised and the
         operation continues. ValueError for a negative or NaN timeout.
@@ -93,7 +93,7 @@ class Work(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         check: Callable[[], None] | None = getattr(self._ticket, "check", None)
-        if check is not None:  # of a call in a `group()` block, which cannot end while a thread waits inside it
+        if check is not None:  # the call is in a `group()` block, which cannot end while a thread waits inside it
             check()
         if not self.done():
             yield from self._waiter.completion(self).__await__()
@@ -103,7 +103,7 @@ class Work(Generic[T]):
 class Waiter:
     """Notifies event loops when operations complete: one thread per communicator, which exists only while needed.
 
-    Operations complete in the order in which they were started, so it can wait for one after the other.
+    Operations complete in the order in which they were started, so the thread can wait for one after the other.
     """
 
     def __init__(self) -> None:
