@@ -1,7 +1,7 @@
 """Errors of this library that `except` clauses for a framework's errors catch as well.
 
-Invariant: the error keeps its type, text and attributes, and gains base classes only. Pickled or copied, it has only
-its own type, because a process that unpickles it may not have the framework.
+Invariant: the error keeps its type, text and attributes, and gains base classes only. A pickled or copied error has
+only its own type, because a process that unpickles it may not have the framework.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ E = TypeVar("E", bound=BaseException)
 
 
 def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] | None = None) -> E:
-    """`error` as an instance of its own type and of `theirs`, classes of exceptions, the most specific first.
+    """`error` as an instance of its own type and of `theirs`, a framework's exception classes, most specific first.
 
-    `setup` initialises the attributes that `theirs` expect. Errors that are not this library's, and those that are
-    instances of `theirs` already, are returned unchanged.
+    `setup` initialises the attributes that `theirs` expect. An error that is not from this library, or is an instance
+    of `theirs` already, is returned unchanged.
     """
     if not isinstance(error, CollectiveError) or not theirs or isinstance(error, theirs):
         return error
@@ -36,7 +36,7 @@ def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] |
 
 @functools.cache
 def _joint(bases: tuple[type[BaseException], ...]) -> type[BaseException]:
-    """A class with the name of the first one, which is ours: messages and tracebacks look the same."""
+    """A class derived from `bases`, with the name of the first, a class of this library: tracebacks look the same."""
     ours = bases[0]
 
     def __init__(self: Any, plain: CollectiveError) -> None:

@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 TableLike: TypeAlias = "Table | str | os.PathLike[str]"
 
 MODES: Final = ("auto", "cached", "off")
-MOST_RANKS: Final = 64  # of a group that is calibrated automatically
+MOST_RANKS: Final = 64  # of the largest group that is calibrated automatically
 _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The user's settings: rows with priority, and the mode. `deterministic`: neither is used."""
+    """The user's settings: `table`, rows with priority, and `mode`, one of MODES. `deterministic`: neither is used."""
 
     table: Table
     mode: str
@@ -68,7 +68,7 @@ def wish(
     env: Mapping[str, str] | None = None,
     deterministic: bool = False,
 ) -> Wish:
-    """Reads the arguments of `init` and the environment; on ranks other than 0 it only checks the arguments' kind.
+    """Reads the arguments of `init` and the environment; on ranks other than 0 it only checks types.
 
     Raises TypeError, and ValueError, naming file and line, for an invalid table, an unknown algorithm or mode, and for
     arguments that contradict `deterministic`. With `deterministic` the environment is not used.
@@ -135,7 +135,7 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """The calibrated tables for such a group and smaller ones; a damaged one is skipped, with a warning."""
+    """The calibrated tables for such a group and for smaller groups. If a file is damaged, none, with a warning."""
     try:
         found = tables.load(machine, situation)
     except ValueError as error:
@@ -146,7 +146,7 @@ def cached(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
-    """The table that such a group would use if rank 0 were started here, now, without measuring first."""
+    """The table that such a group would use if it started now, with rank 0 on this machine, without measuring first."""
     known = [] if wanted.mode == "off" else cached(machine, situation)
     return join([wanted.table, *known, DEFAULTS])
 
@@ -154,8 +154,9 @@ def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
 def worth_it(situation: Situation) -> bool:
     """Whether a group should calibrate itself automatically.
 
-    Only on one host, where the duration is known in advance. Not where ranks outnumber cores: such times depend more on
-    the scheduler than on algorithms. Not for threads: those are tests, or share a GIL.
+    A group does so only on one host, where the duration is known in advance. If ranks outnumber cores, it does not,
+    because times would depend more on the scheduler than on algorithms. Groups of threads do not: they are tests, or
+    share a GIL.
     """
     alone_here = situation.per_host == situation.size
     return (
@@ -168,7 +169,7 @@ def worth_it(situation: Situation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Rank 0's plan: the rows above the built-in ones, how long to measure, and into which file."""
+    """Rank 0's plan: rows with priority over the built-in rows, how long to measure, and how to store the result."""
 
     asked: Table
     known: Sequence[Table] = ()
@@ -188,7 +189,7 @@ def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], dead
     """The table of this group, from the settings of rank 0; measured now if necessary. Collective.
 
     `machine` is called on rank 0 only. Raises ConfigMismatch if rank 0's table names an algorithm that this rank does
-    not have, and the errors of calls.
+    not have, and the errors of the communicator's calls.
     """
     if wanted.deterministic:
         return DETERMINISTIC
@@ -216,7 +217,7 @@ def _plan(
     if wanted.mode == "auto" and worth_it(situation) and not tables.covers(known, situation) and not _busy(here):
         path = tables.path_for(here, situation)
         if path is not None and reservation.enter_context(tables.reserved(path)):
-            from collectives.calibration.run import QUICK  # imported where something is measured
+            from collectives.calibration.run import QUICK  # imported only to measure
 
             seconds = min(QUICK.seconds, deadline.left / 4)
             return _Plan(wanted.table, known, seconds, partial(_keep, path, here, situation))
@@ -232,7 +233,7 @@ def _busy(machine: Machine) -> bool:
 
 
 def _measure(comm: Communicator, seconds: float) -> Outcome:
-    """Over links of its own, which are closed afterwards: measuring opens more links than programs need."""
+    """Measure over links that are closed afterwards: measuring opens more links than programs need."""
     from collectives.calibration.run import QUICK, calibrate  # see `_plan`
 
     trial = comm._child(0, comm.rank, "calibration")
@@ -253,7 +254,7 @@ def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) ->
 
 
 def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tuple[Table, float]:
-    """Rank 0's rows above the built-in ones, and how long to measure: the same on every rank."""
+    """The table that rank 0 has determined, and the seconds to measure; the same on every rank."""
     if comm.size == 1:
         joined = "" if plan is None else plan.message
     else:
@@ -278,7 +279,7 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
 
 
 def _from_rank_0(comm: Communicator, data: bytes, deadline: Deadline) -> bytes:
-    """Uses named algorithms, since there is no table yet, and links that the first barrier has opened."""
+    """`data` of rank 0. Names an algorithm, since there is no table yet, whose links the first barrier opened."""
     length = np.array(len(data), np.int64)
     comm.broadcast(length, algorithm="binomial", timeout=deadline.left)
     if not 0 < int(length) <= _LONGEST:

@@ -1,8 +1,8 @@
 """Communicator: a group of ranks, and the collectives that they run together.
 
 Invariant: arguments are refused with TypeError or ValueError before anything is sent. All other errors are
-CollectiveErrors; after one that concerns other ranks the communicator is broken, and later calls raise the
-first cause again.
+CollectiveErrors; after an error that concerns other ranks the communicator is broken, and later calls raise that error
+again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from collectives.schedule.table import Table
 
 Seconds: TypeAlias = "float | None"
 
-_ENGINES: Final = "engines"  # in the name of a communicator for engines
+_ENGINES: Final = "engines"  # in the name of a communicator for engines of other packages
 _GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks that have not made the last call
 
 
@@ -54,17 +54,18 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     `broadcast`) have to be C-contiguous. Results are new NumPy arrays (CuPy arrays if `x` is one) if `out` is None.
 
     op: sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max for all
-    but complex ones, those with b and l for integers and bool. `op` may also be a function of two arrays, see
-    `collectives.Op`; it runs in the calling thread, so the `_async` variant returns when the call is complete.
-    `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name that `explain` lists, the
-    same on every rank.
+    except complex dtypes, names that begin with b or l for integers and bool. `op` may also be a function of two
+    arrays, see `collectives.Op`; it runs in the calling thread, so the `_async` variant returns when the call is
+    complete. `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name that `explain`
+    lists, the same on every rank.
 
-    Each call has an `_async` variant, which returns a `Work` and runs in the background. Those that exchange lengths
-    first (scatter, and allgatherv, gatherv, scatterv, alltoallv) wait for that exchange. Each call also has a `_plan`
-    variant, which returns a `Plan`: the call prepared for the same arrays every time.
+    Each call has an `_async` variant, which returns a `Work` and runs in the background. The `_async` variants of calls
+    that exchange lengths first (scatter, allgatherv, gatherv, scatterv, alltoallv) return after that exchange. Each
+    call also has a `_plan` variant, which returns a `Plan`: the call prepared for the same arrays every time.
 
     Errors of every call: TypeError, ValueError (see above), PeerLost, OpTimeout, DesyncError (ranks made different
-    calls), Aborted (closed meanwhile), RuntimeError (two threads at once: give each its own by `dup`).
+    calls), Aborted (closed meanwhile), RuntimeError (two threads at once: give each thread a communicator of its own by
+    `dup`).
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         timeout: float,
         closing: Callable[[], None],
     ) -> None:
-        """Users call `collectives.init`. Owns `linked`; `closing` is called once, when it is closed."""
+        """Users call `collectives.init`. Owns `linked`; `closing` is called once, when the communicator is closed."""
         self._rank: Final = rank
         self._linked: Final = linked
         self._origin: Final = origin
@@ -101,7 +102,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         )
         self._shut: Final = weakref.finalize(self, _shut, linked, closing, os.getpid())
 
-    # --- what it is
+    # --- properties and state
 
     @property
     def rank(self) -> int:
@@ -148,8 +149,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size} over {links}, epoch {self.epoch}>"
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32") -> str:
-        """The algorithm and engine for `collective` of `nbytes` bytes of `dtype`, the reasons, and this rank's steps,
-        as text.
+        """Text with the algorithm, the engine, the reasons and this rank's steps for `collective` of `nbytes` bytes.
 
         `nbytes` is the size of the larger of the two arrays, input and output.
         """
@@ -160,8 +160,8 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
         """An uninitialised NumPy array in memory that ranks on this machine can read directly.
 
-        Collectives on such arrays skip a copy. It is returned to the system with the last reference, also after
-        `close`. If no rank shares memory with this one, it is an ordinary array. TypeError for an unknown dtype,
+        Collectives on such arrays skip a copy. The memory is returned to the system with the last reference, also after
+        `close`. If no rank shares memory with this rank, the array is an ordinary one. TypeError for an unknown dtype,
         ValueError for a negative shape.
         """
         kind = dtype_of(dtype)
@@ -172,22 +172,23 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def dump(self) -> dict[str, Any]:
         """The last 1 000 operations of this communicator on this rank, with their times, as values for json.dumps.
 
-        It never waits for other ranks, and works at any time and from any thread: while a call waits, after an error,
-        and when the communicator is closed. In a forked child there are no operations.
+        `dump` never waits for other ranks, and works at any time and from any thread: while a call waits, after an
+        error, and when the communicator is closed. In a forked child there are no operations.
 
-        Keys: `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch`, `closed`, `error` (the one that broke the
+        Keys: `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch`, `closed`, `error` (the error that broke the
         communicator, or None), `clock` (`name`; `now`, its time; `unix`, the time of day in seconds since 1970 at that
         moment; `resolution` in seconds) and `operations`, oldest first. Keys of an operation:
 
         - `sequence`: its number among the collectives of the communicator, the same on all ranks, from 0; for `send`
-          and `recv`, its number among those with this peer. None if it is not known yet.
+          and `recv`, its number among the messages with this peer. None if it is not known yet.
         - `collective`, `dtype` (as the engine moves it), `count` (elements, 0 if it may differ between ranks), `op`,
           `root`, `peer`, `algorithm`: None if not applicable
         - `engine`: "schedule", "board" or "pool", or the name of another package's engine
         - `state`: "queued" (waits for links, or for earlier operations in the background), "started", "done" or
           "failed"
         - `queued`, `begin`, `first`, `end`: seconds of the clock at which it was called, was started, moved data for
-          the first time, and ended; None for later times. `first` is `begin` if the first attempt moved data.
+          the first time, and ended; None for what has not happened yet. `first` is `begin` if the first attempt moved
+          data.
         - `waited`: seconds in which no data could move, because it waited for another rank
         - `sent`, `received`: bytes of payload, to and from all ranks; None unless it is done
         - `error`: why it failed, or None
@@ -218,7 +219,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """
         return recorded.memory(self._linked.group, self._calls.prepare.kept())
 
-    # --- its life
+    # --- creating and closing
 
     def dup(self) -> Communicator:
         """A communicator of the same ranks, independent of this one: for another thread, or a library."""
@@ -228,13 +229,13 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def attached(self) -> Communicator:
-        """A `dup` that is closed with this one: for code that works on its behalf, such as gradient hooks."""
+        """A `dup` that is closed with this communicator: for code that works for it, such as gradient hooks."""
         child = self.dup()
         self._attached.append(weakref.finalize(self, child.close))
         return child
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        """A communicator of the ranks that pass the same `color`, numbered by `key`, then by rank here.
+        """A communicator of the ranks that pass the same `color`, numbered by `key`, then by their rank here.
 
         None for ranks that pass the color None. `key` None means this rank's number.
         """
@@ -262,7 +263,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def _use_engines(self, engines: Sequence[Engine]) -> None:
-        """Those besides the native one, the same on every rank. They get a communicator of their own."""
+        """Use `engines`, the same on every rank, besides the native engine. They get a communicator of their own."""
         if engines:
             side = self._child(0, self._rank, _ENGINES)
             assert side is not None
@@ -280,7 +281,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return [whole[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def close(self) -> None:
-        """End it: links, threads and memory are released; calls in progress, and peers that wait for this rank, raise.
+        """Release links, threads and memory. Calls in progress, and peers that wait for this rank, raise errors.
 
         Does not wait for other ranks. May be called again, and from any thread; never raises. Warns (RuntimeWarning) if
         ranks of this host called other collectives than this rank and no call has reported it yet.
@@ -296,14 +297,14 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it. After a block without an error, DesyncError if ranks of this host called other collectives.
+        """Closes the communicator. If the block raised no error, DesyncError if ranks of this host made other calls.
 
         This covers collectives that this rank completed without waiting, such as a broadcast by its root. Waits up to a
         second for ranks that have not made this rank's last call.
         """
         group = self._linked.group
         try:
-            # After another error there is nothing to add.
+            # If the block raised an error, that error is enough.
             group.confirm(_GRACE) if kind is None else group.close()
         finally:
             self.close()
@@ -313,7 +314,7 @@ _REPEATED: Final = install(Communicator)
 
 
 def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
-    if os.getpid() != pid:  # a forked child has no threads, and all else is the parent's
+    if os.getpid() != pid:  # a forked child has no threads, and all else belongs to the parent
         return
     unseen: CollectiveError | None = None
     try:
@@ -327,7 +328,7 @@ def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
 
 
 def _memory(group: Group, elements: int, dtype: Dtype) -> Array:
-    """An array of that many elements, in memory that peers on this host can read, if there are any."""
+    """An array of that many elements, in memory that peers on this host can read, if there are such peers."""
     memory = group.empty(elements * dtype.itemsize) if elements else None
     return np.empty(elements, dtype) if memory is None else memory.view(dtype)
 

@@ -23,10 +23,10 @@ class Completion:
                 comm.send(x, (comm.rank + 1) % comm.size)
                 comm.recv(y, (comm.rank - 1) % comm.size)
 
-        All are started before any has to be complete: ranks may all send before they receive, and messages with
-        different peers may be listed in any order. Calls that read or write the same array do so in the listed order.
-        Collectives keep their order, and a message that is sent before a collective is received before it. Other ranks
-        may make the matching calls outside a block.
+        All calls are started before any of them has to be complete: ranks may all send before they receive, and
+        messages with different peers may be listed in any order. Calls that read or write the same array do so in the
+        listed order. Collectives keep their order, and a message that is sent before a collective is received before
+        it. Other ranks may make the matching calls outside a block.
 
         A call checks its arguments at once and returns the array that contains its result when the block has ended.
         Until then do not change or read the arrays passed to it. `_async` variants start at the end of the block too,
@@ -45,8 +45,8 @@ class Completion:
         An error is raised once, whether or not its Work has been waited for; an error that broke the communicator is
         raised each time. `timeout` in seconds; None waits until each operation's own deadline. When it passes,
         OpTimeout is raised and the operations continue. `stream`: a stream of a device on which operations are ordered.
-        ValueError if it is given, since all operations of this communicator complete on the host. RuntimeError inside
-        `group()`.
+        ValueError if a stream is given, since all operations of this communicator complete on the host. RuntimeError
+        inside `group()`.
         """
         if stream is not None:
             raise ValueError("stream is given, but no operation of this communicator is ordered by a stream")

@@ -1,6 +1,6 @@
-"""The communicator that gradient hooks use by default: the one that this process made by `init`.
+"""The communicator that gradient hooks use by default: the only open one that this process made by `init`.
 
-Invariant: nothing is guessed. With none, or with several that are open, there is no default.
+Invariant: nothing is guessed. If no communicator is open, or several are, there is no default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _places: Final[weakref.WeakKeyDictionary[Communicator, str]] = weakref.WeakKeyDi
 
 
 def register(comm: Communicator) -> None:
-    """`comm` was made by `init`."""
+    """Record that `init` made `comm`, and which line of code called it."""
     place = _caller()
     with _lock:
         _made[:] = [reference for reference in _made if _is_open(reference())]
@@ -27,7 +27,7 @@ def register(comm: Communicator) -> None:
 
 
 def forget(comm: Communicator) -> None:
-    """`comm` belongs to code that does not share it: it is never the default."""
+    """Never use `comm` as the default, because it belongs to code that does not share it."""
     with _lock:
         _made[:] = [reference for reference in _made if reference() is not comm]
 

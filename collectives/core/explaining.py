@@ -1,6 +1,6 @@
 """The algorithm and engine that a communicator would use for a call, with the reasons, as text.
 
-Invariant: it calls the same functions as calls do, so it always describes what would happen.
+Invariant: the text comes from the functions that calls use too, so it always describes what would happen.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dty
 
 
 def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, blocks: tuple[int, int]) -> Iterator[str]:
-    """The engine that runs it, and why the engines before it refuse.
+    """Lines with the engine that runs the call, and why the engines before it refuse the call.
 
-    `blocks`: of both buffers, which have one length if input and output differ in it, and in alltoall.
+    `blocks`: the numbers of blocks of input and output. If they differ, and in alltoall, all blocks have one length.
     """
     if blocks[0] != blocks[1] or shape.collective == "alltoall":
         each = shape.agreed // max(*blocks)
@@ -79,7 +79,7 @@ def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, bloc
 
 
 def row_lines(row: Row | None, width: int) -> list[str]:
-    """The row that decided and its source; nothing if an algorithm was named."""
+    """Lines with the table's row that decided, and its source; none if an algorithm was named."""
     if row is None:
         return []
     return [f"  {'row':{width}}{row.rule}", f"  {'from':{width}}{row.source or 'unknown'}"]

@@ -1,7 +1,7 @@
-"""New communicators from an existing one: its ranks exchange records over the links they have, without a store.
+"""Makes communicators from an existing one, whose ranks exchange records over their links, without a store.
 
-Invariant: every rank of the parent learns of a failure on any of them. Links of a new communicator are opened when its
-calls need them.
+Invariant: every rank of the parent communicator learns of a failure on any rank. Links of a new communicator are opened
+when its calls need them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Origin:
     policy: Policy
 
     def child(self, path: str, sockets: int | None = None) -> Origin:
-        """`sockets` if its links have another number of them."""
+        """For a communicator made from this one. `sockets`: for each link, if not as in this one."""
         policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
         return Origin(self.run, self.epoch, f"{self.path}.{path}", policy)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One rank's part in a split. `color` None: it wants no new communicator. `error`: it cannot continue."""
+    """One rank's part in a split. `color` None: the rank wants no new communicator. `error`: why it cannot continue."""
 
     color: int | None
     key: int
@@ -69,11 +69,11 @@ def separate(
     deadline: Deadline,
     parent: Linked,
 ) -> tuple[int, Linked] | None:
-    """This rank's number in, and its side of, a new group of those with its color, ordered by key and rank.
+    """Form a group of the ranks with this color, ordered by key and rank; returns this rank's number and its links.
 
-    `origin` is the new group's; `everyones` exchanges bytes over the parent; this rank's host and core are those of the
-    parent. None if `color` is None. Raises CollectiveError, on every rank, if any rank cannot open its listeners or
-    make its group: on that rank, the errors of `link`.
+    `origin` is that of the new group; `everyones` exchanges bytes over the parent. This rank's host and core stay those
+    of the parent. None if `color` is None. If a rank cannot open its listeners or make its group, it raises the errors
+    of `link`, and all other ranks raise CollectiveError.
     """
     endpoints: Endpoints | None = None
     wish = Wish(color, key, None)
@@ -83,7 +83,7 @@ def separate(
         try:
             endpoints = parent.endpoints.split()
             wish = Wish(color, key, endpoints.member)
-            parent.job.expect(name)  # a rank that gets all records sooner may connect before this one has them
+            parent.job.expect(name)  # a peer that has all records may connect before this rank has them
         except (CollectiveError, OSError, ValueError) as error:
             problem, wish = error, Wish(color, key, None, _text(error))
     try:
@@ -135,7 +135,7 @@ def _text(error: Exception) -> str:
 
 
 def _raise_first(own: Exception | None, errors: Sequence[str]) -> None:
-    """Raises this rank's own error, or one that names those of others; `errors` by rank, empty if there is none."""
+    """Raise this rank's own error, or one that names the errors of other ranks. `errors`: by rank, empty for none."""
     if own is not None:
         raise own
     failed = "; ".join(f"rank {rank} cannot join: {error}" for rank, error in enumerate(errors) if error)

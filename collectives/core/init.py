@@ -1,4 +1,4 @@
-"""init(): from a launcher's environment, or arguments, to a communicator of all ranks.
+"""init(): makes a communicator of all ranks from its arguments and the launcher's environment.
 
 Invariant: arguments are checked before anything is opened, and everything that was opened is closed again if `init`
 raises. When it returns, a first barrier has passed over the new links.
@@ -36,7 +36,7 @@ from collectives.transports import registry
 from collectives.transports.transport import Scope
 
 TIMEOUT: Final = 300.0  # seconds for one operation
-LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two for each peer, and seven more
+LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two segments for each peer, and seven more
 _RELEASE: Final = 1.0  # seconds for removing the keys of the formed group from the store
 
 
@@ -67,17 +67,17 @@ def init(
       "tcp://host:port" (served by rank 0), "mpi://", "memory://name" (threads of one process), or a Store
     - `rank`, `size`: this process's number, from 0, and the number of ranks
     - `name`: name of the job, different for different jobs on one store; "default" if not set
-    - `transport`: "auto" (per pair of ranks: inproc, shm, tcp), or the one to use between all: "shm", "tcp", "inproc",
-      or that of another package
+    - `transport`: "auto" (for each pair of ranks the first that works of inproc, shm, tcp), or the transport to use
+      between all ranks: "shm", "tcp", "inproc", or that of another package
     - `timeout`: seconds that an operation waits for other ranks; 300 if not set
     - `join_timeout`: seconds for forming the group and opening links, in total
     - `secret`: at least 16 bytes that only the ranks of the job know; None reads COLLECTIVES_SECRET_FILE. Without a
       secret, ranks can be reached from this machine only, unless `insecure`.
-    - `table`: rows of a table of algorithms, with priority over all others: a Table, or the path of a file; that of
-      rank 0 applies to all. Also COLLECTIVES_ALGORITHM ("allreduce:ring,..."), and COLLECTIVES_TABLE, a file
-    - `calibrate`: "auto" uses the table that was measured on this machine for such a group. If there is none, and the
-      group is on one host with a core for each rank, it measures now, once, for less than 2 s. "cached" never measures,
-      "off" uses nothing measured. None reads COLLECTIVES_CALIBRATE; the default is "auto"
+    - `table`: rows that choose algorithms, with priority over all other rows: a Table, or the path of a file; that of
+      rank 0 applies to all ranks. Also COLLECTIVES_ALGORITHM ("allreduce:ring,..."), and COLLECTIVES_TABLE, a file
+    - `calibrate`: "auto" uses the table that was measured on this machine for such a group. If there is no such table,
+      and the group is on one host with a core for each rank, the ranks measure now, once, for less than 2 s. "cached"
+      never measures, "off" uses nothing measured. None reads COLLECTIVES_CALIBRATE; the default is "auto"
     - `segment`: bytes, 1 to 64 MiB, the same on all ranks: the most that is staged in shared memory, copied or reduced
       at a time, rounded up to whole cache lines. None reads COLLECTIVES_SEGMENT ("64K"); by default the library
       chooses. With a segment, nothing is measured at first use, because tables are valid for the default only
@@ -125,7 +125,7 @@ def init(
     try:
         comm = _join(launch, policy, wanted, insecure, Deadline(limit))
     except StoreError as error:
-        if launch.rank != 0 and str(launch.store).startswith(("tcp:", "mpi:")):  # rank 0 serves it
+        if launch.rank != 0 and str(launch.store).startswith(("tcp:", "mpi:")):  # rank 0 serves the store
             losses.note(str(error))
         raise
     losses.forget()
@@ -192,21 +192,21 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
 
 
 def check_segment(size: int) -> int:
-    """`size` in bytes. Raises ValueError."""
+    """Return `size`, in bytes. ValueError if it is out of range."""
     if not 1 <= size <= LARGEST_SEGMENT:
         raise ValueError(f"a segment is 1 byte to {sizes.text(LARGEST_SEGMENT)}, not {size}")
     return size
 
 
 def check_sockets(count: int) -> int:
-    """`count`. Raises ValueError."""
+    """Return `count`. ValueError if it is out of range."""
     if not 1 <= count <= MOST_SOCKETS:
         raise ValueError(f"a link has 1 to {MOST_SOCKETS} sockets, not {count}")
     return count
 
 
 def number_asked(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
-    """The argument, or COLLECTIVES_NAME; 0 if neither is set. Raises TypeError, ValueError."""
+    """The argument, or the variable COLLECTIVES_ and `name`; 0 if neither is set. Raises TypeError, ValueError."""
     if isinstance(given, bool) or not isinstance(given, int | None):
         raise TypeError(f"{name} must be an int, not {type(given).__name__}")
     if given is not None:
@@ -222,7 +222,7 @@ def number_asked(name: str, given: int | None, check: Callable[[int], int], env:
 
 
 def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closing, deadline: Deadline) -> Communicator:
-    """The same ranks over links of that many sockets each; closes `comm` if its number differs."""
+    """A communicator of the same ranks with `sockets` sockets per link; if it is a new one, `comm` is closed."""
     if sockets == comm._linked.sockets:
         return comm
     wanted = origin.child("sockets", sockets)
@@ -267,7 +267,7 @@ class _Closing:
             release(self.store, membership, _RELEASE)
 
     def moved(self) -> _Closing:
-        """Another one that releases everything in place of this one."""
+        """A new object that releases everything in place of this one."""
         other = _Closing()
         other.store, other.owned, other.membership = self.store, self.owned, self.membership
         self.store = None

@@ -1,7 +1,7 @@
 """The transport of every pair of ranks, decided from the records that all have published.
 
-Invariant: both ranks of a pair choose the same transport, since they decide from the same two records. A record came
-from a peer and is checked before it is used.
+Invariant: both ranks of a pair choose the same transport, since they decide from the same two records. Records come
+from peers and are checked before they are used.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _MOST_SCHEMES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a group and those split from it are linked: `transport` as in `init`; `secret` may be empty.
+    """How a group and the groups split from it are linked: `transport` as in `init`; `secret` may be empty.
 
-    `segment` is 0 if the engine chooses, `sockets` if the table chooses.
+    `segment` is 0 if the engine chooses the size; `sockets` is 0 if the table chooses the number.
     """
 
     transport: str
@@ -73,7 +73,7 @@ class Member:
 
 
 class _Shared:
-    """A listener and how many communicators use it: the last one closes it."""
+    """A listener and how many communicators use it; the last of them closes the listener."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener: Final = listener
@@ -81,7 +81,7 @@ class _Shared:
         self._lock: Final = threading.Lock()
 
     def split(self) -> _Shared:
-        """For one more communicator. Raises TransportUnavailable."""
+        """The listener for one more communicator. Raises TransportUnavailable."""
         own = self.listener.split()
         if own is not self.listener:
             return _Shared(own)
@@ -123,16 +123,16 @@ class Endpoints:
                 proof, self._proof = ("", None) if alone else abstract.bound()
                 identity = HostIdentity.here(proof)
             addresses = {scheme: tuple(shared.listener.addresses) for scheme, shared in self._listeners.items()}
-            # First the host that this rank claims, later the one on which the group has settled.
+            # First the host that this rank claims, later the host that all ranks agree on: see `settled`.
             self.member = Member(identity, addresses)
         except BaseException:
             self.close()
             raise
 
     def split(self) -> Endpoints:
-        """The endpoints of a communicator made from this one: the same listeners, if they serve several communicators.
+        """The endpoints of a communicator made from this one: the same listeners if they can serve more than one.
 
-        The host is that of this group. Raises TransportUnavailable if the named transport has no room for another
+        The host is that of these endpoints. Raises TransportUnavailable if the named transport has no room for another
         group.
         """
         return Endpoints(self._policy, parent=self)
@@ -146,12 +146,12 @@ class Endpoints:
             self.reasons[scheme] = str(error)
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
-        """Let `group` accept over these. The others stay as they are: a communicator made from it may need them."""
-        for scheme in sorted(schemes, key=lambda s: s == "inproc"):  # the engine wants processes before threads
+        """Let `group` accept connections over these. Other listeners stay, for communicators made from this one."""
+        for scheme in sorted(schemes, key=lambda s: s == "inproc"):  # the engine needs processes before threads
             self._listeners[scheme].listener.attach(group)
 
     def settled(self, member: Member) -> None:
-        """All ranks have settled the host of this one: its proof is not needed any more."""
+        """Use `member`, on whose host all ranks agree; the proof of the host is not needed any more."""
         self.member = member
         self._close_proof()
 
@@ -167,7 +167,7 @@ class Endpoints:
 
 
 def _listen(scheme: str, scope: Scope) -> _Shared:
-    """Raises TransportUnavailable, and ValueError for an unknown interface."""
+    """Listen over a transport. Raises TransportUnavailable, and ValueError for an unknown interface."""
     transport = registry.transport(scheme)
     reason = transport.available()
     if reason is not None:
@@ -181,11 +181,11 @@ class Linked:
 
     group: Group
     job: Job
-    job_ranks: tuple[int, ...]  # by rank: its rank in the job, the communicator that `init` made
+    job_ranks: tuple[int, ...]  # by rank: the rank's number in the job, the communicator that `init` made
     endpoints: Endpoints
     situation: Situation
     layout: Layout
-    kinds: tuple[str, ...]  # by rank: the transport to it, "self" for this one
+    kinds: tuple[str, ...]  # by rank: the transport to that rank, "self" for this rank
     hosts: tuple[str, ...]
     local_rank: int
     local_size: int
@@ -194,7 +194,7 @@ class Linked:
 
     @property
     def place(self) -> HostIdentity:
-        """This rank's host, on which the group has settled."""
+        """This rank's host, on which all ranks agree."""
         return self.endpoints.member.identity
 
     def close(self) -> None:
@@ -221,10 +221,10 @@ def link(
 ) -> Linked:
     """Make the group and tell it how to reach every peer.
 
-    Opens no links yet. On errors it closes only what it made; the endpoints stay the caller's then. `home`: this rank's
-    core in the group that it first belonged to. `job`, `job_ranks`: of a communicator made from another one, its job
-    and the ranks' numbers in that. Raises TransportUnavailable for a pair that no allowed transport connects, with
-    every reason.
+    Opens no links yet. After an error it closes only what it made; the caller still owns the endpoints. `home`: this
+    rank's core in the first group that it belonged to. `job`, `job_ranks`: for a communicator made from another one,
+    the job of that one and the ranks' numbers in the job. Raises TransportUnavailable, with every reason, for a pair
+    that no allowed transport connects.
     """
     kinds = tuple(
         "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons)
@@ -291,7 +291,7 @@ def link(
 def settle(
     rank: int, members: Sequence[Member], endpoints: Endpoints, exchanged: Callable[[int], Sequence[Any]]
 ) -> Sequence[Member]:
-    """The members with correct hosts, if their identities leave a doubt.
+    """The members; if their identities leave a doubt about hosts, with hosts on which all ranks agree.
 
     `exchanged` returns the values of all ranks; it is called on all ranks, or on none. Raises ConfigMismatch, and the
     errors of `exchanged`.
@@ -315,7 +315,7 @@ def settle(
 def _warn_of_detours(
     mine: HostIdentity, everyone: Sequence[HostIdentity], kinds: Sequence[str], reasons: Mapping[str, str]
 ) -> None:
-    """Warns if ranks of one host do not share memory because this one cannot."""
+    """Warns if ranks of one host do not share memory because this rank cannot."""
     detours = [
         rank
         for rank, (identity, kind) in enumerate(zip(everyone, kinds, strict=True))
@@ -336,9 +336,9 @@ def _place(rank: int, scheme: str, members: Sequence[Member]) -> Place:
 
 
 def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Policy, reasons: Mapping[str, str]) -> str:
-    """The first allowed transport that both offer and that connects them: the same on both ranks.
+    """The first allowed transport that both ranks offer and that connects them; the same on both ranks.
 
-    Raises TransportUnavailable with the reason for each; `reasons` has why this rank does not offer some.
+    Raises TransportUnavailable with the reason against each transport. `reasons`: why this rank does not offer some.
     """
     problems = []
     for scheme in policy.schemes:
@@ -352,8 +352,10 @@ def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Poli
 
 
 def slowest(kinds: Sequence[str]) -> str:
-    """The same on every rank, since being one process, or one machine, is true for all ranks of a group, or for no pair
-    between its parts."""
+    """The slowest of this rank's transports, which is the same on every rank.
+
+    If not all ranks are in one process, each rank has a peer in another process. The same is true for machines.
+    """
     order = ("self", "inproc", "shm", "tcp")
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
 

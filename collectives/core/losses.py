@@ -1,11 +1,10 @@
 """The record of a lost peer that a rank writes for `collectives run`, so that the launcher can name the first cause.
 
-A rank that fails because it lost another one often ends earlier than that one: an interpreter that unloads a framework
-takes longer than a peer that only raises. So the order in which processes end does not show which failed first, but
-these records do.
+A rank that fails because it lost a peer often ends before that peer, whose interpreter may need time to unload a
+framework. So the order in which processes end does not show which rank failed first, but these records do.
 
-Invariant: the first loss is kept, in one small file that the launcher has named. It is removed if the program continues
-with a new group, or ends for a reason of its own. Nothing here raises.
+Invariant: the first loss is kept, in one small file that the launcher has named. The file is removed if the program
+continues with a new group, or ends for another reason than the loss. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ def watch(env: Mapping[str, str]) -> None:
 
 
 def note(text: str) -> None:
-    """Record that this rank fails because of another one, which `text` describes, without a PeerLost."""
+    """Record that this rank fails because of another rank, as `text` describes, although it raises no PeerLost."""
     _record.write(text)
 
 
 def forget() -> None:
-    """A new group has formed: earlier losses do not matter any more."""
+    """Remove the record: a new group has formed, so that earlier losses do not matter any more."""
     _record.take_back()
 
 
@@ -85,7 +84,7 @@ class _Record:
             file.write(json.dumps({"at": time.monotonic(), "text": str(text)[:_LONGEST]}))
 
     def _at_exit(self) -> None:
-        """The exception that ended the program counts if it has nothing to do with a peer."""
+        """Remove the record if the program ended by an exception that has nothing to do with a peer."""
         if os.getpid() == self._process and not _of_ours(getattr(sys, "last_value", None)):
             self.take_back()
 

@@ -23,7 +23,7 @@ class Movements:
 
     @repeated("x")
     def broadcast(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Overwrite `x`, of the same shape and dtype everywhere, with the root's. Returns `x`."""
+        """Overwrite `x`, of the same shape and dtype on all ranks, with the `x` of the root. Returns `x`."""
         return self._runner.remembered(self._calls.broadcast, x, None, timeout, root, algorithm)
 
     def broadcast_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
@@ -70,9 +70,9 @@ class Movements:
         return self._runner.start(self, self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """The root's x[rank]; its `x` has shape (size, ...). Other ranks pass None; shape and dtype are sent to them.
+        """x[rank] of the root's `x`, which has shape (size, ...). Other ranks pass None, and are sent shape and dtype.
 
-        If the root's `x` is invalid it raises ValueError or TypeError, and the other ranks Aborted.
+        If the root's `x` is invalid, the root raises ValueError or TypeError, and the other ranks raise Aborted.
         """
         return self._runner.run(self._calls.scatter, x, None, timeout, root, algorithm)
 
@@ -85,10 +85,9 @@ class Movements:
     def scatterv(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """This rank's rows of the root's `x`: the first counts[0] rows are sent to rank 0, the next counts[1] to rank
-        1, ...
+        """This rank's rows of the root's `x`: rank 0 gets the first counts[0] rows, rank 1 the next counts[1], ...
 
-        Other ranks pass None. Errors as of `scatter`; ValueError if `counts` do not add up to x.shape[0].
+        Other ranks pass None. Errors as for `scatter`; ValueError if `counts` do not add up to x.shape[0].
         """
         return self._runner.run(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
@@ -100,8 +99,7 @@ class Movements:
 
     @repeated("x")
     def alltoall(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """Block i of `x` is sent to rank i; blocks have x.shape[0] / size rows. Returns the received ones, in rank
-        order.
+        """Send block i of `x`, of x.shape[0] / size rows, to rank i. Returns the received blocks, in rank order.
 
         ValueError if `size` does not divide `x.shape[0]`.
         """
@@ -114,7 +112,7 @@ class Movements:
     def alltoallv(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
         """counts[i] rows of `x` are sent to rank i. Returns the received rows, in rank order.
 
-        ValueError if `counts` do not add up to x.shape[0]; DesyncError as of `allgatherv`.
+        ValueError if `counts` do not add up to x.shape[0]; DesyncError as for `allgatherv`.
         """
         return self._runner.run(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
@@ -124,7 +122,7 @@ class Movements:
 
     @repeated(None)
     def barrier(self, *, algorithm: str = "auto", timeout: Seconds = None) -> None:
-        """Return when every rank has called it."""
+        """Return when every rank has called `barrier`."""
         self._runner.remembered(self._calls.barrier, *self._byte, timeout, algorithm)
 
     def barrier_async(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[None]:

@@ -1,7 +1,7 @@
 """Plans of every collective and message: the methods of a communicator that make them.
 
-Invariant: making a plan sends nothing, except where lengths are exchanged (scatter, and names ending in v): there it is
-a call that every rank makes.
+Invariant: making a plan sends nothing, except where lengths are exchanged (scatter, and names that end in v). Making
+such a plan is a call that every rank has to make.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Plans:
     """A part of `Communicator`, whose docstring applies to all calls.
 
     The arrays are C-contiguous NumPy arrays; each call reads and writes their current contents. If `out` is not given,
-    or cannot be, the plan makes one for all calls, `plan.out`. Every rank calls its plan at the same place in its order
-    of calls. The overhead of a call is very small.
+    or the call has none, the plan makes one array for all results, `plan.out`. Every rank calls its plan at the same
+    place in its order of calls. The overhead of a call is very small.
     """
 
     _runner: Runner
@@ -89,8 +89,7 @@ class Plans:
         return self._plan(self._calls.allgather, x, out, timeout, algorithm)
 
     def allgatherv_plan(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `allgatherv` of these arrays. Every rank has to make the plan, because lengths are exchanged here
-        only."""
+        """Prepares `allgatherv` of these arrays. Every rank has to make the plan: only here lengths are exchanged."""
         return self._plan(self._calls.allgatherv, x, None, timeout, algorithm)
 
     def gather_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
@@ -108,8 +107,7 @@ class Plans:
     def scatterv_plan(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """Prepares `scatterv` of these arrays. Every rank has to make the plan, because lengths are exchanged here
-        only."""
+        """Prepares `scatterv` of these arrays. Every rank has to make the plan: only here lengths are exchanged."""
         return self._plan(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
     def alltoall_plan(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
@@ -117,8 +115,7 @@ class Plans:
         return self._plan(self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoallv_plan(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `alltoallv` of these arrays. Every rank has to make the plan, because lengths are exchanged here
-        only."""
+        """Prepares `alltoallv` of these arrays. Every rank has to make the plan: only here lengths are exchanged."""
         return self._plan(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
     def barrier_plan(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
@@ -150,7 +147,7 @@ class Plans:
         return self._plan(self._messages.sendrecv, x, out, timeout, dest, source, status)
 
     def _plan(self, build: Build, x: Any, out: Any, timeout: Seconds, *args: Any) -> Plan:
-        if x is not None:  # as for the ranks of a scatter that get
+        if x is not None:  # None on ranks of a scatter that only receive
             check_planned(x, "x")
         if out is not None:
             check_planned(out, "out")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from collectives.calls.prepare import Preparer
 from collectives.native import _engine
 
-VERSION: Final = 1  # of `dump`: the same number means that keys keep their meaning; new ones may be added
+VERSION: Final = 1  # of `dump`: with the same number, keys keep their meaning, and new keys may be added
 RESOLUTION: Final = 1e-6  # seconds: accuracy of the times of one dump relative to the clock
 
 _STATES: Final = ("queued", "started", "done", "failed")
@@ -75,5 +75,5 @@ def _operation(record: Mapping[str, Any], prepare: Preparer) -> dict[str, Any]:
 
 
 def memory(group: _engine.Group, kept: Iterable[_engine.Operation]) -> dict[str, int]:
-    """Bytes, by kind."""
+    """The communicator's memory in bytes, by kind."""
     return {**group.memory(), "schedules": sum(operation.memory for operation in kept)}

@@ -1,6 +1,6 @@
 """Reductions: the methods of a communicator that combine the arrays of all ranks.
 
-Invariant: a reduction has the same bits on every rank that gets it.
+Invariant: a result has the same bits on every rank that gets it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> list[Any]:
-        """`allreduce` of each of these arrays, of any shapes and dtypes, the same lists on every rank.
+        """`allreduce` of each array of a list. Shapes and dtypes may differ in the list, but not between ranks.
 
         Small arrays of one dtype are joined into buckets of up to `bucket_bytes`. `out`: a list of arrays to write to,
-        `arrays` itself to work in place; no array may share memory with another one's result.
+        `arrays` itself to work in place; no array may share memory with the result of another.
 
         Returns the results as a list. ValueError and TypeError name the invalid array, before anything is sent;
         DesyncError if lists, or `bucket_bytes`, differ between ranks.
@@ -68,7 +68,7 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Work[list[Any]]:
-        """`allreduce_many` in the background. Small arrays have been read when it returns."""
+        """`allreduce_many` in the background. Small arrays have been read when the call returns."""
         return self._runner.start_many(self, arrays, out, timeout, op, bucket_bytes, algorithm)
 
     @repeated("x")
@@ -82,7 +82,7 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Any:
-        """The reduction of every rank's `x` on `root`, as of `allreduce`; None elsewhere.
+        """The reduction of every rank's `x` on `root`, as by `allreduce`; None elsewhere.
 
         `out` is written on the root only.
         """
@@ -105,7 +105,7 @@ class Reductions:
     def reduce_scatter(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """This rank's block of the reduction: rows [rank * n, (rank + 1) * n) of it, n = x.shape[0] / size.
+        """This rank's block of the reduction: rows [rank * n, (rank + 1) * n), where n = x.shape[0] / size.
 
         ValueError if `size` does not divide `x.shape[0]`. `out` has shape (n, *x.shape[1:]).
         """
@@ -151,9 +151,9 @@ class Reductions:
     def scan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """The reduction of the arrays of ranks 0 to this one, itself included, in the order of ranks.
+        """The reduction of the arrays of all ranks from 0 to this one, inclusive, in the order of ranks.
 
-        `out` may be `x` itself. ValueError for avg: a sum can be divided by `rank + 1`.
+        `out` may be `x` itself. ValueError for avg: divide a sum by `rank + 1` instead.
         """
         return self._runner.remembered(self._reductions.scan, x, out, timeout, op, algorithm)
 
@@ -167,7 +167,7 @@ class Reductions:
     def exscan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """The reduction of the arrays of the ranks before this one: as `scan`, but without its own.
+        """The reduction of the arrays of the ranks before this one: as `scan`, but without this rank's array.
 
         Rank 0, whose result MPI leaves undefined, gets the identity of `op`: 0 for sum, the largest value for min, and
         so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it was.

@@ -3,9 +3,9 @@
 Invariant: a file is written in one atomic step, and is used only for the machine and the library with which it was
 measured. Nothing here fails if the folder cannot be written: then there is no cache.
 
-~/.cache/pycollectives/tables/MACHINE/KIND-RANKSxPER_HOST[-crowded].table, or below XDG_CACHE_HOME. MACHINE is a hash of
-the facts in the file: processor, kernel, cores, version. The files KIND.costs beside them have the simulator's costs
-for ranks of one host with links of that kind.
+Path: ~/.cache/pycollectives/tables/MACHINE/KIND-RANKSxPER_HOST[-crowded].table, or below XDG_CACHE_HOME. MACHINE is a
+hash of the facts in the file: processor, kernel, cores, version. The files KIND.costs beside them have the simulator's
+costs for ranks of one host with links of that kind.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from collectives.schedule.table import LONGEST, Situation, Table, parse, text
 from collectives.simulation.cost import Costs
 from collectives.transports.host import HostIdentity, group_cores, processor
 
-_STALE: Final = 60.0  # seconds after which a reservation counts as left by a process that ended before it used it
+_STALE: Final = 60.0  # seconds after which the process that made a reservation is taken to have ended
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What measurements depend on besides the shape of the group. `cores`: those that ranks may use on this host."""
+    """What measurements depend on besides the shape of the group. `cores`: how many ranks may use on this host."""
 
     processor: str
     kernel: str
@@ -81,9 +81,9 @@ def path_for(machine: Machine, situation: Situation) -> Path | None:
 
 
 def load(machine: Machine, situation: Situation) -> list[Table]:
-    """The tables for such a group, if there is one, and for smaller ones, into which it may be split; largest first.
+    """The tables for such a group and for smaller groups, into which it may be split; the largest group first.
 
-    Raises ValueError, naming the file, for a damaged one.
+    Raises ValueError, which names the file, for a damaged file.
     """
     home = folder(machine)
     names: list[Path] = []
@@ -104,17 +104,17 @@ def load(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def named(table: Table, path: Path) -> Table:
-    """Its rows, with the date of measurement and the name of their file."""
+    """`table` with rows that name the date of measurement and their file."""
     return table.from_source(f"calibrated on {table.facts.get('made', 'a day unknown')}: {path}")
 
 
 def covers(tables: Sequence[Table], situation: Situation) -> bool:
-    """Whether one of them was measured for such a group."""
+    """Whether one of `tables` was measured for such a group."""
     return any(row.ranks == (situation.size, situation.size) and row.fits(situation) for t in tables for row in t.rows)
 
 
 def save(path: Path, table: Table) -> None:
-    """Writes it in one atomic step, in place of an earlier one. Raises OSError."""
+    """Write `table` in one atomic step, in place of an earlier file. Raises OSError."""
     _write(path, text(table))
 
 
@@ -124,13 +124,13 @@ def costs_path(machine: Machine, kind: str) -> Path | None:
 
 
 def save_costs(path: Path, costs: Costs, machine: Machine, how: str) -> None:
-    """Writes them in one atomic step, with comments that name date and place. Raises OSError."""
+    """Write `costs` in one atomic step, with comments that name date, machine and method. Raises OSError."""
     reported = {"made": _today(), "how": how, **machine.facts}
     _write(path, "".join(f"# {name}: {value}\n" for name, value in reported.items()) + costs.to_text())
 
 
 def load_costs(machine: Machine, kind: str) -> Costs | None:
-    """The costs that were fitted here, None if there are none. ValueError, naming the file, for a damaged one."""
+    """The costs that were fitted on `machine`, or None. ValueError, which names the file, for a damaged file."""
     path = costs_path(machine, kind)
     if path is None or not path.exists():
         return None
@@ -156,9 +156,9 @@ def _write(path: Path, written: str) -> None:
 
 @contextlib.contextmanager
 def reserved(path: Path) -> Iterator[bool]:
-    """Whether this process, and no other one at the same time, may measure the table of that file.
+    """Whether this process, and no other at the same time, may measure the table for that file.
 
-    False also if nothing can be written: every run would measure again.
+    False also if nothing can be written, because every run would measure again.
     """
     mark = path.with_name(f".{path.name}.lock")
     mine = False
