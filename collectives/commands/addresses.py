@@ -1,4 +1,4 @@
-"""Address randomisation of processes: random addresses of code and data, or the same ones for all."""
+"""Address randomisation of processes: random addresses of code and data, or the same addresses in all processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _personality.argtypes = [ctypes.c_ulong]
 
 
 def be_the_same() -> None:
-    """For all programs that this process starts from now on. No effect where a container forbids it."""
+    """Give all programs that this process starts from now on the same addresses, unless a container forbids it."""
     before: int = _personality(_ASK)
     if before >= 0:
         _personality(before | _ADDR_NO_RANDOMIZE)

@@ -1,7 +1,7 @@
-"""The first cause of a job's failure.
+"""Finds the rank that was the first cause of a job's failure.
 
-Invariant: a rank that failed after it had lost a peer is a consequence, and is blamed only if no other rank of this
-host failed without that. Among ranks of equal standing, the first to end, or the first to lose a peer, is blamed.
+Invariant: a rank that lost a peer before it failed is blamed only if no rank of this host failed without such a loss.
+Of several ranks without a loss, the first to end is blamed; if all had a loss, the first to lose a peer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Failures:
         (self.own if child.loss is None else self.after_a_loss).append(child)
 
     def cause(self, final: bool) -> Child | None:
-        """The first cause as far as it is known; None if it has not ended yet. `final`: do not wait for it."""
+        """The rank that failed first; None if that rank may not have ended yet. `final`: wait for no rank any more."""
         if self.own:
             return self.own[0]
         if not final or not self.after_a_loss:

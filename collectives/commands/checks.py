@@ -1,7 +1,7 @@
 """The checks of `collectives doctor`: each is a function that returns a section of the report.
 
-Invariant: a check has no lasting effect, ends by a deadline, and does not raise errors about the state of this machine:
-they are a `Problem` in its section. Passwords and secrets are never part of either.
+Invariant: a check has no lasting effect, ends by a deadline, and does not raise errors about the state of this machine,
+but returns each as a `Problem` in its section. No section contains a password or secret.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VARIABLES: Final = (
     *("INTERFACE", "RUN_ID", "LOCAL_RANK", "LOCAL_SIZE", "ISA", "SEGMENT", "SOCKETS", "PULL", "WITHOUT"),
     *("TABLE", "ALGORITHM", "CALIBRATE", "JAX", "LOSS_FILE"),
 )
-_DESCRIPTORS: Final = (24, 2)  # that a rank needs, and more for each peer
+_DESCRIPTORS: Final = (24, 2)  # file descriptors that a rank needs, and more for each peer
 _MEMORY: Final = 16 << 20  # bytes that a rank may need besides its arrays
 
 Environment = Mapping[str, str]
@@ -42,7 +42,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`broken` stops a job; `hint` makes it slower, or may surprise. `advice` is what to do."""
+    """A problem that stops a job (`broken`), or makes it slower or may surprise (`hint`). `advice` is what to do."""
 
     severity: Literal["broken", "hint"]
     text: str
@@ -51,7 +51,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Facts, as JSON values, and problems."""
+    """A part of the report: facts, as JSON values, and problems."""
 
     title: str
     facts: Mapping[str, Any]
@@ -118,7 +118,7 @@ def limits(ranks: int, env: Environment) -> Section:
         sockets = number_asked("sockets", None, check_sockets, env)
     except ValueError as error:
         problems.append(Problem("broken", str(error), "correct the variable that is named"))
-    each = max(_DESCRIPTORS[1], sockets + 1)  # over TCP there is one more, which carries no data
+    each = max(_DESCRIPTORS[1], sockets + 1)  # over TCP there is one more connection, which carries no data
     needed = _DESCRIPTORS[0] + each * (ranks - 1)
     if soft != resource.RLIM_INFINITY and soft < needed:
         how = f"run: ulimit -n {needed}" if hard == resource.RLIM_INFINITY or hard >= needed else "ask for more"
@@ -202,7 +202,7 @@ def job(env: Environment) -> tuple[Section, Launch | None]:
             problems.append(Problem("hint", text, f"unset it; there are {', '.join(names)}"))
     launch = None
     try:
-        launch = bootstrap(secret=b"\0" * job_secret.SIZE, env=env)  # the file is looked at elsewhere
+        launch = bootstrap(secret=b"\0" * job_secret.SIZE, env=env)  # the file of the secret is checked by `secret`
     except (ValueError, CollectiveError) as error:
         problems.append(Problem("broken", without_password(str(error)), "correct what the launcher, or you, set"))
     else:
@@ -254,7 +254,7 @@ def _text(path: str | Path) -> str:
 
 
 def _chosen(text: str) -> str:
-    """The word in brackets."""
+    """The word in brackets, which is the value in force."""
     found = re.search(r"\[(\w+)\]", text)
     return found[1] if found else text
 

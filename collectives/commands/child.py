@@ -28,7 +28,8 @@ class StartError(Exception):
 class Process:
     """The process of one rank: its number, program, environment, and the cores it may use (None: all).
 
-    `same_addresses`: code and data have the same addresses as in other processes of that program that are started so.
+    `same_addresses`: code and data have the same addresses as in other processes of the program that are started with
+    this flag.
     """
 
     rank: int
@@ -41,7 +42,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a rank ended: `code` is the exit code, or None after `signal`."""
+    """How a rank ended, `after` seconds: with exit code `code`, or, if that is None, killed by signal `signal`."""
 
     code: int | None
     signal: int | None
@@ -64,7 +65,7 @@ class End:
 
 @dataclass(slots=True)
 class Child:
-    """A process that was started, the leader of a process group; `end` is None while it runs."""
+    """A started process, which leads a process group of its own; `end` is None while it runs."""
 
     process: Process
     popen: subprocess.Popen[bytes]
@@ -73,7 +74,7 @@ class Child:
 
     @classmethod
     def start(cls, process: Process, *, stdout: int, stderr: int) -> Child:
-        """Start it, writing to these two descriptors. Raises StartError."""
+        """Start `process`, with its output to these two descriptors. Raises StartError."""
         try:
             popen = subprocess.Popen(
                 process.command,
@@ -89,20 +90,20 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its number, and its group's. Nobody else's before `reap`."""
+        """The id of the process and of its process group. No other process can get this id before `reap`."""
         return self.popen.pid
 
     @property
     def loss(self) -> losses.Loss | None:
-        """Its record of a peer that it had lost before it ended."""
+        """The record of the peer that this rank lost before it ended; None if it lost none."""
         return losses.read(self.process.environment.get(losses.VARIABLE, ""))
 
     def reap(self) -> None:
-        """Wait for its end and release its process id."""
+        """Wait for the end of the process and release its id."""
         self.popen.wait()
 
     def poll(self) -> End | None:
-        """How it ended, if it has. Leaves it as a zombie, so that its process id stays in use."""
+        """How the process ended; None if it still runs. It stays a zombie, so that its process id stays in use."""
         status = os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if status is None:
             return None
@@ -113,23 +114,22 @@ class Child:
 
 
 def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable[[], None]:
-    """The steps of a child between fork and exec: request to die with the launcher, leave the terminal, and bind to its
-    cores.
+    """The steps of a child between fork and exec: die with the launcher, leave the terminal, bind to its cores.
 
-    It gets a process group of its own and no controlling terminal. So it may read the launcher's terminal, and Ctrl-C
-    reaches it through the launcher only. It stays in the launcher's session, because Linux divides processor time
-    between sessions first (autogroup), and a rank yields its core to ranks of its own session only. No other thread of
-    this process runs Python, so the child may do so here.
+    The child gets a process group of its own and no controlling terminal. So it may read the launcher's terminal, and
+    Ctrl-C reaches it through the launcher only. The child stays in the launcher's session, because Linux divides
+    processor time between sessions first (autogroup), and a rank yields its core to ranks of its own session only. No
+    other thread of this process runs Python, so the child may run Python here.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     us = os.getpid()
 
     def before_exec() -> None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != us:  # we died before the kernel knew
+        if os.getppid() != us:  # the launcher died before the kernel knew of this request
             os._exit(128 + signal.SIGKILL)
         os.setpgid(0, 0)
-        with contextlib.suppress(OSError):  # there is none
+        with contextlib.suppress(OSError):  # there is no terminal
             terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
             fcntl.ioctl(terminal, termios.TIOCNOTTY)
             os.close(terminal)

@@ -1,7 +1,7 @@
-"""Lines over a logarithmic scale, in a file.
+"""Draws lines over a logarithmic scale into a file.
 
 Invariant: matplotlib is needed only here, and only when something is drawn. Each line has its name at its end, and
-differs from all others in colour, dashes or marker, so that it is found without seeing colours.
+differs from all others in colour, dashes or marker, so that readers who see no colours can find it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Line = Sequence[tuple[float, float]]
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _DASHES: Final = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 _MARKERS: Final = "osD^vPX<>*ph8"
-_WIDTHS: Final = (3.4, 1.1)  # of the first line and of the last: lines that lie on one another can all be seen
-_GAP: Final = 0.046  # of an axis: between two names
-_SAMPLE: Final = (1.04, 1.1)  # beyond the axis: a piece of a line, before its name
+_WIDTHS: Final = (3.4, 1.1)  # of the first and the last line: so lines on top of each other can all be seen
+_GAP: Final = 0.046  # part of an axis between two names
+_SAMPLE: Final = (1.04, 1.1)  # where a piece of a line is drawn beyond the axis, before its name
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`lines` by name; `tick` writes a number of the horizontal axis. `percent`: the other axis goes from 0 to 100."""
+    """A diagram. `lines`: by name; `tick`: text for a horizontal position; `percent`: the vertical axis is 0 to 100."""
 
     title: str
     across: str
@@ -40,7 +40,7 @@ class Panel:
 
 
 def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
-    """Draw the panels, two side by side. The suffix says in which format. ImportError without matplotlib; OSError."""
+    """Draw the panels, two side by side; `file`'s suffix is the format. ImportError without matplotlib; OSError."""
     require()
     from matplotlib.figure import Figure
 
@@ -55,7 +55,7 @@ def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
 
 
 def style(number: int, count: int) -> dict[str, Any]:
-    """How line `number` of `count` is drawn; no two of the first 52 look the same, colours aside."""
+    """How line `number` of `count` is drawn; no two of the first 52 look the same, even without colours."""
     first, last = _WIDTHS
     return {
         "color": _COLOURS[number % len(_COLOURS)],
@@ -89,7 +89,7 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> Non
 
 
 def _names(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> None:
-    """The name of each line, after a piece of it, as near to its end as the others leave room."""
+    """Write each line's name, after a piece of the line, as near to its end as other names leave room."""
     ends = {name: line[-1] for name, line in panel.lines.items() if line}
     if not ends:
         return
@@ -115,14 +115,14 @@ def _names(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> No
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Ascending places from 0 to 1, at least `gap` apart where there is room, each as near to what it wants as can be.
+    """Ascending places from 0 to 1, at least `gap` apart if possible, each as near to its wanted place as possible.
 
     Neighbours that are too close become a group around the mean of their wishes; groups that touch become one.
     """
     if not wanted:
         return []
     gap = min(gap, 1 / len(wanted))
-    groups: list[list[float]] = []  # number of members, mean of their wishes for the first one's place
+    groups: list[list[float]] = []  # number of members, mean of where they want the first one
     for place in wanted:
         groups.append([1.0, place])
         while len(groups) > 1 and groups[-1][1] < groups[-2][1] + gap * groups[-2][0]:
@@ -131,7 +131,7 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
             before[1] = (before[0] * before[1] + count * (first - gap * before[0])) / (before[0] + count)
             before[0] += count
     placed = [first + gap * turn for count, first in groups for turn in range(int(count))]
-    for turn in range(len(placed)):  # into the picture from below, then from above
+    for turn in range(len(placed)):  # move places that are too low up, then those that are too high down
         placed[turn] = max(placed[turn], gap * turn)
     for turn in range(len(placed)):
         placed[-1 - turn] = min(placed[-1 - turn], 1 - gap * turn)

@@ -1,8 +1,8 @@
 """The order in which processes ended.
 
-Invariant: processes that ended between two checks are returned in the order of their ends. Linux puts a descriptor on
-an epoll's list of ready ones when it becomes ready, and returns them from the front; a process's descriptor becomes
-ready when it has become a zombie. Checking each process in turn would return the lowest rank first.
+Invariant: processes that ended between two checks are returned in the order of their ends. Linux appends a descriptor
+to an epoll's ready list when it becomes ready, and returns the list from the front. A process's descriptor becomes
+ready when the process becomes a zombie. Checking each process in turn would return the lowest rank first.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collectives.commands.child import Child
 
 
 class Endings:
-    """Children whose ends are watched. Owns a descriptor for each until it has ended."""
+    """Children whose ends are watched. Owns a descriptor for each child until the child has ended."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._children: dict[int, Child] = {}
-        self._unordered: list[Child] = []  # where the system gives no descriptors of processes
+        self._unordered: list[Child] = []  # children for which the system gives no descriptor
 
     def watch(self, child: Child) -> None:
         try:

@@ -1,4 +1,4 @@
-"""`collectives explain`: the choice for a collective, the reasons, and its steps.
+"""`collectives explain`: the algorithm chosen for a collective, the reasons, and the steps of ranks.
 
 Invariant: the output comes from the functions that a communicator calls, `select` and the algorithms themselves. No
 rank is started and nothing is sent.
@@ -36,15 +36,15 @@ from collectives.schedule.table import ANY_SIZE, Row, Situation, Table, text
 from collectives.schedule.verification import cost
 from collectives.transports.host import usable_cores
 
-SIDE_BY_SIDE: Final = 8  # ranks that are shown together; of more, one
-MOST_COUNTED: Final = 128  # ranks of which all schedules are made, to count rounds and to draw
+SIDE_BY_SIDE: Final = 8  # ranks that are shown side by side; of a larger group, one rank is shown
+MOST_COUNTED: Final = 128  # ranks: in larger groups rounds are not counted, and nothing is drawn
 MOST_RANKS: Final = 1 << 16
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _ITEMSIZES: Final = {name: dtype.itemsize for dtype, name in dtype_names().items()}
 
 
 def bytes_text(count: int) -> str:
-    """`count` in the largest unit that leaves at least one, exact where it is whole."""
+    """`count` in the largest unit that is not larger than it, without decimals if it is whole."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
             return f"{count // unit} {name}" if count % unit == 0 else f"{count / unit:.2f} {name}"
@@ -161,7 +161,7 @@ def row_text(row: Row) -> str:
 
 
 def _table(situation: Situation) -> Table:
-    """As rank 0 would find it here."""
+    """The table that rank 0 would use if it were started here."""
     try:
         wanted = choosing.wish(0, None, None)
     except ValueError as error:
@@ -170,7 +170,7 @@ def _table(situation: Situation) -> Table:
 
 
 def _whole(table: Table, collective: str | None) -> Iterator[str]:
-    """All rows, or those of one collective, each run of them below where it is from."""
+    """All rows, or those of one collective; rows of one source stand below the name of the source."""
     rows = [row for row in table.rows if collective in (None, row.collective)]
     for source, some in itertools.groupby(rows, key=lambda row: row.source.partition(", line ")[0]):
         yield f"# {source}"
@@ -222,7 +222,7 @@ def _head(
 
 
 def _cost(schedules: Sequence[Schedule], nbytes: int) -> str:
-    """Figures are those of the rank with the largest ones; blocks of the larger buffer are about equal in size."""
+    """The largest figures of any rank, as text; blocks of the larger buffer count as equal in size."""
     found, blocks = cost(Play(Group(schedules))), max(*schedules[0].grid, 1)
     text = f"{_count(found.rounds, 'round')}; a rank sends at most {_count(found.messages, 'message')}, "
     text += bytes_text(nbytes * found.blocks // blocks)

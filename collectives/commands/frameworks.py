@@ -1,6 +1,6 @@
 """The doctor's section on frameworks: which are installed, and how their tensors reach the library.
 
-Invariant: no framework is imported, since each takes seconds; the section follows from installed packages.
+Invariant: no framework is imported, since an import takes seconds; the section uses the metadata of packages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collectives.commands.checks import Problem, Section
 
 
 class Framework(NamedTuple):
-    """A module of frameworks, the distributions that may bring it, and the oldest version that the hooks work with."""
+    """A framework's module, the distributions that may contain it, and the oldest version that the library supports."""
 
     module: str
     distributions: tuple[str, ...]
@@ -39,7 +39,7 @@ _WAYS: Final = ("auto", "ffi", "io_callback")  # values of COLLECTIVES_JAX
 
 
 def section(env: Mapping[str, str], home: Path | None = None) -> Section:
-    """`home`: where Keras's settings are looked for, None for the user's own."""
+    """The section. `home`: the directory in which Keras's settings are looked for, None for the user's home."""
     facts: dict[str, Any] = {}
     problems: list[Problem] = []
     for framework in _FRAMEWORKS:
@@ -99,7 +99,7 @@ def _jax(env: Mapping[str, str]) -> tuple[str, Problem | None]:
 
 
 def _keras(env: Mapping[str, str], home: Path) -> str:
-    """The backend that it will use: that of the environment, or of its settings."""
+    """The backend that Keras will use, from the environment or from Keras's settings."""
     backend = env.get("KERAS_BACKEND")
     if not backend:
         folder = Path(env["KERAS_HOME"]) if env.get("KERAS_HOME") else home / ".keras"

@@ -2,8 +2,8 @@
 
 Invariant: it acts exactly if its standard input ends without the word "done", because the launcher has then died
 without cleaning up. It runs as a script of its own, in a session of its own, and imports nothing of this package. The
-ranks themselves die with the launcher (see `child`); this ends the processes that they started, and removes the job's
-secret.
+ranks themselves die with the launcher (see `child`); this script ends the processes that the ranks started, and removes
+the job's secret.
 
     python -I -S janitor.py DIRECTORY      standard input: a process group's number per line
 """
@@ -25,7 +25,7 @@ def sweep(groups: Iterable[int], directory: str) -> None:
 
 
 def _main() -> None:
-    # A signal to all processes must not end the one that cleans up.
+    # A signal to all processes must not end this process, which cleans up.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
     lines = sys.stdin.read().split()

@@ -34,9 +34,9 @@ PER_RANK: Final = frozenset(
 class Job:
     """What to run, and how its ranks find each other.
 
-    `ranks` processes are started here, as ranks `first`, `first + 1`, … of `size` (0: of `ranks`). `store`,
-    `run_id` and `secret_file` may be left empty when all ranks are here: then they are made for this job.
-    `addresses`: one of `addresses.ADDRESSES`.
+    `ranks` processes are started here, as ranks `first`, `first + 1`, … of `size` (0: of `ranks`). `store`, `run_id`
+    and `secret_file` may be left empty when all ranks are started here: then they are made for this job. `addresses`:
+    one of `addresses.ADDRESSES`.
     """
 
     command: Sequence[str]
@@ -90,17 +90,17 @@ def _processes(job: Job, directory: Path) -> list[Process]:
 
 
 def run_id(text: str) -> str:
-    """Any text as a run id of 32 hexadecimal digits; one that is already such stays as it is."""
+    """`text` as a run id of 32 hexadecimal digits: unchanged if it is one already, else its hash."""
     return text if re.fullmatch("[0-9a-f]{32}", text) else hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def chooses_threads(job: Job) -> bool:
-    """Whether the number of threads a rank is left to us: several ranks, and OMP_NUM_THREADS is not set."""
+    """Whether the launcher sets the number of threads: there are several ranks, and OMP_NUM_THREADS is not set."""
     return job.ranks > 1 and "OMP_NUM_THREADS" not in {*os.environ, *job.environment}
 
 
 def _threads(job: Job, cores: int) -> dict[str, str]:
-    """Python ranks write as they go, and number crunching libraries do not start a thread per core in each rank."""
+    """Variables for unbuffered output of Python, and so that libraries do not start a thread per core in each rank."""
     chosen = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     if chooses_threads(job):
         chosen["OMP_NUM_THREADS"] = str(max(1, cores // job.ranks) if job.bind else 1)

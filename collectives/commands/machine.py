@@ -1,4 +1,4 @@
-"""The default machine of commands: this one."""
+"""The machine that commands describe by default: this one."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from collectives.transports.host import usable_cores
 
 
 def this_machine() -> Machine:
-    """As ranks that are started here find it."""
+    """This machine, as ranks that are started here see it."""
     return Machine.here(usable_cores(), library_version())

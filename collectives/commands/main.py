@@ -1,6 +1,6 @@
-"""The `collectives` command: finds the subcommand and imports that one alone.
+"""The `collectives` command: finds the subcommand and imports no other.
 
-Invariant: `--help` and `--version` import none of them.
+Invariant: `--help` and `--version` import no subcommand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Modules of the user that register algorithms.
 
-Invariant: they are found as with `python -m`, first in the folder in which the command was started.
+Invariant: the modules are found as with `python -m`, first in the folder in which the command was started.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 
 def load(module: str) -> None:
-    """Import it; ClickException with the error."""
+    """Import `module`; ClickException, with the error, if that fails."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

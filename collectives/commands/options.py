@@ -21,7 +21,7 @@ else:
 
 
 class Names(_Choice):
-    """One of several names, as for `click.Choice`; the message for another one suggests similar names."""
+    """One of several names, as for `click.Choice`; the message for any other value suggests similar names."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -31,7 +31,7 @@ class Names(_Choice):
 
 
 def picture(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """A file that something can be drawn into."""
+    """`value`, a file into which a picture can be drawn. Raises BadParameter."""
     if value is not None:
         if value.suffix not in FORMATS:
             raise click.BadParameter(f"{str(value)!r} must end in {', '.join(FORMATS)}")

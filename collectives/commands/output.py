@@ -2,8 +2,8 @@
 
 Invariant: text between two newlines comes from one stream of one rank, with its bytes unchanged. Two exceptions: a line
 longer than `LONG` is written in pieces, and broken if another rank writes in between; on a terminal, where a carriage
-return would overwrite the rank's mark, only the text after the last one is kept. Nothing here blocks, and memory is
-bounded: the streams of a full sink are not read.
+return would overwrite the rank's mark, only the text after the last carriage return is kept. Nothing here blocks, and
+memory is bounded: the streams of a full sink are not read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from typing import Final
 
 LONG: Final = 1 << 16  # bytes of an unfinished line that are held back
-FULL: Final = 1 << 18  # bytes waiting in a sink from which its streams are no longer read
+FULL: Final = 1 << 18  # bytes that wait in a sink: from here on its streams are not read
 READ: Final = 1 << 16
 DRAIN: Final = 1 << 20
 WRITE: Final = 4096  # POSIX: a pipe that polls as writable takes this many bytes (PIPE_BUF) without blocking
@@ -41,14 +41,14 @@ def mark(rank: int, width: int, colour: bool) -> bytes:
 
 
 class Sink:
-    """One destination: a queue of bytes in front of a file descriptor that is not ours to make non-blocking."""
+    """One destination: a queue of bytes for a file descriptor that others share, so that it has to stay blocking."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.terminal = os.isatty(fd)
         self.broken = False
-        self.unfinished: object = None  # whose line the queue ends in, if it does not end in a newline
-        self.live: object = None  # who may show an unfinished line, which vanishes when something else comes
+        self.unfinished: object = None  # the writer of the queue's last line, if that line has no end yet
+        self.live: object = None  # the writer whose unfinished line is shown until other output comes
         self._shown = False
         self._queue = bytearray()
 
@@ -65,7 +65,7 @@ class Sink:
         return bool(self._queue) and not self.broken
 
     def put(self, writer: object, data: bytes) -> None:
-        """Queue `data`; a line that someone else left unfinished is ended first."""
+        """Queue `data`; the unfinished line of another writer is ended first."""
         if self.broken:
             return
         if self._shown:
@@ -92,7 +92,7 @@ class Sink:
         for _ in range(32):
             try:
                 written = os.write(self.fd, self._queue[:WRITE])
-            except BlockingIOError:  # another process made it non-blocking
+            except BlockingIOError:  # another process made the descriptor non-blocking
                 return
             except OSError:  # the reader has gone
                 self.broken = True

@@ -30,16 +30,16 @@ from collectives.simulation.simulate import Prediction, simulate
 from collectives.simulation.topology import Topology
 
 MOST_CASES: Final = 10_000
-_GRID: Final = 4  # between sizes that are simulated where there are too many to simulate each
-_EACH: Final = 8  # so many are
+_GRID: Final = 4  # factor between simulated sizes, where there are too many sizes to simulate each
+_EACH: Final = 8  # sizes: up to this number, each is simulated
 _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all simulations of one run have in common. No `algorithms`: the one that would be chosen.
+    """What all simulations of one run have in common. No `algorithms`: simulate the one that a group would choose.
 
-    `kind`: of the links, None: shared memory within a host, tcp between hosts. `here`: on this machine.
+    `kind`: the kind of links; None: shared memory within a host, tcp between hosts. `here`: simulate this machine.
     """
 
     collective: str
@@ -54,14 +54,14 @@ class Setting:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
 
     def efficiency(self, one: Prediction) -> float | None:
-        """Relative to the bandwidth of network cards, or of a core if all ranks are on one host."""
+        """The bandwidth relative to that of network cards, or to that of a core if all ranks are on one host."""
         return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
 
     def candidates(self, ranks: int, nbytes: int) -> tuple[Algorithm, ...]:
         return self.algorithms or (self._chosen(ranks, nbytes),)
 
     def _chosen(self, ranks: int, nbytes: int) -> Algorithm:
-        """By the built-in table or, `here`, by the table of this machine."""
+        """The algorithm that the built-in table chooses or, with `here`, the table of this machine."""
         most = min(self.topology.ranks_per_host, ranks)
         hosts = -(-ranks // self.topology.ranks_per_host)
         kind = "self" if ranks == 1 else self.kind or ("shm" if hosts == 1 else "tcp")
@@ -103,7 +103,7 @@ def sweep(setting: Setting, counts: Sequence[int], all_sizes: Sequence[int]) -> 
 
 
 def _predict(setting: Setting, algorithm: Algorithm, ranks: int, nbytes: int) -> Prediction | str:
-    """Or why not."""
+    """The prediction, or the reason why there is none."""
     try:
         return setting.predict(algorithm, ranks, nbytes)
     except VerificationError as error:
@@ -121,7 +121,7 @@ def _line(one: Prediction, share: float | None) -> str:
 
 
 def _panels(found: Sequence[Prediction], setting: Setting) -> Iterator[Panel]:
-    """Time and efficiency against size for each number of ranks; against ranks if there is one size."""
+    """Time and efficiency against size for each number of ranks; if there is one size, against the number of ranks."""
     counts, all_sizes = (sorted({getattr(one, name) for one in found}) for name in ("ranks", "nbytes"))
     if len(all_sizes) == 1 and len(counts) > 1:
         title = f"{found[0].collective} of {_bytes_text(all_sizes[0])}, {setting.topology.ranks_per_host} a host"
@@ -163,7 +163,7 @@ def train(
     backward: float,
     scaling: str,
 ) -> tuple[list[Panel], dict[str, Any]]:
-    """Print a step for each number of ranks."""
+    """Print the times of a training step for each number of ranks."""
     total = sum(gradient.nbytes for gradient in gradients)
     click.echo(f"{len(gradients)} gradients of {_bytes_text(total)}, {time_text(compute)} of computing on one rank")
     click.echo(f"scaling {scaling}, {setting.topology.ranks_per_host} a host, the fastest algorithm for each bucket")
@@ -194,7 +194,7 @@ def train(
 
 
 def _allreduce(setting: Setting, ranks: int, wanted: Sequence[int]) -> Callable[[int], float]:
-    """The time of the fastest algorithm. Of many sizes some are simulated and the others interpolated."""
+    """A function from bytes to the fastest algorithm's time. Of many sizes, some are simulated, others interpolated."""
     distinct = sorted(set(wanted))
     known = distinct
     if len(distinct) > _EACH:
@@ -227,7 +227,7 @@ def _fastest(setting: Setting, ranks: int, nbytes: int) -> float:
 
 
 def time_text(value: float) -> str:
-    """Four significant digits, and the unit with one to three digits before the point."""
+    """`value` with four significant digits, in the unit that leaves one to three digits before the point."""
     unit, name = next((pair for pair in _TIMES if value >= pair[0]), _TIMES[-1])
     number = value / unit
     return f"{number:.{max(0, 3 - len(str(int(number))))}f} {name}"

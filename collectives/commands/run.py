@@ -23,7 +23,7 @@ from collectives.rendezvous.store import SCHEMES
 from collectives.transports import registry
 
 HOSTS = ("nnodes", "node_rank", "secret_file", "run_id")
-STORES = tuple(scheme for scheme in SCHEMES if scheme not in ("memory", "mpi"))  # those not of one process or of MPI
+STORES = tuple(scheme for scheme in SCHEMES if scheme not in ("memory", "mpi"))  # without those for one process or MPI
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -71,7 +71,7 @@ def _secret(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 class _Command(click.Command):
-    """Shows the options for several hosts apart."""
+    """Shows the options for several hosts in a section of their own."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Several hosts": []}

@@ -268,7 +268,7 @@ def _costs(
 
 
 def _found_here(kind: str) -> Costs:
-    """ValueError if there are none, or the file is damaged."""
+    """The costs that were fitted on this machine. ValueError if there are none, or the file is damaged."""
     found = tables.load_costs(this_machine(), kind)
     if found is None:
         raise ValueError(f"no costs for {kind} are known here: collectives bench simulator --transport {kind}")
@@ -276,7 +276,7 @@ def _found_here(kind: str) -> Costs:
 
 
 def _algorithms(collective: str, names: str) -> tuple[Algorithm, ...]:
-    """None for "auto"."""
+    """The named algorithms; an empty tuple for "auto"."""
     if names.strip() == "auto":
         return ()
     if names.strip() == "all":

@@ -2,8 +2,8 @@
 
 Invariant: when `supervise` returns or raises, no process of the ranks' process groups is left. If this process is
 killed, the kernel kills the ranks (PR_SET_PDEATHSIG) and the janitor the rest. Process ids are released only at the
-very end, so that no signal of ours can reach an unrelated process with a reused id. One thread, one loop; nothing in it
-blocks but `poll`.
+very end, so that no signal of the launcher can reach an unrelated process with a reused id. One thread runs one loop,
+in which only `poll` blocks.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ FORWARDED: Final = (
     signal.SIGUSR2,
 )
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-REPEATED: Final = 0.5  # seconds within which a second ending signal is the same wish: timeout(1) sends two at once
-UNREAD: Final = 1.0  # seconds for which output is offered to a reader that does not read, once we have to stop
+REPEATED: Final = 0.5  # seconds within which a second ending signal is the same request: timeout(1) sends two
+UNREAD: Final = 1.0  # seconds for which output is offered to a reader that does not read, after a request to stop
 TERMINATION: Final = 3.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`status`: 0, or that of the first rank that failed. `ended_by`: the signal that requested the end, if any."""
+    """`status`: 0, or the exit status of the first rank that failed. `ended_by`: the signal that requested the end."""
 
     status: int
     ended_by: signal.Signals | None
 
 
 def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> Outcome:
-    """Run all to their end; the status is 0, or that of the first that failed (128 + n for signal n).
+    """Run all processes to their end; the status is 0, or that of the first rank that failed (128 + n for signal n).
 
-    After a failure the others have `grace` seconds to end by themselves, then get SIGTERM, and SIGKILL
-    `TERMINATION` seconds later. Signals in `FORWARDED` go to every rank's process group; an ending signal that
-    is repeated kills. `directory` is removed at the end. Call from the main thread.
+    After a failure the other ranks have `grace` seconds to end by themselves, then get SIGTERM, and SIGKILL
+    `TERMINATION` seconds later. Signals in `FORWARDED` go to every rank's process group; a repeated ending signal kills
+    the ranks. `directory` is removed at the end. Call from the main thread.
 
     Raises child.StartError.
     """
@@ -71,7 +71,7 @@ class _Deadline:
 
 
 class _Supervisor:
-    """The state of one job; `run` is the only way in."""
+    """The state of one job; `run` is its only public method."""
 
     def __init__(self, processes: Sequence[Process], directory: str, prefix: bool, grace: float) -> None:
         self._processes = processes
@@ -84,10 +84,10 @@ class _Supervisor:
         self._deadline: _Deadline | None = None
         self._endings = Endings()
         self._failures = Failures()
-        self._waiting = False  # for those that are left after a failure
+        self._waiting = False  # whether a rank has failed, and the others have `grace` seconds
         self._first: End | None = None
         self._asked = 0.0  # when the last ending signal came
-        self._ended_by: signal.Signals | None = None  # the first of them
+        self._ended_by: signal.Signals | None = None  # the first ending signal
 
     def run(self) -> Outcome:
         with contextlib.ExitStack() as stack:
@@ -156,13 +156,13 @@ class _Supervisor:
             elif fd == wakeups.fileno():
                 for number in wakeups.recv(4096):
                     self._signalled(number)
-                self._collect()  # whatever came: a flood of other signals may have displaced SIGCHLD
+                self._collect()  # after any signal: a flood of others may have displaced SIGCHLD
         now = time.monotonic()
         for stream in readers.values():
             stream.tick(now)
         for stream in self._streams:
             if stream.sink.broken:
-                stream.close()  # the ranks notice as they would have without us: by SIGPIPE
+                stream.close()  # the ranks notice by SIGPIPE, as without a launcher
         if self._deadline and now >= self._deadline.at:
             self._escalate()
 
@@ -201,7 +201,7 @@ class _Supervisor:
             self._send(signal.SIGKILL)
 
     def _collect(self) -> None:
-        """See who has ended; after the first failure, start the others' period of grace."""
+        """Find which ranks have ended; after the first failure, start the period of grace of the others."""
         for child in self._endings.take():
             if child.end is not None and child.end.failed:
                 self._failures.add(child)
@@ -215,7 +215,7 @@ class _Supervisor:
             self._deadline = _Deadline(time.monotonic() + self._grace, signal.SIGTERM)
 
     def _blame(self, final: bool) -> None:
-        """Report which rank failed first, once that is known, or `final`: once nothing more can be learnt."""
+        """Report which rank failed first, once that is known. `final`: nothing more can be learnt, so report now."""
         if self._first is not None or (rank := self._failures.cause(final)) is None or rank.end is None:
             return
         self._first = rank.end
@@ -229,7 +229,7 @@ class _Supervisor:
     def _escalate(self) -> None:
         assert self._deadline is not None
         sending = self._deadline.signal
-        self._blame(final=True)  # before our own signals end ranks
+        self._blame(final=True)  # before the launcher's own signals end ranks
         if left := self._alive:
             self._console.say(f"{_these(left)} still running: sending {sending.name}")
             self._send(sending)
@@ -258,7 +258,7 @@ class _Supervisor:
             self._console.say(f"{_these(ranks)} {way if len(ranks) == 1 else way.replace('was ', 'were ', 1)}")
 
     def _sweep(self) -> None:
-        """The last resort and the last step: nothing is left, and process numbers are free again."""
+        """End what is left, also after an error, and release all process ids."""
         janitor.sweep([rank.pid for rank in self._ranks], self._directory)
         for rank in self._ranks:
             rank.reap()
@@ -280,7 +280,7 @@ def _signals() -> Iterator[socket.socket]:
     """A socket on which the numbers of arriving signals can be read; ignored signals stay ignored."""
 
     def nothing(number: int, frame: FrameType | None) -> None:
-        """Python's own handler writes the number to the wake-up socket, which is all we want."""
+        """Does nothing: Python itself writes the signal's number to the wake-up socket, which is enough."""
 
     receiver, sender = socket.socketpair()
     receiver.setblocking(False)

@@ -33,9 +33,9 @@ LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
 
 
 def transports(wanted: str, engine: bool, ranks: int) -> Section:
-    """Two ranks in this process form a group over each transport, as if it had so many ranks.
+    """Two ranks in this process form a group over each transport, as if the job had `ranks` ranks.
 
-    `wanted` is the job's choice, or "auto"; `engine`: it can reduce.
+    `wanted`: the job's transport, or "auto". `engine`: whether the engine can reduce; otherwise nothing is tried.
     """
     facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
     broken = []
@@ -50,7 +50,7 @@ def transports(wanted: str, engine: bool, ranks: int) -> Section:
         text = f"transport {wanted!r} is not known{hint(wanted, ('auto', *facts))}"
         problems.append(Problem("broken", text, f"set COLLECTIVES_TRANSPORT to one of auto, {', '.join(facts)}"))
     for scheme in broken:
-        # Without shared memory ranks of one host meet over TCP; without TCP, those of different hosts do not.
+        # Without shared memory, ranks of one host are linked over TCP. Without TCP, ranks of different hosts cannot be.
         fatal = scheme == wanted or (wanted == "auto" and scheme == "tcp")
         advice = (
             "use another one: COLLECTIVES_TRANSPORT=auto" if scheme == wanted else f"until then {scheme} is not used"
@@ -112,7 +112,7 @@ def _exchange(url: str, key: bytes | None, host: bool, limit: float) -> None:
 
 @contextlib.contextmanager
 def _as_it_was(folder: str) -> Iterator[None]:
-    """Remove the directories on the way to `folder` that are not there yet, if they are empty afterwards."""
+    """Afterwards, remove the directories on the path of `folder` that did not exist before, if they are empty."""
     missing = [path for path in (Path(folder), *Path(folder).parents) if folder and not path.exists()]
     try:
         yield
@@ -123,7 +123,7 @@ def _as_it_was(folder: str) -> Iterator[None]:
 
 
 def _attempt(scheme: str, ranks: int) -> str | None:
-    """Why an allreduce between two ranks in this process over that transport fails; None if it does not."""
+    """Why an allreduce between two ranks in this process over that transport fails; None if it works."""
     policy = Policy(scheme, Scope(network=False, ranks=ranks), secrets.token_bytes(job_secret.SIZE))
     run, wrong = secrets.token_hex(16), list[str]()
     endpoints: list[Endpoints] = []
@@ -138,7 +138,7 @@ def _attempt(scheme: str, ranks: int) -> str | None:
                 comm.barrier(timeout=deadline.left)
                 if not (total == 3).all():
                     wrong.append("an allreduce gave a wrong result")
-        except Exception as error:  # the report is where it belongs
+        except Exception as error:  # any error belongs into the report
             wrong.append(f"{type(error).__name__}: {error}")
 
     try:

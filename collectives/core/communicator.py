@@ -210,8 +210,9 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def memory(self) -> dict[str, int]:
         """The memory of this communicator on this rank, in bytes, by kind. Works at any time, as `dump` does.
 
-        - `arena_mapped`: address space for its shared memory, without the heap; `arena_touched`: the part of it that
-          uses memory; `staging`: the part of that which is reserved for staged messages. 0 without shared memory.
+        - `arena_mapped`: address space for the communicator's shared memory, without the heap; `arena_touched`: the
+          part of it that uses memory; `staging`: the part of `arena_mapped` that is reserved for staged messages. All
+          are 0 without shared memory.
         - `heap`: arrays from `empty` that are in use, in whole cache lines or pages
         - `inboxes`: receive buffers of links over TCP
         - `schedules`: cached operations
