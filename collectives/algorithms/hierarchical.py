@@ -70,7 +70,7 @@ class Place:
     # --- one block for each rank: on each other host, one rank is the guardian of the block
 
     def guardian(self, host: int, rank: int) -> int:
-        """The rank of `host` that handles the block of `rank`. On its own host, `rank` itself does."""
+        """The rank of `host` that handles the block of `rank`. On the host of `rank`, this is `rank` itself."""
         return self.keeper(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
 
     def wards(self, host: int, guardian: int) -> list[int]:

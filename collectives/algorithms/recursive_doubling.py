@@ -22,8 +22,8 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
     size. Time ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more if P < p.
 
     Results alternate between two scratch slots, so that a rank never overwrites data that it is still sending.
-    Otherwise two ranks would wait for each other: a reduction would wait for the own send, and a send for the peer's
-    reduction.
+    Otherwise two ranks would wait for each other: a reduction would wait for a send of the same rank, and a send for
+    the peer's reduction.
     """
     b = Builder("allreduce", "recursive_doubling", rank, size, grid=(1, 1))
     if size == 1:

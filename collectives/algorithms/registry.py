@@ -66,7 +66,7 @@ def get(collective_name: str, name: str) -> Algorithm:
 
 
 def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = False) -> tuple[Algorithm, ...]:
-    """All algorithms for a collective, in order of registration; only those that support `size` or `uneven` blocks."""
+    """The algorithms for a collective that support `size` and `uneven` blocks, if given, in order of registration."""
     known = _registry[collective(collective_name).name].values()
     return tuple(a for a in known if (size is None or a.sizes(size)) and (a.uneven or not uneven))
 

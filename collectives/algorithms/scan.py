@@ -212,7 +212,7 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("exscan", name="hierarchical_doubling", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedule:
-    """As scan, without the own data of the rank; only the last rank of a run adds its own for later runs.
+    """As scan, but without a rank's own data in its result; the last rank of a run adds its own data for later runs.
 
     For ranks that are numbered host by host; otherwise each run of consecutive ranks on one host counts as a host.
     Rounds ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;

@@ -1,7 +1,7 @@
-"""Arrays in a GPU's memory, copied through host memory by calls of their own library.
+"""Arrays in a GPU's memory, copied through host memory by calls of the array's library.
 
-Invariant: nothing here imports a GPU library: that of an existing array is loaded already. Copies are complete when a
-function returns.
+Invariant: nothing here imports a GPU library; the library of an existing array is loaded already. Copies are complete
+when a function returns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Element types: those that can be reduced, those that can only be moved, and float0, which has no data.
+"""Element types: those that can be reduced, those that can only be moved (sent, gathered), and float0, without data.
 
 Invariant: an array of any of these types is passed to the engine without conversion. The fingerprint of a collective
-distinguishes all of them. For a send, types that can only be moved differ only by their size.
+distinguishes all of them. Between a send and its receive, types that can only be moved are compared by size alone.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Arrays:
         return partial(self._inp[: min(nbytes, _RENEWED) // ITEMSIZE].fill, 1)
 
     def call(self, comm: Communicator, collective: str, algorithm: str, nbytes: int) -> Call:
-        """The call whose larger buffer has about `nbytes`: whole elements in equal parts, but at least one each."""
+        """A call whose larger buffer has about `nbytes` bytes, in equal parts of at least one element for each rank."""
         part = max(1, nbytes // ITEMSIZE // comm.size)
         whole = max(1, nbytes // ITEMSIZE)
         inp, out, size = self._inp, self._out, comm.size

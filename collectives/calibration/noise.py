@@ -16,7 +16,7 @@ from typing import Any, Final
 
 COMPETING: Final = 0.15  # wanted cores minus existing cores: background tasks of the system want less
 STOLEN: Final = 0.02  # share of the time of all cores that the hypervisor took
-PREEMPTED: Final = 50.0  # times a second that a rank may lose its own core: to tasks of the kernel
+PREEMPTED: Final = 50.0  # times a second that a rank may lose its own core to tasks of the kernel
 SPREAD: Final = 1.6  # the slowest round of a call over its fastest: the median over all calls
 
 

@@ -176,7 +176,7 @@ class _Quiet:
 
 
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
-    """The algorithms to compare. Those for several ranks on each of several hosts only if this group is like that."""
+    """The algorithms to compare. Algorithms for several ranks on each of several hosts only if there are such hosts."""
     nested = comm._linked.layout.nested
     return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]
 

@@ -48,8 +48,8 @@ def rows(
 ) -> list[Row]:
     """One row for each run of equal choices.
 
-    The border between two rows is the geometric mean of the sizes on both sides. The last row ends, unless
-    `to_the_end`, where it would end if there were another size.
+    The border between two rows is the geometric mean of the sizes on both sides. Unless `to_the_end`, the last row ends
+    as if one more size had been measured.
     """
     found: list[Row] = []
     first = 0

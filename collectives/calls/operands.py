@@ -1,4 +1,4 @@
-"""The arrays of a reduction: input, output, and whether they are the same.
+"""The arrays of a reduction: input, output, and whether both are the same memory.
 
 Invariant: all ranks make the same checks, so if one raises, all raise.
 """

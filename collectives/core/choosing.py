@@ -279,7 +279,7 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
 
 
 def _from_rank_0(comm: Communicator, data: bytes, deadline: Deadline) -> bytes:
-    """`data` of rank 0. Names an algorithm, since there is no table yet, whose links the first barrier opened."""
+    """Broadcast `data` of rank 0 by "binomial": no table exists yet, and the first barrier has opened its links."""
     length = np.array(len(data), np.int64)
     comm.broadcast(length, algorithm="binomial", timeout=deadline.left)
     if not 0 < int(length) <= _LONGEST:

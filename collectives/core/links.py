@@ -1,4 +1,4 @@
-"""The transport of every pair of ranks, decided from the records that all have published.
+"""The transport of every pair of ranks, decided from the records that all ranks have published.
 
 Invariant: both ranks of a pair choose the same transport, since they decide from the same two records. Records come
 from peers and are checked before they are used.
@@ -130,9 +130,9 @@ class Endpoints:
             raise
 
     def split(self) -> Endpoints:
-        """The endpoints of a communicator made from this one: the same listeners if they can serve more than one.
+        """The endpoints of a communicator made from this one, with the same listeners if these can serve several.
 
-        The host is that of these endpoints. Raises TransportUnavailable if the named transport has no room for another
+        The new endpoints have the same host. Raises TransportUnavailable if the named transport has no room for another
         group.
         """
         return Endpoints(self._policy, parent=self)

@@ -88,7 +88,7 @@ def settled(x: Any) -> Any:
 
 
 def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
-    """An array over the memory of `x`, which it keeps alive: a contiguous, settled tensor without autograd history.
+    """An array over the memory of `x`, a contiguous, settled tensor without autograd history. It keeps `x` alive.
 
     Does not call `x.numpy()`: after it the tensor could not be resized any more, which FullyShardedDataParallel does.
     """
