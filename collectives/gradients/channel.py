@@ -1,7 +1,7 @@
-"""The shared state of all gradient hooks of one communicator: a duplicate of it, and the comparison of plans.
+"""The state that all gradient hooks of a communicator share: a duplicate communicator, and the comparison of plans.
 
-Invariant: before any data of an exchange is sent, every rank knows that all have the same plan, or raises. Ranks that
-have joined take part in every exchange of the others until all have.
+Invariant: before any gradient of an exchange is sent, every rank knows that all have the same plan of the exchange, or
+raises. A rank without data left joins: it takes part in the exchanges of the other ranks until all ranks have joined.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _JOINED: Final = 1
 
 
 class Channel:
-    """Made by `channel`. For one thread at a time; every rank uses it in the same order."""
+    """Made by `channel`. Used by one thread at a time, in the same order on every rank."""
 
     def __init__(self, parent: Communicator) -> None:
         self._parent: Final = weakref.ref(parent)
@@ -47,8 +47,8 @@ class Channel:
 
     @property
     def comm(self) -> Communicator:
-        """The communicator of the hooks, so that they do not interfere with the user's own calls. The first use is
-        collective. Aborted once the original communicator is closed."""
+        """The hooks' own communicator, so that their messages do not interfere with the user's calls. The first use is
+        collective. Raises Aborted once the original communicator is closed."""
         parent = self._parent()
         if parent is None or parent.closed:
             raise Aborted("the communicator of these gradients is closed: make the hooks anew with a new one")
@@ -67,9 +67,9 @@ class Channel:
             self._settle(everyones, plan.pack(), timeout)
 
     def join(self, timeout: float | None = None) -> int:
-        """Take part in other ranks' exchanges by zeros, and without rows, until every rank has joined.
+        """Take part in other ranks' exchanges, with zeros and without sparse rows, until every rank has joined.
 
-        Returns the rank that was the last to join: of several that joined at the same time, the highest.
+        Returns the rank that joined last; the highest rank if several joined at the same time.
         """
         comm = self.comm
         rounds = 0
@@ -84,9 +84,9 @@ class Channel:
             rounds += 1
 
     def _settle(self, everyones: npt.NDArray[np.int64], plan: bytes, timeout: float | None) -> Plan:
-        """Ranks differ: the plan of the active ranks, if the others have joined; DesyncError if not.
+        """The plan of the active ranks, if rows of `everyones` differ. DesyncError if the plans of active ranks differ.
 
-        Every rank has the same table, and calls this.
+        Every rank calls this, with the same `everyones`.
         """
         lengths = self.comm.allgather(np.array([len(plan)]), timeout=timeout)[:, 0].tolist()
         texts = gathered(self.comm, plan, lengths, timeout)
@@ -134,7 +134,7 @@ def reduce(
 
 
 def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:
-    """Every rank's rows, entry by entry, in new memory; and the bytes that this rank sent."""
+    """All ranks' rows of each sparse entry, in new memory; and the number of bytes that this rank sent."""
     message = sparse.pack(rows)
     return sparse.unpack(comm.allgatherv(message, timeout=timeout), rows, comm.size), message.nbytes
 
@@ -150,7 +150,7 @@ def located(error: BaseException, where: str) -> BaseException:
 
 
 def _contribute_nothing(comm: Communicator, plan: Plan, bucket: Bucket, timeout: float | None) -> None:
-    """This rank's part of a bucket if it has no data; the result is for others."""
+    """Send zeros and no rows for a bucket, as a rank that has joined does; the result is discarded."""
     if bucket.dense:
         zeros = [np.zeros(plan.entries[i].shape, plan.wire(i).dtype) for i in bucket.dense]
         reduce(comm, plan, bucket, zeros, timeout)

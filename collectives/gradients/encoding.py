@@ -3,7 +3,7 @@
 Invariant: the result of `decode` equals the encoded object, type for type; objects for which that cannot be guaranteed
 are refused. Only the types listed here, and those that a framework's package has registered, are ever created.
 
-An object is a tag, one byte, and its content: lengths and counts are varints, items are objects.
+An encoded object is a tag of one byte, then its content. Lengths and counts are varints; items are encoded objects.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 
 from collectives.native.errors import DesyncError
 
-_DEEPEST: Final = 100  # containers in containers; less than Python's own limit of calls
+_DEEPEST: Final = 100  # levels of nested containers; less than Python's recursion limit
 _DTYPE: Final = re.compile(r"[<|][biufcSUMm][1-9][0-9]{0,8}(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
-_EXTENDED: Final = {  # those that NumPy knows by name only
+_EXTENDED: Final = {  # dtypes that NumPy knows by name only
     np.dtype(t).name: np.dtype(t)
     for t in (
         *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz),
@@ -35,7 +35,10 @@ _EXTENDED: Final = {  # those that NumPy knows by name only
 
 
 class Codec(NamedTuple):
-    """A type as parts, which are of types known already, and back. `made` raises for parts that it cannot use."""
+    """How objects of a type are encoded: `parts` turns one into objects of supported types, `made` makes it again.
+
+    `made` raises for parts that it cannot use.
+    """
 
     type: type
     parts: Callable[[Any], Any]
@@ -47,7 +50,7 @@ _names: Final[dict[type, str]] = {}
 
 
 def register(name: str, codec: Codec) -> None:
-    """Support objects of exactly that type. `name` is the same on every rank."""
+    """Support objects of exactly the codec's type. `name` has to be the same on every rank."""
     _codecs[name] = codec
     _names[codec.type] = name
 
@@ -78,7 +81,10 @@ register("time", Codec(time, _naive, lambda p: time.fromisoformat(p[0]).replace(
 
 
 def encode(obj: Any) -> bytes:
-    """TypeError for an unsupported object, ValueError for one that is nested too deeply, or contains itself."""
+    """The object as bytes.
+
+    TypeError if its type is unsupported, ValueError if it is nested too deeply or contains itself.
+    """
     out = bytearray()
     _put(out, obj, 0)
     return bytes(out)
@@ -172,7 +178,7 @@ def decode(data: bytes) -> Any:
 
 
 class _Reader:
-    """Reads objects one after the other. ValueError and others for invalid bytes."""
+    """Reads objects one after the other. Raises ValueError or another exception for invalid bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data: Final = data
@@ -213,7 +219,7 @@ class _Reader:
             raise ValueError(f"dtype {name!r}")
         dtype = _EXTENDED.get(name) or np.dtype(name)
         shape = tuple(self._count() for _ in range(self._count()))
-        data = bytearray(self._counted())  # which can be written, as the original could
+        data = bytearray(self._counted())  # writeable, as the original was
         if len(data) != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"{len(data)} bytes for an array of shape {shape}")
         return np.ndarray(shape, dtype, data) if data else np.empty(shape, dtype)

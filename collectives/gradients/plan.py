@@ -1,7 +1,7 @@
-"""The content of one exchange of gradients: entries in the variables' order, buckets in the reverse order.
+"""The plan of one exchange of gradients: an entry for each variable, in order, and buckets of entries in reverse order.
 
-Invariant: a plan follows from entries and rules alone, and so does its digest, which excludes names: the same model may
-be named differently in every process.
+Invariant: a plan and its digest follow from the entries and rules alone. The digest excludes names, because the
+variables of a model may have other names in each process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collectives.arrays.array import dtype_of
 from collectives.gradients.wire import Rules, Wire, wire
 
 BUCKET: Final = 25 << 20  # bytes
-UNKNOWN: Final = -1  # an extent that is known only in the running step
+UNKNOWN: Final = -1  # an extent that is known only while the step runs
 
 Kind: TypeAlias = Literal["dense", "sparse", "none"]
 KINDS: Final[tuple[Kind, ...]] = ("dense", "sparse", "none")
@@ -27,8 +27,8 @@ KINDS: Final[tuple[Kind, ...]] = ("dense", "sparse", "none")
 class Entry(NamedTuple):
     """One variable's gradient.
 
-    `shape` is that of the variable; of a sparse one only the extents after the first count. `indices` is the dtype of a
-    sparse one's row numbers. A missing gradient has no dtype and no shape.
+    `shape` is the variable's shape; the first extent of a sparse gradient is UNKNOWN. `indices` is the dtype of the row
+    numbers of a sparse gradient. A missing gradient has no dtype and no shape.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether its shape is known before the step runs; how many rows a sparse one has never is."""
+        """Whether the shape, except a sparse gradient's number of rows, is known before the step runs."""
         return UNKNOWN not in self.shape[self.kind == "sparse" :]
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """The gradients of one exchange during backpropagation: places of its dense and of its sparse entries."""
+    """Gradients that are exchanged together: the indices of dense and of sparse ones in `Plan.entries`."""
 
     number: int
     dense: tuple[int, ...]
@@ -59,10 +59,10 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One exchange among `size` ranks. Compare `digest`, which excludes names.
+    """One exchange among `size` ranks. Two plans are compared by their `digest`, which excludes names.
 
-    `buckets` are in the order in which they are sent; there is at least one, which may be empty, so that ranks always
-    compare plans.
+    `buckets` are in the order in which they are sent. There is at least one bucket, so that ranks always compare plans;
+    it may be empty.
     """
 
     rules: Rules
@@ -72,36 +72,36 @@ class Plan:
 
     @cached_property
     def wires(self) -> tuple[Wire | None, ...]:
-        """The wire format of each entry; None for those that are not sent."""
+        """The wire format of each entry; None for entries that are not sent."""
         return _wires(self.rules, self.entries, self.size)
 
     @cached_property
     def digest(self) -> tuple[int, int]:
         """128 bits as two signed integers: the same on ranks with the same plan, and almost certainly different
         otherwise."""
-        # What is put into which bucket says all that bucket_bytes has to say.
+        # Without bucket_bytes: only its effect has to be the same on every rank, and `buckets` shows that.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
         reported = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))
         found = hashlib.sha256(reported.encode()).digest()
         return int.from_bytes(found[:8], "little", signed=True), int.from_bytes(found[8:16], "little", signed=True)
 
     def wire(self, place: int) -> Wire:
-        """How the entry at `place` travels, which is there."""
+        """The wire format of the entry with index `place`, which must not be a missing gradient."""
         found = self.wires[place]
         assert found is not None
         return found
 
     def pack(self) -> bytes:
-        """As text for other ranks."""
+        """The plan as text for other ranks."""
         reported = {"rules": asdict(self.rules), "entries": self.entries, "buckets": self.buckets}
         return json.dumps(reported).encode()
 
 
 @lru_cache(maxsize=256)
 def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
-    """How these entries travel among `size` ranks. TypeError, ValueError if a rule does not fit an entry."""
+    """The plan for these entries among `size` ranks. TypeError or ValueError if a rule does not fit an entry."""
     wires = _wires(rules, entries, size)
-    # Where lengths are not known there is nothing to cut by.
+    # If an entry's shape is unknown, its size is too: all entries go into one bucket.
     most = rules.bucket_bytes if all(entry.known for entry in entries) else 2**63
     filled: list[tuple[list[int], list[int]]] = [([], [])]
     held = 0
@@ -110,7 +110,7 @@ def plan(rules: Rules, entries: tuple[Entry, ...], size: int) -> Plan:
         if way is None:
             continue
         dense, sparse = filled[-1]
-        # of unknown length: exchanged with the dense ones that are ready at the same time
+        # The number of rows is unknown: they are exchanged with the dense entries that are ready at the same time.
         if entries[i].kind == "sparse":
             sparse.append(i)
             continue
@@ -153,11 +153,11 @@ def _wires(rules: Rules, entries: Sequence[Entry], size: int) -> tuple[Wire | No
     )
 
 
-_SHOWN: Final = 4  # differences; the first one mostly says it all
+_SHOWN: Final = 4  # differences in a message; the first one mostly explains all
 
 
 def differences(plans: dict[int, Plan]) -> str:
-    """The differences between ranks, for a reader: rules, then variables by number."""
+    """The differences between the ranks' plans, for a message: rules, then variables by number."""
     found = []
     same = len({plan.buckets for plan in plans.values()}) == 1
     for rule in asdict(next(iter(plans.values())).rules):
@@ -173,7 +173,7 @@ def differences(plans: dict[int, Plan]) -> str:
         there = {rank: plan.entries[i] for rank, plan in plans.items() if i < len(plan.entries)}
         values = {rank: str(there[rank]) if rank in there else "not there" for rank in plans}
         indices = {entry.indices for entry in there.values()}
-        if len(set(values.values())) == 1 and len(indices) > 1:  # all else being equal
+        if len(set(values.values())) == 1 and len(indices) > 1:  # only the dtypes of indices differ
             values = {rank: f"{entry} with {entry.indices} indices" for rank, entry in there.items()}
         if len(set(values.values())) > 1:
             names = sorted({entry.name for entry in there.values() if entry.name})
@@ -185,7 +185,7 @@ def differences(plans: dict[int, Plan]) -> str:
 
 
 def _by_value(values: dict[int, str]) -> str:
-    """The most common value first: float32[3] on ranks 0, 1 and None on rank 2."""
+    """Values with their ranks, the most common value first: float32[3] on ranks 0, 1 and None on rank 2."""
     ranks: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         ranks.setdefault(value, []).append(rank)
@@ -194,5 +194,5 @@ def _by_value(values: dict[int, str]) -> str:
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """rank 2; ranks 0, 1"""
+    """Ranks as text, such as rank 2, or ranks 0, 1."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

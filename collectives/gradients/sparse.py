@@ -1,6 +1,6 @@
-"""Sparse gradients of all ranks, concatenated in rank order: row numbers and rows of any number from each rank.
+"""Concatenates the rows of all ranks' sparse gradients in rank order; each rank may have any number of rows.
 
-Invariant: one message from each rank for all of a bucket's entries; the result is the same on every rank.
+Invariant: each rank sends one message for all sparse entries of a bucket; the result is the same on every rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collectives.arrays.array import Array
 from collectives.arrays.recycle import aligned
 from collectives.native.errors import DesyncError
 
-_WORD: Final = 8  # parts begin where any dtype may
+_WORD: Final = 8  # bytes: each part of a message begins at a multiple, where any dtype is aligned
 
 
 class Rows(NamedTuple):
@@ -27,13 +27,13 @@ class Rows(NamedTuple):
 
 
 def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
-    """One message: the numbers of rows, then each entry's indices and values, all on word boundaries."""
+    """One message: the number of rows of each entry, then each entry's indices and values, all aligned to 8 bytes."""
     counts = np.array([len(entry.indices) for entry in entries], np.int64)
     parts = [counts, *(np.ascontiguousarray(array) for entry in entries for array in entry)]
     message = aligned((sum(_padded(part.nbytes) for part in parts),), np.dtype(np.uint8))
     start = 0
     for part in parts:
-        # Through bytes: not every dtype lets itself be viewed as another in its own shape.
+        # Flat, and as bytes: not every array can be viewed as another dtype in its own shape.
         message[start : start + part.nbytes] = part.reshape(-1).view(np.uint8)
         message[start + part.nbytes : start + _padded(part.nbytes)] = 0
         start += _padded(part.nbytes)
@@ -58,7 +58,7 @@ def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) ->
 
 
 def _take(data: npt.NDArray[np.uint8], start: int, like: Array, count: int, rank: int) -> tuple[Array, int]:
-    """A view of `count` rows like those in `data`, and the offset after it."""
+    """A view of `count` rows of `data` from `start`, in the form of rows of `like`; and the offset after them."""
     nbytes = count * math.prod(like.shape[1:]) * like.itemsize
     if count < 0 or start + _padded(nbytes) > data.nbytes:
         raise DesyncError(f"sparse gradients: rank {rank} announces {count} rows, more than came from it")

@@ -1,6 +1,6 @@
-"""The wire format of an entry: its dtype, the operation, and the factors before and after it.
+"""The wire format of a gradient: the dtype that is sent, the reduction, and the factors before and after it.
 
-Invariant: no finite average overflows during the exchange, in any order of addition; infinities and NaN pass.
+Invariant: no finite average overflows during the exchange, in any order of addition; infinities and NaN are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod"
 
 
 def check_options(missing: str, error_feedback: bool, compression: Compression | None) -> None:
-    """ValueError for invalid options of an exchange, besides its rules."""
+    """ValueError for invalid options of an exchange that are not part of `Rules`."""
     if missing not in ("error", "zero"):
         raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
     if error_feedback and compression is None:
@@ -53,7 +53,7 @@ class Rules:
 
     @property
     def additive(self) -> bool:
-        """Whether a rank without data can take part by zeros, and sparse gradients by rows."""
+        """Whether a rank without data can take part with zeros, and sparse gradients can be sent as rows."""
         return self.op in ("avg", "sum")
 
 
@@ -61,7 +61,7 @@ class Wire(NamedTuple):
     """`x` of `source` dtype is sent as (x * before).astype(dtype); the result is converted back and multiplied by
     `after`.
 
-    Factors other than 1 apply in the source's dtype; to integers in float64, rounded towards 0.
+    Factors other than 1 are applied in the source's dtype. Integers are multiplied in float64 and rounded towards 0.
     """
 
     source: Dtype
@@ -72,7 +72,7 @@ class Wire(NamedTuple):
 
 
 def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:
-    """The format for entries of that dtype among `size` ranks. TypeError, ValueError if op and dtype don't fit."""
+    """The wire format of gradients of dtype `source`. TypeError or ValueError if op and dtype don't fit."""
     floating = source in _FLOATS
     if rules.op == "avg" and not floating:
         raise TypeError(f"{name or 'a tensor'} is {source}, of which there is no average: use op='sum'")
@@ -85,10 +85,11 @@ def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wir
     compresses = rules.compression is not None and source in _COMPRESSED
     dtype = _WIRES[rules.compression] if compresses and rules.compression else source
     before, after, op = rules.prescale, rules.postscale, rules.op
-    if sparse:  # rows are joined, not added up
+    if sparse:  # rows are concatenated, not added up
         return Wire(source, dtype, "join", before, after / size if rules.op == "avg" else after)
     if dtype == _HALF and (rules.op == "avg" or (compresses and rules.op == "sum")):
-        # The largest float16 is 65504. A power of two is exact, and keeps every partial sum below the largest part.
+        # The largest float16 is 65504. Multiplying by a power of two is exact. This one keeps each partial sum at most
+        # as large as the largest gradient.
         down = 2.0 ** -(size - 1).bit_length()
         before, after, op = before * down, after / down / (size if rules.op == "avg" else 1), "sum"
     return Wire(source, dtype, op, before, after)
