@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 
 def run(*args: Any, **kwargs: Any) -> NoReturn:
-    """Horovod starts a pickled function here. Nothing is pickled by this library: NotImplementedError."""
+    """Raises NotImplementedError: Horovod starts a pickled function here, and this library pickles nothing."""
     raise NotImplementedError(
         "horovod.run sends a pickled function to processes that it starts: start the script instead, by "
         "`collectives run -n 4 script.py`"

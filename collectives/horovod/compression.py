@@ -1,7 +1,7 @@
 """The common part of Horovod's compressors, for all kinds of tensors.
 
-Invariant: a compressor with a `wire` uses this library's wire format, in which averages don't overflow; another one is
-called before and after, as Horovod calls it.
+Invariant: a compressor with a `wire` uses this library's wire format, in which averages don't overflow. Any other
+compressor is called before and after the exchange, as in Horovod.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """Tensors as they are."""
+    """Sends tensors unchanged."""
 
     wire = None
 
@@ -40,8 +40,8 @@ class NoneCompressor(Compressor):
 
 
 def is_custom(compression: Any) -> bool:
-    """Whether it is a compressor of the user. TypeError if it is no compressor."""
-    if isinstance(compression, type) and "wire" in vars(compression):  # a class made of ours may do otherwise
+    """Whether `compression` is a compressor of the user. TypeError if it is no compressor."""
+    if isinstance(compression, type) and "wire" in vars(compression):  # `wire` is not inherited
         return False
     if callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None)):
         return True

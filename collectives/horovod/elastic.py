@@ -1,6 +1,6 @@
 """hvd.elastic, which is not supported: all its functions raise an error that names an alternative.
 
-Invariant: importing it works, so that scripts that only import it run.
+Invariant: importing this module works, so that scripts that only import it run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):  # what Python itself asks of a module
+    if name.startswith("__"):  # Python itself looks up such names
         raise AttributeError(name)
     raise NotImplementedError(
         f"hvd.elastic.{name}: there is no elastic mode. Where a rank is lost the others raise collectives.PeerLost, "

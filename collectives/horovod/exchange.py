@@ -1,7 +1,7 @@
-"""Horovod's additions to an exchange of gradients: variables of one rank alone, the user's compressors, sums.
+"""Horovod's additions to an exchange of gradients: local variables, the user's compressors, a factor of the results.
 
-Invariant: it has the attributes of an exchange (`calls`, `error`, ...), which are those of the inner one. Gradients of
-local variables stay on their rank; all others take part in the same exchange on every rank.
+Invariant: `HorovodExchange` has the attributes of the exchange that it wraps (`calls`, `error`, ...). Gradients of
+local variables stay on their rank; all other gradients take part in the same exchange on every rank.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class LocalVariables:
     """Variables, found by identity and not by name."""
 
     def __init__(self) -> None:
-        self._known: Final[dict[int, Any]] = {}  # kept, so that no other object gets its number
+        self._known: Final[dict[int, Any]] = {}  # kept alive, so that no other object gets the same id()
 
     def add(self, *variables: Any) -> None:
         self._known.update((id(variable), variable) for variable in variables)
 
     def add_layers(self, layers: Any) -> None:
-        """The weights of a Keras layer, or of several, which are built. ValueError for anything else."""
+        """Add the weights of one or several Keras layers, which have to be built. ValueError for anything else."""
         if layers is None:
             return
         for layer in layers if isinstance(layers, Iterable) else [layers]:
@@ -40,9 +40,9 @@ class LocalVariables:
 
 
 class HorovodExchange:
-    """Around `inner`: its results times `factor`, with `compressor` before and after.
+    """Compresses gradients, exchanges them by `inner`, decompresses the results, and multiplies them by `factor`.
 
-    A local variable's gradient is returned unchanged, or divided by `size` if it is to have the scale of averages.
+    A local variable's gradient is only multiplied by `factor`, and divided by `size` if `scale_local`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class HorovodExchange:
 
 
 def times(gradient: Any, factor: float) -> Any:
-    """A tensor, sparse or not, multiplied; None stays None."""
+    """`gradient * factor`, for dense and sparse tensors; None stays None."""
     if gradient is None or factor == 1.0:
         return gradient
     if hasattr(gradient, "dense_shape"):
@@ -91,7 +91,7 @@ def times(gradient: Any, factor: float) -> Any:
 
 
 def _is_apart(gradient: Any) -> bool:
-    """Whether compressors are not applied to it, as in Horovod."""
+    """Whether no compressor is applied to this gradient, as in Horovod."""
     return gradient is None or hasattr(gradient, "dense_shape")
 
 

@@ -1,6 +1,6 @@
-"""Requests of Horovod's own launcher that are not supported.
+"""Refuses requests of Horovod's own launcher that are not supported.
 
-`collectives.init` itself reads rank, size and store from its variables (`collectives.rendezvous.launchers`).
+`collectives.init` itself reads rank, size and store from the launcher's variables (`collectives.rendezvous.launchers`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Objects between ranks. Horovod pickles them; here they are data, see `collectives.gradients.encoding`.
+"""Sends objects between ranks. Horovod pickles them; here they are encoded by `collectives.gradients.encoding`.
 
 Invariant: nothing is ever unpickled, so no rank executes data from another one.
 """
@@ -18,8 +18,8 @@ def broadcast_object(
 ) -> Any:
     """The root's object, on every rank; the root keeps its own.
 
-    None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of them in any depth
-    keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
+    None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of these, nested to
+    any depth, keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     with _explained("broadcast_object"):
@@ -28,7 +28,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, in rank order. What can travel, and errors: see `broadcast_object`."""
+    """Every rank's object, in rank order. Supported objects and errors: see `broadcast_object`."""
     with _explained("allgather_object"):
         return objects.allgather_object(process_set.group(), obj)
 

@@ -1,7 +1,7 @@
 """Horovod's arguments for features that this library implements differently.
 
-Invariant: an argument that changes results is respected or refused. One that could only change speed, and has no
-effect, causes a warning, once for each line of code that passes it.
+Invariant: an argument that changes results is respected or refused. An argument that could only change speed, and has
+no effect here, causes a warning once for each line of code that passes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Factors(NamedTuple):
 
 
 def predivided(op: Any, factor: float) -> Factors:
-    """As `gradient_predivide_factor` says: an average's division, in part before the sum. ValueError for other ops."""
+    """Factors that do part of an average's division before the sum, part after it. ValueError for other ops."""
     if factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if not factor > 0:

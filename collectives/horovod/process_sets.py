@@ -1,7 +1,7 @@
 """Groups of some of the ranks, for operations of these ranks alone.
 
-Invariant: a set that has a number has its communicators, on every rank; ranks outside have a communicator of themselves
-alone, so that an optimizer of a set without them leaves their gradients unchanged.
+Invariant: a registered set has a number, and on every rank a communicator. On a rank outside the set the communicator
+contains that rank alone, so that an optimizer of the set leaves the rank's gradients unchanged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collectives.native.errors import DesyncError
 
 
 class ProcessSet:
-    """The ranks whose numbers these are. Give it to `hvd.init` or `hvd.add_process_set` before it is used."""
+    """A set of ranks, given by their numbers. Pass it to `hvd.init` or `hvd.add_process_set` before use."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        """ValueError for anything but numbers of ranks, each of them once."""
+        """ValueError for anything but distinct rank numbers."""
         if not isinstance(ranks, Iterable):
             raise ValueError(
                 f"a ProcessSet is made of a list of ranks, not of {type(ranks).__name__}: MPI communicators have no "
@@ -31,34 +31,34 @@ class ProcessSet:
             raise ValueError(f"a ProcessSet is made of numbers of ranks, each of them once, not of {found}")
         self.ranks: list[int] | None = sorted(found)
         self.process_set_id: int | None = None
-        self.comm: Communicator | None = None  # of this rank and those with it; alone where it is not included
+        self.comm: Communicator | None = None  # of the set, or of this rank alone if it is not in the set
 
     def size(self) -> int | None:
-        """How many ranks are in it; None before it is registered."""
+        """The number of ranks in the set; None before the set is registered."""
         return None if self.process_set_id is None else len(self._members())
 
     def rank(self) -> int | None:
-        """This rank's number in it, from 0; None before it is registered. ValueError if it is not in it."""
+        """This rank's number in the set; None before the set is registered. ValueError if the rank is not in it."""
         if self.process_set_id is None:
             return None
         self._check_included()
         return self._members().index(world.current().comm.rank)
 
     def included(self) -> bool | None:
-        """Whether this rank is in it."""
+        """Whether this rank is in the set."""
         return world.current().comm.rank in self._members()
 
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
     def group(self) -> Communicator:
-        """Where its operations run. ValueError if it is not registered, or this rank not in it."""
+        """The set's communicator. ValueError if the set is not registered, or does not contain this rank."""
         own = self.training()
         self._check_included()
         return own
 
     def training(self) -> Communicator:
-        """Where gradients are exchanged: the group, or where this rank is not in it, one of this rank alone."""
+        """The communicator that exchanges gradients: the set's, or one of this rank alone if it is not in the set."""
         if self.process_set_id == 0:
             return world.current().comm
         world.current()
@@ -67,7 +67,7 @@ class ProcessSet:
         return self.comm
 
     def root(self, root_rank: int) -> int:
-        """The number in it of the rank that has that number among all. ValueError if it is not in it."""
+        """The number within the set of the rank with number `root_rank`. ValueError if that rank is not in the set."""
         members = self._members()
         if root_rank not in members:
             raise ValueError(f"root_rank is {root_rank}, which is not a rank of {self!r}")
@@ -85,16 +85,16 @@ class ProcessSet:
 
 global_process_set: Final = ProcessSet([])
 global_process_set.process_set_id = 0
-global_process_set.ranks = None  # as many as there are, once there is a world
+global_process_set.ranks = None  # all ranks, however many there are after init
 
 _registered: Final[list[ProcessSet]] = []
 _numbers: Final = itertools.count(1)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a set of ranks, given as a list too, and return it. Every rank calls it, those outside as well.
+    """Register a set of ranks, or a list of rank numbers, and return the set. Every rank calls it, also ranks outside.
 
-    ValueError if there is a set of these ranks, or no such rank; DesyncError if ranks name different sets.
+    ValueError if a set of these ranks exists, or a rank does not; DesyncError if ranks name different sets.
     """
     comm = world.current().comm
     given = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
@@ -114,7 +114,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forget it, on every rank. Returns whether it was registered; that of all ranks stays."""
+    """Unregister the set; every rank calls it. Returns whether it was registered. The set of all ranks stays."""
     if process_set not in _registered:
         return False
     _registered.remove(process_set)
@@ -123,7 +123,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def of(process_set_id: int) -> ProcessSet:
-    """ValueError if no set has that number."""
+    """The set with that number. ValueError if there is none."""
     for known in (global_process_set, *_registered):
         if known.process_set_id == process_set_id:
             return known
@@ -131,7 +131,7 @@ def of(process_set_id: int) -> ProcessSet:
 
 
 def forget_all() -> None:
-    """For `shutdown`."""
+    """Unregister all sets, as `shutdown` does."""
     for process_set in _registered:
         _forget(process_set)
     _registered.clear()

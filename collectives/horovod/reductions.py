@@ -30,9 +30,9 @@ _NAMES: Final = {Average: "average", Sum: "sum", Min: "min", Max: "max", Product
 
 
 def op_name(op: Any = None, average: bool | None = None) -> str:
-    """This library's name of the reduction: that of `op`, or of `average`, the older argument; else "average".
+    """This library's name of the reduction that `op` or the older argument `average` demands; else "average".
 
-    ValueError if both are given, or `op` is none of Horovod's; NotImplementedError for Adasum.
+    ValueError if both are given, or `op` is not one of Horovod's; NotImplementedError for Adasum.
     """
     if op is not None and average is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
@@ -53,7 +53,7 @@ def op_name(op: Any = None, average: bool | None = None) -> str:
 
 
 def training_op(op: Any) -> str:
-    """The same for gradients, which are averaged or summed. ValueError for others."""
+    """This library's name of a reduction of gradients, "average" or "sum". ValueError for other reductions."""
     name = op_name(op)
     if name not in ("average", "sum"):
         raise ValueError(f"op is {op!r}: gradients are combined by Average or Sum")

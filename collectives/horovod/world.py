@@ -1,6 +1,6 @@
 """The communicator that `hvd.init` opened, shared by all of Horovod's modules here.
 
-Invariant: there is at most one. `opened` are the communicators that were opened here, which are closed with it; a
+Invariant: there is at most one `World`. `shutdown` closes its `opened`, the communicators that this module opened; a
 communicator that the user made stays open.
 """
 
@@ -23,11 +23,11 @@ from collectives.native.errors import ConfigMismatch
 
 
 class NotInitializedError(RuntimeError, ValueError):
-    """`hvd.init()` was not called, or `hvd.shutdown()` was. Horovod raises ValueError."""
+    """`hvd.init()` was not called, or `hvd.shutdown()` was. Also a ValueError, which Horovod raises."""
 
 
 class World(NamedTuple):
-    """`cross_rank` numbers the hosts that have a rank with this one's local rank; `cross_size` is how many do."""
+    """`cross_rank` numbers the hosts that have a rank with this rank's local rank; `cross_size` counts these hosts."""
 
     comm: Communicator
     opened: tuple[Communicator, ...]
@@ -38,11 +38,11 @@ class World(NamedTuple):
 
 _lock: Final = threading.Lock()
 _times: Final = itertools.count()
-_worlds: Final[list[World]] = []  # the one there is, if there is one
+_worlds: Final[list[World]] = []  # at most one
 
 
 def current() -> World:
-    """NotInitializedError if there is none."""
+    """The world that `begin` made. NotInitializedError if there is none."""
     if not exists():
         raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
     return _worlds[0]
@@ -53,7 +53,7 @@ def exists() -> bool:
 
 
 def begin(comm: Any) -> bool:
-    """Open the communicator if there is none; returns whether it was opened.
+    """Open the communicator if there is none; returns whether there was none.
 
     `comm`: None, a Communicator, or the numbers of its ranks.
     """
@@ -96,7 +96,8 @@ def _chosen(comm: Any, opened: list[Communicator]) -> Communicator:
 
 
 def _part(whole: Communicator, ranks: list[int], opened: list[Communicator]) -> Communicator:
-    """Every rank takes part in the split, also those outside the set, because the others would wait for them."""
+    """The communicator of these ranks of `whole`; ranks outside take part in the split too, since the others wait for
+    them."""
     part = whole.split(min(ranks) if whole.rank in ranks else None)
     if part is None:
         raise ValueError(f"hvd.init(comm={ranks}): this is rank {whole.rank}, which is not one of them")
@@ -110,11 +111,11 @@ def _part(whole: Communicator, ranks: list[int], opened: list[Communicator]) -> 
 
 
 def _met(opened: list[Communicator]) -> Communicator:
-    """The communicator that this process has already, or a new one of all ranks."""
+    """The communicator that this process already has, or a new communicator of all ranks."""
     if already():
-        return default()  # refuses to choose among several
+        return default()  # raises if there are several
     time = next(_times)
-    # A name that was used is not used again: ranks that are still leaving must not meet those that come.
+    # Each init uses a new name: ranks that still shut down must not meet ranks that initialize again.
     name = f"{os.environ.get('COLLECTIVES_NAME') or 'default'}.{time}" if time else None
     refuse_elastic(os.environ)
     made = collectives.init(name=name)

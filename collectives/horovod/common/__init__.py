@@ -1,6 +1,6 @@
 """The common part of Horovod's modules: init and shutdown, numbers of ranks, reductions, sets of ranks.
 
-Invariant: answers describe this library: it contains no MPI, Gloo or CUDA.
+Invariant: functions such as `mpi_built` describe this library, which contains no MPI, Gloo or CUDA.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ __all__ = [
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
-    """Meet the other ranks, as `collectives.init` does; once: later calls do nothing.
+    """Meet the other ranks, as `collectives.init` does; later calls do nothing.
 
-    `comm`: None for all ranks, or a list of numbers of ranks; every rank calls it. A collectives.Communicator is used
-    as it is, and so is the one that `collectives.init` has made before. `process_sets`: sets to register; "dynamic"
-    allows in Horovod what is always allowed here.
+    `comm`: None for all ranks, or a list of rank numbers; also ranks outside the list call `init`. A
+    collectives.Communicator is used as it is. None uses the communicator that `collectives.init` has made before, if
+    there is one. `process_sets`: sets to register; "dynamic" has no effect, since sets can always be registered later.
 
-    Where it raises it leaves nothing behind: no set is registered, and what it opened is closed.
+    If it raises, no set is registered, and the communicators that it opened are closed.
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f"process_sets must be a list of ProcessSets, or 'dynamic', not {process_sets!r}")
@@ -93,7 +93,7 @@ def is_initialized() -> bool:
     return world.exists()
 
 
-# --- numbers; each raises NotInitializedError before `init`
+# --- rank numbers and sizes; each function raises NotInitializedError before `init`
 
 
 def rank() -> int:
@@ -125,11 +125,11 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has as many ranks."""
+    """Whether every host has the same number of ranks."""
     return world.current().homogeneous
 
 
-# --- what is inside
+# --- what the library contains
 
 
 def mpi_enabled() -> bool:
@@ -189,5 +189,5 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
 
 
 def stop_timeline() -> None:
-    """Does nothing: none can have been started."""
+    """Does nothing: no timeline can have been started."""
     world.current()

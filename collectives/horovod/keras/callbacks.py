@@ -18,9 +18,9 @@ from collectives.keras.state import broadcast_variables, slots_of
 
 
 class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallback):
-    """Gives every rank the root's weights and optimizer slots as training begins, but for local variables.
+    """When training begins, sets weights and optimizer slots, except local variables, to the root's.
 
-    A model that has no weights until its first batch gets them after that.
+    If a model has no weights until its first batch, they are set after that batch.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
@@ -53,7 +53,7 @@ class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallbac
 
 
 class MetricAverageCallback(callbacks.MetricAverageCallback):
-    """Replaces an epoch's metrics by their means over all ranks. Goes before callbacks that act on metrics."""
+    """Replaces an epoch's metrics by their means over all ranks. Put it before callbacks that act on metrics."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__(world.current().comm)
@@ -61,10 +61,10 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
 
 
 class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
-    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
+    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` up to, not including, `end_epoch`.
 
-    A number as `multiplier` decays exponentially: multiplier ** (epoch - start_epoch). Momentum is not corrected; a
-    warning is issued if there is any.
+    If `multiplier` is a number, the factor is multiplier ** (epoch - start_epoch). Momentum is not corrected; a warning
+    is issued if the optimizer has momentum.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
 class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
     """Raises the learning rate from `initial_lr / size` to `initial_lr` over the first epochs, batch by batch.
 
-    Momentum is not corrected; a warning is issued if there is any.
+    Momentum is not corrected; a warning is issued if the optimizer has momentum.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
 class BestModelCheckpoint(callbacks.BestModelCheckpoint):
     """Saves the best model, on rank 0 alone. Put it after MetricAverageCallback.
 
-    `filepath` is required (ValueError); in Horovod its Spark estimators set it.
+    ValueError without `filepath`, which Horovod's Spark estimators set in Horovod.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """hvd.SyncBatchNormalization for Keras 3.
 
-Invariant: arguments are Keras's, and Horovod's `fused`, which has to be False there too.
+Invariant: arguments are Keras's, and Horovod's `fused`, which has to be False in Horovod too.
 """
 
 from __future__ import annotations

@@ -26,15 +26,15 @@ def allreduce(
     op: Any = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """The reduction of every rank's value, of one shape and dtype; Average if neither `op` nor `average` is given.
+    """The reduction of all ranks' values, by Average if neither `op` nor `average` is given.
 
-    The average of integers is the sum's quotient, rounded towards 0.
+    Values have one shape and dtype on all ranks. The average of integers is rounded towards 0.
     """
     return _reduced("allreduce", value, op_name(op, average), prescale_factor, postscale_factor, compression)
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
-    """This rank's rows of the reduction. ValueError if rows do not divide evenly."""
+    """This rank's rows of the reduction. ValueError if the ranks cannot all get the same number of rows."""
     return _reduced("reduce_scatter", value, op_name(op), 1.0, 1.0, Compression.none)
 
 
@@ -45,14 +45,14 @@ def allgather(value: Any, name: str | None = None) -> Any:
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The root's value, on every rank; those of the others have its shape and dtype."""
+    """The root's value, on every rank; the values of the other ranks have its shape and dtype."""
     comm = global_process_set.group()
     array = np.array(_array(_tensor(value, "broadcast")))
     return keras.ops.convert_to_tensor(comm.broadcast(array, global_process_set.root(root_rank)))
 
 
 def broadcast_global_variables(root_rank: int) -> NoReturn:
-    """There are no global variables without sessions: RuntimeError, as Horovod raises in eager execution."""
+    """Raises RuntimeError, as Horovod does in eager execution: without sessions there are no global variables."""
     raise RuntimeError(
         "hvd.broadcast_global_variables() does not support eager execution. Please use "
         "hvd.callbacks.BroadcastGlobalVariablesCallback, or collectives.keras.broadcast_global_variables(model)"
@@ -61,7 +61,7 @@ def broadcast_global_variables(root_rank: int) -> NoReturn:
 
 def _reduced(collective: str, value: Any, op: str, before: float, after: float, compression: Any) -> Any:
     comm = global_process_set.group()
-    is_custom(compression)  # refuses what is none
+    is_custom(compression)  # raises if it is no compressor
     tensor, context = compression.compress(_tensor(value, collective))
     array = _array(tensor)
     whole = array.dtype.kind in "iu"

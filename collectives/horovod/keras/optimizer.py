@@ -36,10 +36,10 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Make `optimizer` step by all ranks' gradients, and return it: the same object, saved as the plain optimizer.
+    """Make `optimizer` use all ranks' gradients, and return the same object, which is saved as the plain optimizer.
 
-    `gradient_predivide_factor` is for averages that overflow, which they don't here: it is checked, and changes
-    nothing. Gradients of several backward passes are summed, or averaged with `average_aggregated_gradients`.
+    `gradient_predivide_factor` is checked, but has no effect: in Horovod it avoids overflow of averages, which cannot
+    happen here. Gradients of several backward passes are summed, or averaged with `average_aggregated_gradients`.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)
@@ -57,7 +57,7 @@ def DistributedOptimizer(
     hook = hook_of(made)
     assert hook is not None
     local = LocalVariables()
-    # The hook's exchange is what every way of training goes through, whatever the backend.
+    # Every way of training uses the hook's exchange, on every backend.
     vars(hook)["exchange"] = HorovodExchange(
         hook.exchange,
         local,
@@ -66,7 +66,7 @@ def DistributedOptimizer(
         compressor=compression if is_custom(compression) else NoneCompressor,
         factor=1.0 if average_aggregated_gradients else float(backward_passes_per_step),
     )
-    # Around Keras's own setting of attributes, which looks for state to track and save.
+    # Avoids Keras's own __setattr__, which looks for state to track and save.
     object.__setattr__(made, "register_local_var", local.add)
     object.__setattr__(made, "register_local_layers", local.add_layers)
     return made
@@ -88,7 +88,7 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedOptimizer`, but gradients of these layers' weights, which have to be built, stay on their rank."""
+    """`DistributedOptimizer`, but gradients of the weights of `local_layers`, which are built, stay on their rank."""
     made = DistributedOptimizer(
         optimizer,
         name,
@@ -115,7 +115,7 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A saved model, its optimizer distributed again. ValueError if it was saved without one, or for legacy ones."""
+    """Load a model and make its optimizer distributed. ValueError if it has no optimizer, or for `legacy_opts`."""
     if legacy_opts:
         raise ValueError("Keras 3 has no legacy optimizers: save the model with one of keras.optimizers")
     known = {cls.__name__: cls for cls in custom_optimizers or ()}

@@ -1,4 +1,4 @@
-"""Variables, objects and numbers of ranks.
+"""Horovod's functions on variables and objects, and its rank numbers as tensors.
 
 Invariant: names and arguments are Horovod's. In a graph of TensorFlow 1, an operation runs only when a session runs the
 returned value, as in Horovod.
@@ -26,8 +26,8 @@ def broadcast_variables(
 ) -> Any:
     """Set every rank's variables, also Keras's, to the values on the root.
 
-    `inplace` saves memory in Horovod; here it has no effect. DesyncError on every rank if variables differ in form. In
-    a graph of TensorFlow 1 it returns the operation that does it, for a session to run; else None.
+    `inplace` saves memory in Horovod; here it has no effect. DesyncError on every rank if shapes or dtypes of variables
+    differ between ranks. In a graph of TensorFlow 1 it returns the operation that a session has to run; else None.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     return hooks.broadcast_variables(list(variables), root, comm=group)
@@ -37,7 +37,7 @@ def broadcast_variables(
 def broadcast_(
     variables: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """`broadcast_variables`; returns the variables, or in a graph of TensorFlow 1 their new values, to be run."""
+    """`broadcast_variables`; returns the variables, or in a graph of TensorFlow 1 tensors of their new values."""
     found = list(variables)
     done = broadcast_variables(found, root_rank, process_set)
     if done is None:
@@ -47,9 +47,9 @@ def broadcast_(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that does it, in a graph of TensorFlow 1.
+    """The operation that sets all global variables of a TensorFlow 1 graph to the root's values.
 
-    TensorFlow 2 has no global variables: RuntimeError, as Horovod raises in eager execution.
+    Raises RuntimeError in eager execution, as Horovod does: TensorFlow 2 has no global variables.
     """
     if for_sessions():
         return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
@@ -60,7 +60,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Gives every rank the root's global variables, once a session of TensorFlow 1 is made."""
+    """Sets global variables to the root's values when a session of TensorFlow 1 has been made."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         check_devices(device)
@@ -82,7 +82,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object, on every rank; see `collectives.tensorflow.broadcast_object`. TypeError for others."""
+    """The root's object, on every rank; supported objects and errors: see `collectives.tensorflow.broadcast_object`."""
     hint(session is not None, _NO_SESSIONS)
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
@@ -101,12 +101,13 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Every rank's object, in rank order; see `collectives.tensorflow.broadcast_object`. TypeError for others."""
+    """Every rank's object, in rank order; supported objects and errors: see
+    `collectives.tensorflow.broadcast_object`."""
     hint(session is not None, _NO_SESSIONS)
     return objects.allgather_object(obj, name, process_set)
 
 
-# --- numbers as tensors; they are constants, for ranks don't change while a graph lives
+# --- rank numbers and sizes as tensors; constants, because they don't change while a graph lives
 
 
 def rank_op(name: str | None = None) -> Any:

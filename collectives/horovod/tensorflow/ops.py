@@ -36,9 +36,10 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of every rank's tensor, or tf.IndexedSlices, of one shape and dtype; Average if `op` is None.
+    """The reduction of all ranks' tensors, or tf.IndexedSlices, by Average if `op` is None.
 
-    The average of integers is the sum's quotient, rounded towards 0. `name` appears in errors.
+    Tensors have one shape and dtype on all ranks. The average of integers is rounded towards 0. `name` appears in
+    errors.
     """
     check_devices(device_dense, device_sparse)
     chosen = op_name(op, average)
@@ -59,7 +60,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """`allreduce` of each, which travel together."""
+    """`allreduce` of each tensor; all are sent together."""
     check_devices(device_dense, device_sparse)
     chosen = op_name(op, average)
     return _reduced(tensors, chosen, compression, prescale_factor, postscale_factor, name, process_set)
@@ -117,11 +118,11 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction; if they do not divide evenly, the first ranks have one more."""
+    """This rank's rows of the reduction; if they do not divide evenly, the first ranks get one row more."""
     check_devices(device_dense)
     comm, chosen = process_set.group(), op_name(op)
     x = tensor_of(tensor, "reducescatter")
-    is_custom(compression)  # refuses what is none
+    is_custom(compression)  # raises if it is no compressor
     whole = chosen == "average" and x.dtype.is_integer
     sent, context = compression.compress(_times(_gradient_times(x, comm.size), prescale_factor))
     part = hooks.reducescatter(sent, "sum" if whole else chosen, comm=comm, name=name or "")
@@ -140,7 +141,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """`reducescatter` of each, one after the other."""
+    """`reducescatter` of each tensor, one after the other."""
     return [
         reducescatter(
             tensor,
@@ -175,7 +176,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """`allgather` of each, one after the other."""
+    """`allgather` of each tensor, one after the other."""
     return [allgather(tensor, name, process_set=process_set) for tensor in tensors]
 
 
@@ -201,9 +202,9 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The rows received, in rank order; splits[i] rows are sent to rank i, equal numbers without `splits`.
+    """The rows received, in rank order; splits[i] rows go to rank i. Without `splits` all ranks get the same number.
 
-    With `splits` the result is a pair: the rows, and their numbers by rank (int32).
+    With `splits` the result is a pair: the rows, and the number of rows from each rank (int32).
     """
     comm = process_set.group()
     if splits is None:
@@ -214,7 +215,7 @@ def alltoall(
 
 @_plain
 def join() -> Any:
-    """For a rank without data left: take part in others' allreduces by zeros, until all have joined.
+    """Called by a rank without data left: take part in others' allreduces with zeros, until all ranks have joined.
 
     Returns the rank that was the last to join, an int32 scalar.
     """
@@ -234,9 +235,9 @@ def _times(x: Any, factor: float) -> Any:
 
 
 def _quotient(total: Any, size: int, factor: float) -> Any:
-    """The average of integers from their sum, times `factor`, rounded towards 0; of tf.IndexedSlices row by row."""
+    """The sum of integers divided by `size`, times `factor`, rounded towards 0; of tf.IndexedSlices row by row."""
     if isinstance(total, tf.IndexedSlices):
-        # A row that came several times is added up first: the parts' quotients would be less than that of the sum.
+        # Values of the same row are added up first: rounding each quotient would lose more than rounding the sum's.
         rows, places = tf.unique(total.indices)
         values = tf.math.unsorted_segment_sum(total.values, places, tf.size(rows))
         return tf.IndexedSlices(_quotient(values, size, factor), rows, total.dense_shape)
@@ -246,7 +247,7 @@ def _quotient(total: Any, size: int, factor: float) -> Any:
 
 
 def _gradient_times(x: Any, factor: float) -> Any:
-    """`x`, whose gradient is scaled, because Horovod averages gradients of the sum of all ranks' losses."""
+    """`x`, with its gradient times `factor`, because Horovod averages gradients of the sum of all ranks' losses."""
 
     @tf.custom_gradient
     def flowing(x: Any) -> Any:

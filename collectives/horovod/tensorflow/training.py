@@ -19,14 +19,14 @@ from collectives.horovod.tensorflow.compression import Compression
 
 
 class _Tape(hooks.DistributedGradientTape):
-    """A tape whose gradients are those of all ranks, but for local sources."""
+    """A tape that combines the gradients of all ranks, except those of local sources."""
 
     def __init__(self, gradtape: Any, exchange: HorovodExchange, local: LocalVariables) -> None:
         super().__init__(gradtape, exchange=exchange)  # type: ignore[arg-type]
         self.local: Final = local
 
     def register_local_source(self, source: Any) -> None:
-        """Leave this variable's gradient to this rank."""
+        """Do not exchange the gradient of this variable."""
         self.local.add(source)
 
     @tf.autograph.experimental.do_not_convert
@@ -38,7 +38,7 @@ class _Tape(hooks.DistributedGradientTape):
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """As tf.GradientTape's, of all ranks. Names have no part here, generic or not: variables go by their order."""
+        """tf.GradientTape's `gradient`, of all ranks. `use_generic_names` has no effect: order identifies variables."""
         if isinstance(unconnected_gradients, bool):  # Horovod's fourth argument is use_generic_names
             unconnected_gradients = tf.UnconnectedGradients.NONE
         return super().gradient(target, sources, output_gradients, unconnected_gradients)
@@ -46,7 +46,7 @@ class _Tape(hooks.DistributedGradientTape):
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        """Pairs of variable and gradient: those of local sources, and those of all ranks."""
+        """Two lists of (variable, gradient): for local sources, and for all other sources."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients), strict=True))
         local = [pair for pair in pairs if pair[0] in self.local]
         return local, [pair for pair in pairs if pair[0] not in self.local]
@@ -65,9 +65,9 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """The tape, whose `gradient` gives the gradients of all ranks together.
+    """The tape, whose `gradient` combines the gradients of all ranks.
 
-    Gradients that are None on some ranks only are DesyncError on all, as are any that differ in shape or dtype.
+    DesyncError on all ranks if a gradient is None on some ranks only, or if its shape or dtype differs.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)
@@ -140,7 +140,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A Keras optimizer made to step by all ranks' gradients; NotImplementedError for TensorFlow 1's."""
+    """Make a Keras optimizer use all ranks' gradients; NotImplementedError for TensorFlow 1's optimizers."""
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise NotImplementedError(
             f"{type(optimizer).__name__} is an optimizer of TensorFlow 1: use tf.keras.optimizers, or a loop with "

@@ -1,7 +1,7 @@
 """Horovod's collectives in the background: each returns a handle for `poll` and `synchronize`.
 
-Invariant: a tensor belongs to its operation until that is done; results have no gradient. Operations of one set of
-ranks complete in the order in which they were started, the same on every rank.
+Invariant: a tensor belongs to its operation until the operation is done; results have no gradient. Operations of one
+process set are started in the same order on every rank, and complete in that order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Waitable(Protocol):
 
 
 class Handle:
-    """Several operations, and the function of their results."""
+    """Several operations, and the function that makes one result of theirs."""
 
     def __init__(self, parts: Sequence[Waitable], deliver: Callable[[list[Any]], Any]) -> None:
         self._parts: Final = parts
@@ -49,12 +49,12 @@ class Handle:
 
 
 def poll(handle: Any) -> bool:
-    """Whether it is done, or has failed, so that `synchronize` does not block."""
+    """Whether the operation is done, or has failed, so that `synchronize` does not block."""
     return bool(handle.done())
 
 
 def synchronize(handle: Any) -> Any:
-    """Wait for it, and return its result; raises its error: PeerLost, OpTimeout, DesyncError, ..."""
+    """Wait for the operation and return its result; raises its error: PeerLost, OpTimeout, DesyncError, ..."""
     return handle.wait()
 
 
@@ -138,7 +138,7 @@ def _new(tensors: Sequence[Any], op: str, before: float, after: float, process_s
 def _in_place(tensors: Sequence[Any], op: str, before: float, after: float, process_set: ProcessSet) -> Handle:
     comm, given = process_set.group(), list(tensors)
     hows = [reduction(op, before, after, comm.size, tensor) for tensor in given]
-    with torch.no_grad():  # as of Horovod, leaves that require a gradient may be given
+    with torch.no_grad():  # as in Horovod, leaves that require a gradient may be given
         for how, tensor in zip(hows, given, strict=True):
             how.prepare_(tensor)
         parts: list[Waitable] = []
@@ -163,7 +163,8 @@ def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
 
 
 def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:
-    """Integers are averaged by their sum, so there may be two operations in a group; in one order on every rank."""
+    """Each op with the indices of its tensors, sorted by op. Averages of integers have op "sum", so there may be
+    two."""
     ops = sorted({how.op for how in hows})
     return [(op, [i for i, how in enumerate(hows) if how.op == op]) for op in ops]
 
@@ -175,7 +176,7 @@ def _one(handle: Handle) -> Handle:
 def sparse_allreduce_async(
     tensor: Any, name: str | None, op: Any, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Any]:
-    """Gathers every rank's rows of a sparse tensor. As in Horovod, the handle is called for the result."""
+    """Gathers all ranks' rows of a sparse tensor. As in Horovod, calling the handle gives the result."""
     average = training_op(op) == "average"
     comm = process_set.group()
     if not check_tensor(tensor).is_sparse:
@@ -186,13 +187,13 @@ def sparse_allreduce_async(
     def result() -> Any:
         rows = values.wait()
         rows = rows / comm.size if average else rows
-        # Checked, since most of them are what other ranks sent.
+        # Indices are checked, since most of them come from other ranks.
         return torch.sparse_coo_tensor(indices.wait().t(), rows, tensor.size(), check_invariants=True)
 
     return result
 
 
-# --- the others
+# --- other collectives
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -203,7 +204,7 @@ def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSe
 def grouped_allgather_async(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """`allgather_async` of each, one after the other."""
+    """`allgather_async` of each tensor, one after the other."""
     return Handle([allgather_async(tensor, name, process_set) for tensor in tensors], list)
 
 
@@ -243,7 +244,7 @@ def reducescatter_async(
     rows, rest = divmod(len(x), comm.size)
     start = comm.rank * rows + min(comm.rank, rest)
     mine = slice(start, start + rows + (comm.rank < rest)) if rest else slice(None)
-    # Blocks have one length, so where there is a rest every rank gets the whole.
+    # reduce_scatter needs blocks of one length: if rows do not divide evenly, every rank gets all rows instead.
     work = comm.allreduce_async(x, named) if rest else comm.reduce_scatter_async(x, named)
     return Handle([_Started(work)], lambda found: how.finished(tensor_of(found[0][mine])))
 
@@ -256,7 +257,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """`reducescatter_async` of each, one after the other."""
+    """`reducescatter_async` of each tensor, one after the other."""
     started = [reducescatter_async(x, name, op, process_set, prescale_factor, postscale_factor) for x in tensors]
     return Handle(started, list)
 
@@ -264,7 +265,7 @@ def grouped_reducescatter_async(
 def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """`alltoall` in the background, once every rank has called it; its result is a pair, as with splits."""
+    """`alltoall` in the background, once every rank has called it; returns a pair, as `alltoall` does with `splits`."""
     comm = process_set.group()
     rows = tensor.shape[0] if check_tensor(tensor).dim() else 0
     leaving = check_counts([rows // comm.size] * comm.size if splits is None else splits, comm.size, rows)
@@ -280,13 +281,13 @@ def received(coming: Any, splits: Any) -> Any:
 
 
 def _moved(array: Array, tensor: Any) -> Any:
-    """A tensor of the same dtype, which may be one that NumPy has not and that went as numbers of its size."""
+    """`array` as a tensor of the dtype of `tensor`; dtypes that NumPy lacks are sent as numbers of the same size."""
     found = tensor_of(array)
     return found if found.dtype == tensor.dtype else found.view(tensor.dtype)
 
 
 class _Started:
-    """A communicator's work."""
+    """The handle of a communicator's operation, as a `Waitable`."""
 
     def __init__(self, work: Any) -> None:
         self._work: Final = work

@@ -1,6 +1,6 @@
-"""hvd.Compression, of PyTorch's tensors.
+"""hvd.Compression, for PyTorch's tensors.
 
-Invariant: only floating-point tensors change on their way.
+Invariant: only floating-point tensors are cast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FP16Compressor(_Cast):
 
 
 class BF16Compressor(_Cast):
-    """As wide as float32; Horovod has no such compressor."""
+    """The range of numbers is that of float32; Horovod has no such compressor."""
 
     wire = "bf16"
     dtype = torch.bfloat16

@@ -1,7 +1,8 @@
-"""hvd.join: a rank without data left takes part in the others' allreduces and optimizer steps by zeros.
+"""hvd.join: a rank without data left takes part in the others' allreduces and optimizer steps with zeros.
 
-Every rank announces what it is about to call, in one small allgather before it, so a rank that has joined knows what
-to send. Announcements are in the background: ranks that have data wait for them where they wait for results.
+Every rank announces the operation that it is about to call, in a small allgather before it, so that a rank that has
+joined knows what to send. Announcements run in the background: a rank with data waits for them when it waits for the
+operation's result.
 
 Invariant: announcements are about the ranks of `global_process_set` alone, and go through its communicator, in the
 order of the calls. A rank that has joined changes none of its own tensors.
@@ -23,8 +24,8 @@ from collectives.native.errors import DesyncError
 from collectives.torch.functions import grouped_allreduce, op_name
 from collectives.torch.tensors import reading
 
-_WORDS: Final = 64  # of 8 bytes, in each message of an announcement
-_FIXED: Final = 4  # of which come first: state, what is called, its number, and how many words tell of tensors
+_WORDS: Final = 64  # words of 8 bytes in each message of an announcement
+_FIXED: Final = 4  # words before those about tensors: state, kind of call, op or optimizer, how many words follow
 _ACTIVE, _JOINED = 0, 1
 _ALLREDUCE, _STEP = range(2)
 _OPS: Final = ("avg", "sum", "max", "min", "prod")
@@ -32,12 +33,12 @@ _ADDITIVE: Final = ("avg", "sum")
 _DTYPES: Final = tuple(dtype_names())
 _NUMBERS: Final = {name: number for number, name in enumerate(dtype_names().values())}
 
-_optimizers: Final[list[weakref.ref[Any]]] = []  # in the order of their making, which is the same on every rank
-_world: list[weakref.ref[Communicator]] = []  # whose optimizers these are
+_optimizers: Final[list[weakref.ref[Any]]] = []  # in the order in which they were made, which is the same on every rank
+_world: list[weakref.ref[Communicator]] = []  # at most one: the communicator of `_optimizers`
 
 
 class Announcement:
-    """An operation in progress; None in `_work` if no announcement is needed."""
+    """The messages of an announcement in progress; `_works` is empty if none is needed."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
@@ -80,11 +81,11 @@ def register(optimizer: Any, process_set: ProcessSet) -> None:
 
 
 def join(device: int = -1) -> int:
-    """For a rank without data left: take part in the others' calls by zeros until every rank has joined.
+    """Called by a rank without data left: take part in the others' calls with zeros until every rank has joined.
 
-    Returns the number of the rank that was the last to join. Averages still divide by the number of all ranks. Covered
-    are allreduces by Average and Sum in all their forms, and steps of optimizers; DesyncError if a rank calls
-    anything else meanwhile. RuntimeError between backward() and step(). `device` is for GPUs: it is not used.
+    Returns the number of the rank that was the last to join. Averages still divide by the number of all ranks.
+    Meanwhile the other ranks may call all forms of allreduce with Average or Sum, and steps of optimizers; DesyncError
+    if a rank calls anything else. RuntimeError between backward() and step(). `device` has no effect.
     """
     comm = global_process_set.group()
     made = [optimizer() for optimizer in _optimizers]
@@ -134,7 +135,7 @@ def _announced(process_set: ProcessSet, what: int, number: int, words: list[int]
 
 
 def _form(tensor: Any) -> list[int]:
-    """Its dtype, number of axes, and extents. TypeError if it cannot be reduced, before anything is announced."""
+    """The tensor's dtype, number of axes, and extents. TypeError if it cannot be reduced."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not tensor.is_cpu or tensor.layout is not torch.strided or name not in _NUMBERS:
         reading(tensor)
@@ -142,7 +143,7 @@ def _form(tensor: Any) -> list[int]:
 
 
 def _zeros(words: list[int]) -> list[Any]:
-    """Arrays of the forms that these words describe."""
+    """Arrays of zeros, of the dtypes and shapes that these words describe."""
     found = []
     while words:
         dtype, axes = words[:2]
@@ -152,7 +153,7 @@ def _zeros(words: list[int]) -> list[Any]:
 
 
 def _messages(words: int) -> int:
-    """How many there are for that many words about tensors."""
+    """The number of messages that hold so many words about tensors."""
     return max(1, -(-words // (_WORDS - _FIXED)))
 
 
@@ -170,7 +171,7 @@ def _cannot(op: str, joined: list[int]) -> str:
 
 
 def announced(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> list[Any]:
-    """`tensors` reduced together, as new ones, after they were announced."""
+    """Announce `tensors` and reduce them together; returns new tensors."""
     telling = announce_allreduce(process_set, op, tensors)
     found = grouped_allreduce(tensors, op, comm=process_set.group())
     telling.wait()

@@ -1,7 +1,7 @@
 """hvd.SyncBatchNorm: batch statistics over the batches of all ranks.
 
-Invariant: mean and variance, and so the running statistics, have the same bits on every rank. In evaluation it is
-PyTorch's own layer.
+Invariant: mean and variance, and so the running statistics, have the same bits on every rank. In evaluation PyTorch's
+own layer is used.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from collectives.horovod.process_sets import global_process_set
 class SyncBatchNorm(_BatchNorm):
     """PyTorch's batch normalization of (N, C, ...), over the batches of all ranks together.
 
-    Ranks may have batches of different sizes; each sample has the same weight. Two small allreduces a step forward, and
-    two backward, so every rank has to call it equally often. For tensors in host memory; Horovod's is for GPUs only.
+    Ranks may have batches of different sizes; each sample has the same weight. Each step makes two small allreduces
+    forward and two backward, so every rank has to call the layer equally often. For tensors in host memory, while
+    Horovod's layer is for GPUs only.
     """
 
     def _check_input_dim(self, input: Any) -> None:
@@ -35,7 +36,7 @@ class SyncBatchNorm(_BatchNorm):
         axes = [0, *range(2, input.dim())]
         shape = [1, -1, *[1] * (input.dim() - 2)]
         counted = input.new_full((1,), input.numel() / input.shape[1])
-        # Two rounds: sums of squares around 0 would lose the digits of a variance far from it.
+        # Two allreduces, mean first: a variance from sums of squares loses digits if the mean is large.
         total = hooks.allreduce(torch.cat([counted, input.sum(axes)]), "sum", comm=comm)
         count = total[0].detach()
         mean = total[1:] / count

@@ -31,9 +31,10 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The reduction of every rank's tensor, of one shape and dtype, as a new one; Average if `op` is None.
+    """The reduction of all ranks' tensors, as a new tensor; by Average if `op` is None.
 
-    The average of integers is the sum's quotient, rounded towards 0. Differentiable for Average and Sum.
+    Tensors have one shape and dtype on all ranks. The average of integers is rounded towards 0. Differentiable for
+    Average and Sum.
     """
     chosen = op_name(op, average)
     return _reduced([tensor], chosen, compression, prescale_factor, postscale_factor, process_set)[0]
@@ -62,7 +63,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """`allreduce` of each, which travel together."""
+    """`allreduce` of each tensor; all are sent together."""
     chosen = op_name(op, average)
     return _reduced(tensors, chosen, compression, prescale_factor, postscale_factor, process_set)
 
@@ -76,7 +77,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """`allreduce_` of each, which travel together; returns the tensors."""
+    """`allreduce_` of each tensor; all are sent together. Returns the tensors."""
     handle = background.grouped_allreduce_async_(
         tensors, average, name, op, prescale_factor, postscale_factor, process_set
     )
@@ -88,7 +89,7 @@ def _reduced(
     tensors: Sequence[Any], op: str, compression: Any, before: float, after: float, process_set: ProcessSet
 ) -> list[Any]:
     comm = process_set.group()
-    is_custom(compression)  # refuses what is none
+    is_custom(compression)  # raises if it is no compressor
     packed = [compression.compress(check_tensor(tensor)) for tensor in tensors]
     hows = [reduction(op, before, after, comm.size, sent) for sent, _ in packed]
     given = [how.prepared(sent) for how, (sent, _) in zip(hows, packed, strict=True)]
@@ -123,14 +124,14 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """`allgather` of each, one after the other."""
+    """`allgather` of each tensor, one after the other."""
     return [allgather(tensor, name, process_set) for tensor in tensors]
 
 
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's tensor, as a new one on every rank; those of the others have its shape and dtype."""
+    """The root's tensor, as a new tensor on every rank; the tensors of the other ranks have its shape and dtype."""
     comm = process_set.group()
     return hooks.broadcast(gradient_times(tensor, 1.0 / comm.size), process_set.root(root_rank), comm=comm)
 
@@ -138,7 +139,7 @@ def broadcast(
 def broadcast_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Overwrite the tensor with the root's; returns it."""
+    """Overwrite the tensor with the root's, and return it."""
     return background.broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
@@ -151,9 +152,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction; if they do not divide evenly, the first ranks have one more."""
+    """This rank's rows of the reduction; if they do not divide evenly, the first ranks get one row more."""
     comm, chosen = process_set.group(), op_name(op)
-    is_custom(compression)  # refuses what is none
+    is_custom(compression)  # raises if it is no compressor
     sent, context = compression.compress(gradient_times(tensor, comm.size))
     how = reduction(chosen, prescale_factor, postscale_factor, comm.size, sent)
     found = how.finished(hooks.reducescatter(how.prepared(sent), how.op, comm=comm))
@@ -169,7 +170,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """`reducescatter` of each, one after the other."""
+    """`reducescatter` of each tensor, one after the other."""
     return [
         reducescatter(tensor, name, compression, op, process_set, prescale_factor, postscale_factor)
         for tensor in tensors
@@ -179,9 +180,9 @@ def grouped_reducescatter(
 def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The rows received, in rank order; splits[i] rows are sent to rank i, equal numbers without `splits`.
+    """The rows received, in rank order; splits[i] rows go to rank i. Without `splits` all ranks get the same number.
 
-    With `splits` the result is a pair: the rows, and their numbers by rank.
+    With `splits` the result is a pair: the rows, and the number of rows from each rank.
     """
     rows, coming = hooks.alltoall(check_tensor(tensor), splits, comm=process_set.group())
     return rows if splits is None else (rows, background.received(coming, splits))

@@ -11,7 +11,7 @@ import torch
 
 
 class Reduction(NamedTuple):
-    """How a tensor is reduced: `op` is the communicator's, after which there are factors, and a divisor of integers.
+    """How a tensor is reduced: the communicator's op, the factors before and after it, and a divisor of integers.
 
     Integers are multiplied in float64 and rounded towards 0, as Horovod does.
     """
@@ -39,7 +39,7 @@ class Reduction(NamedTuple):
 
 
 def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> Reduction:
-    """For tensors like this one. TypeError if it is no tensor, or factors cannot multiply it."""
+    """The reduction for tensors of this dtype. TypeError if it is no tensor, or factors cannot multiply it."""
     check_tensor(tensor)
     if tensor.dtype == torch.bool and (before, after) != (1.0, 1.0):
         raise TypeError("prescale_factor and postscale_factor are for numbers, not for torch.bool")
@@ -50,7 +50,7 @@ def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> R
 
 
 def check_tensor(tensor: Any) -> Any:
-    """The tensor. TypeError for anything else."""
+    """The argument. TypeError if it is not a tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
     return tensor
@@ -65,7 +65,7 @@ def _scaled(tensor: Any, factor: float, divisor: int = 1) -> Any:
 
 
 def gradient_times(tensor: Any, factor: float) -> Any:
-    """`tensor`, whose gradient is scaled, because Horovod averages gradients of the sum of all ranks' losses."""
+    """`tensor`, with its gradient times `factor`, as Horovod averages gradients of the sum of all ranks' losses."""
     check_tensor(tensor)
     return _Scaled.apply(tensor, factor) if tensor.requires_grad and factor != 1 else tensor
 

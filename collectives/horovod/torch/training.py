@@ -1,4 +1,4 @@
-"""Training with Horovod's names: the optimizer, and the same start on every rank.
+"""Training with Horovod's names: the optimizer, and broadcasts that make all ranks start equal.
 
 Invariant: every argument of Horovod's is respected, refused, or reported by a warning.
 """
@@ -31,10 +31,10 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optimizer whose `step` first waits for the gradients of all ranks; also an instance of the same class.
+    """An optimizer whose `step` first waits for the gradients of all ranks; an instance of `optimizer`'s class too.
 
-    Gradients travel while backpropagation goes on. `synchronize()` waits for them before that, for clipping, and
-    `with optimizer.skip_synchronize(): optimizer.step()` then makes the step.
+    Gradients are exchanged during backpropagation. To clip them, call `synchronize()`, which waits for them; then `with
+    optimizer.skip_synchronize(): optimizer.step()`.
     """
     check_groups(num_groups, groups)
     factors = predivided(op, gradient_predivide_factor)
@@ -59,12 +59,12 @@ def DistributedOptimizer(
 
 
 class _Compressor:
-    """Horovod's compressor, and factors around it, as collectives.torch calls one."""
+    """Horovod's compressor and factors, behind the interface that collectives.torch expects of a compressor."""
 
     def __init__(self, compression: Any, factors: Factors) -> None:
         self._compression: Final = compression
         self._factors: Final = factors
-        self._contexts: Final[dict[int, Any]] = {}  # of tensors that are on their way
+        self._contexts: Final[dict[int, Any]] = {}  # of tensors that are being exchanged
 
     @torch.no_grad()
     def compress(self, tensor: Any, key: Any = None) -> Any:
@@ -83,7 +83,7 @@ class _Compressor:
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Overwrite tensors with the root's: a state dict, pairs as of `named_parameters()`, or tensors, in one order."""
+    """Overwrite tensors with the root's; `params`: a state dict, `named_parameters()`, or tensors in the same order."""
     if isinstance(params, Mapping):
         pairs = sorted(params.items())
     elif isinstance(params, Iterable):
@@ -94,7 +94,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int, model: Any = None) -> None:
-    """Set the optimizer's state and settings to the root's; the other ranks need not have made a step yet.
+    """Set the optimizer's state and settings to the root's; the other ranks may not have made a step yet.
 
     Horovod uses `model` to find sparse gradients for an artificial step; here no step is made.
     """

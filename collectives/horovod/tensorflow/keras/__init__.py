@@ -1,6 +1,6 @@
 """`import collectives.horovod.tensorflow.keras as hvd`: Horovod's API of Keras in TensorFlow.
 
-Invariant: it is collectives.horovod.keras; Keras 3 is one package, whatever the name that it is imported by.
+Invariant: its names are those of collectives.horovod.keras, since `tf.keras` and `keras` are the same package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Horovod's callbacks, by the name that they have in TensorFlow's Keras.
+"""Horovod's callbacks, under the module name for TensorFlow's Keras.
 
 Invariant: they are those of collectives.horovod.keras.callbacks.
 """
