@@ -1,11 +1,11 @@
-"""Collectives for JAX: in compiled functions and outside of them, differentiable, and in order.
+"""Collectives for JAX: in compiled functions and outside of them, differentiable, and run in the order of the program.
 
     import collectives, collectives.jax as cj
     comm = collectives.init()
     gradients = cj.allreduce_gradients(jax.grad(loss)(parameters, batch))     # in jax.jit, or not
 
-Invariant: this is the public interface of the package; the names in `__all__` are stable. JAX is imported only from
-here on.
+Invariant: this is the public interface of the package; the names in `__all__` are stable. No other package of the
+library imports JAX.
 """
 
 try:

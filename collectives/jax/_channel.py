@@ -1,6 +1,7 @@
-"""The communicator that compiled functions use: a duplicate of the user's, so that they do not interfere.
+"""The communicator that compiled functions use: a duplicate, which does not interfere with the user's calls.
 
-Invariant: each communicator has one channel, made when JAX first uses it, on every rank at the same place.
+Invariant: each communicator has one channel. It is made when JAX first uses the communicator, at the same point of the
+program on every rank.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from collectives.native.errors import Aborted
 
 
 class Channel:
-    """`comm` is for collectives inside compiled functions alone: XLA's threads use it, one at a time.
+    """`comm` is the duplicate: only collectives inside compiled functions use it, on XLA's threads, one at a time.
 
-    `agreed` are digests of the trees that are known to be the same on all ranks.
+    `agreed` contains digests of trees of arrays whose structure is known to be the same on all ranks.
     """
 
     __slots__ = ("__weakref__", "_owner", "agreed", "comm", "name", "rank", "size")
@@ -52,13 +53,14 @@ _channels: Final[weakref.WeakKeyDictionary[Communicator, Channel]] = weakref.Wea
 
 
 def channel_of(comm: Communicator | None) -> Channel:
-    """The channel of `comm`, or of the default communicator. Its first use is collective: all ranks make it there."""
+    """The channel of `comm`, or of the default communicator. The first call is collective, since it makes the
+    channel."""
     owner = default(comm)
     found = _channels.get(owner)
     if found is None:
         _failures.recover()
         if not _channels:
-            # Communicators close when the process ends. This comes before that, as it is registered after it.
+            # Must run before communicators close at exit; functions registered last run first.
             atexit.unregister(_finish)
             atexit.register(_finish)
         found = _channels[owner] = Channel(owner)
@@ -66,6 +68,6 @@ def channel_of(comm: Communicator | None) -> Channel:
 
 
 def _finish() -> None:
-    """Wait for dispatched collectives, because other ranks wait for this one's part."""
-    with suppress(jax.errors.JaxRuntimeError):  # JAX waits, too, and says so
+    """Wait for dispatched collectives, because other ranks may wait for messages of this rank."""
+    with suppress(jax.errors.JaxRuntimeError):  # JAX waits too, and reports the error
         _effect.wait()

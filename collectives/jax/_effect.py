@@ -1,6 +1,6 @@
 """The effect by which JAX keeps collectives in order: within a function, and from one compiled call to the next.
 
-Invariant: there is one such effect in a process, for all communicators, so no two collectives of it ever run at once.
+Invariant: a process has one such effect, for all communicators, so that no two of its collectives ever run at once.
 Only this module uses JAX's internals, because JAX has no public interface for ordered effects.
 """
 
@@ -16,7 +16,7 @@ from jax._src import effects as _effects
 class CollectiveEffect(_effects.Effect):
     """The effect of communicating with other ranks."""
 
-    def __repr__(self) -> str:  # stands in JAX's messages, e.g. where a function runs on several devices
+    def __repr__(self) -> str:  # part of JAX's messages, e.g. if a function runs on several devices
         return "collectives.jax: one device per process"
 
 
@@ -41,6 +41,6 @@ def wait() -> None:
 
 
 def forget() -> None:
-    """Reset the order after a collective that failed: collectives that depend on its token would fail as well."""
+    """Reset the order after a collective failed: later collectives would depend on its token, and fail as well."""
     _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
     _dispatch.runtime_tokens.output_runtime_tokens.clear()

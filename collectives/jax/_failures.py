@@ -1,7 +1,7 @@
-"""Errors inside compiled functions, and how users get them with their own type.
+"""Keeps errors raised inside compiled functions, so that users get them with their own types.
 
-Invariant: XLA passes on only a text. The error itself is kept here, without its traceback, whose frames would refer to
-views of buffers that XLA has freed.
+Invariant: XLA passes on only a text, so the error is kept here. Its traceback is not kept, because its frames refer to
+views of buffers that XLA frees.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def keep(error: BaseException, where: str) -> str:
 def last_error() -> BaseException | None:
     """The error of the collective that failed last inside a compiled function, or None.
 
-    It is the cause of the `jax.errors.JaxRuntimeError`: `PeerLost` with its `ranks`, `DesyncError`, `OpTimeout`.
+    This error caused the `jax.errors.JaxRuntimeError`. It may be a `PeerLost` with its `ranks`, a `DesyncError`, ...
     """
     return _latest[0].error if _latest else None
 
@@ -52,7 +52,7 @@ def typed_errors() -> Iterator[None]:
 
     Waits at the end for the collectives that were dispatched inside, so that their errors are raised here. After an
     error, functions that use another communicator can be called at once. May be used as a decorator. The errors are
-    also JaxRuntimeErrors, so handlers of those catch them.
+    also JaxRuntimeErrors, so handlers of JaxRuntimeError catch them.
     """
     try:
         yield
@@ -71,7 +71,7 @@ def as_jax(error: E) -> E:
 
 
 def recover() -> None:
-    """Before another communicator is used: make its collectives independent of those of one that failed."""
+    """Called before a new communicator is used: make its collectives independent of a collective that failed."""
     if _latest:
         try:
             _effect.wait()

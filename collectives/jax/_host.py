@@ -1,7 +1,7 @@
-"""The Python side of a collective in a compiled function: it is called with arrays over XLA's buffers.
+"""The Python function behind a collective in a compiled function: XLA calls it with arrays over its buffers.
 
-Invariant: nothing here calls JAX, which would wait for the function that waits for this call. An error is returned as a
-text, and is kept.
+Invariant: nothing here calls JAX, which would wait for the compiled function that waits for this call. An error is kept
+by `_failures`, and its text is returned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collectives.native.errors import DesyncError
 
 
 class Call(NamedTuple):
-    """A collective of compiled functions. `names`: of the operands, if they are the arrays of a tree."""
+    """A collective of compiled functions. `names`: the operands' names, if they are the arrays of a tree."""
 
     kind: Kind
     channel: Channel
@@ -31,7 +31,7 @@ class Call(NamedTuple):
     writes: tuple[Form, ...]
 
 
-# Compiled functions know calls by number. A number keeps its meaning for as long as the process lives.
+# Compiled functions contain the number of a call. A number is never reused in a process.
 _calls: Final[list[Call]] = []
 _numbers: Final[dict[Call, int]] = {}
 _lock: Final = threading.Lock()
@@ -47,7 +47,7 @@ def number_of(call: Call) -> int:
 
 
 def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryview]) -> str | None:
-    """Run a call on memory; None, or the text of its error."""
+    """Run a call on memory; returns None, or the text of its error."""
     call = _calls[number]
     results = [np.ndarray(shape, dtype, view) for (shape, dtype), view in zip(call.writes, writes, strict=True)]
     if call.kind.in_place:  # XLA has put the operands there
@@ -56,7 +56,7 @@ def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryv
 
 
 def run_arrays(call: Call, *operands: Any) -> tuple[Array, ...]:
-    """Run a call on arrays; its results. RuntimeError with the text of its error."""
+    """Run a call on arrays, and return its results. RuntimeError with the text of its error."""
     reads = [np.asarray(x, order="C") for x in operands]
     if call.kind.in_place:
         reads = results = [x.copy() for x in reads]
@@ -81,7 +81,7 @@ def _run(call: Call, reads: list[Array], writes: list[Array]) -> str | None:
 
 
 def _agree(call: Call, names: Sequence[str]) -> None:
-    """The first time that a tree is given: see to it that all ranks gave the same. DesyncError on all if not."""
+    """Compare a tree between ranks, the first time that it is given. DesyncError on all ranks if trees differ."""
     arrays = [f"{name} {dtype.name}{list(shape)}" for name, (shape, dtype) in zip(names, call.reads, strict=True)]
     plan = "\n".join([str(call.kind), *arrays]).encode()
     digest = hashlib.sha256(plan).digest()
@@ -102,7 +102,7 @@ def _agree(call: Call, names: Sequence[str]) -> None:
 
 
 def _only(rank: int, lines: Sequence[str], others: Sequence[str]) -> str:
-    """The entries of this rank that the other one does not have."""
+    """The lines of rank `rank` that the other rank does not have."""
     alone = [line for line in lines if line not in others]
     more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
     return f"only rank {rank} has {', '.join(alone[:3]) or 'nothing'}{more}"

@@ -1,8 +1,9 @@
-"""What each collective is to JAX: shapes, how it runs on arrays, its transpose, and where a batch axis may lie.
+"""The collectives as JAX needs them: result shapes, how to run them on arrays, transposes, and batch axes for vmap.
 
-Invariant: pure, but for `run`. A collective maps each operand to one result, independently of the others (send and
-recv excepted), so several operands are several collectives in one call. Transposes are those of the function from
-all ranks' operands to all ranks' results: what flows back to a rank's operand comes from every rank's result.
+Invariant: all functions but `run` are pure. A collective maps each operand to one result, independently of the other
+operands (except send and recv), so several operands are several collectives in one call. A transpose is that of the
+function from all ranks' operands to all ranks' results: the cotangent of a rank's operand depends on the cotangents of
+every rank's results.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ Bind: TypeAlias = "Callable[[Kind, Sequence[Any]], list[Any]]"
 
 
 class Kind(Protocol):
-    """A collective with its parameters. Hashable: equal ones are the same to JAX."""
+    """A collective with its parameters. Hashable: JAX treats equal ones as the same parameter."""
 
     name: ClassVar[str]
-    in_place: ClassVar[bool]  # results lie where the operands do: `run` is given the same arrays for both
+    in_place: ClassVar[bool]  # results overwrite operands: `run` gets the same arrays for both
 
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
         """The shapes and dtypes of the results. ValueError, TypeError for invalid operands."""
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        """Run the collective. All arrays are contiguous; the call owns them until it returns. Errors as of `comm`."""
+        """Run the collective. All arrays are contiguous; the call owns them until it returns. Raises the errors of
+        `comm`."""
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
-        """Cotangents of the operands from those of the results. It is linear: see `check_linear`."""
+        """Cotangents of the operands from those of the results. For linear collectives: see `check_linear`."""
 
     def batch_axes(self, axis: int) -> tuple[int, int]:
         """The batch axes of an operand and of its result, for an operand with the batch axis `axis`."""
@@ -120,7 +122,7 @@ class Reduce:
         return axis, axis
 
 
-# --- what moves data only
+# --- moving data
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ class Alltoall:
         return 1, 1
 
 
-# --- order, and two ranks alone
+# --- barrier, and messages between two ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,7 @@ class Recv:
 
 
 def check_linear(kind: Kind) -> None:
-    """TypeError if it has no derivative."""
+    """TypeError if the collective has no derivative."""
     op = kind.op if isinstance(kind, Allreduce | ReduceScatter) else "sum"
     if op not in ("sum", "avg"):
         raise TypeError(
@@ -269,11 +271,11 @@ def check_linear(kind: Kind) -> None:
         )
 
 
-_BYTES: Final = np.dtype(np.uint8)  # as which 8-bit floats travel: nothing is computed with them
+_BYTES: Final = np.dtype(np.uint8)  # 8-bit floats are sent as bytes: nothing is computed with them
 
 
 def _movable(dtype: Dtype) -> Dtype:
-    """TypeError for a dtype that cannot be moved as bytes, and for other values than numbers."""
+    """The dtype. TypeError if it cannot be moved as bytes and is no dtype of numbers."""
     if not _in_bytes(dtype):
         check_dtype(dtype, "x")
     return dtype

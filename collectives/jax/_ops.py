@@ -1,7 +1,7 @@
 """The collectives, for eager code and compiled functions.
 
-Invariant: a tree is one call, whose arrays keep their places; every function is ordered with all others, in the order
-of the program.
+Invariant: a tree of arrays is one call, and the result is a tree of the same structure. All collectives run in the
+order of the program.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from collectives.jax._primitive import bind
 def allreduce(x: Any, op: str = "sum", *, comm: Communicator | None = None, bucket_bytes: int = BUCKET) -> Any:
     """The reduction of every rank's `x`: an array, or a tree of arrays, of the same shapes and dtypes everywhere.
 
-    op: sum prod min max avg band bor bxor land lor lxor. sum and avg have derivatives; the transpose of either is
-    itself. Small arrays of a tree are joined into buckets of `bucket_bytes`. Every rank gets the same bits. Arrays of
-    dtype float0, which jax.grad returns for integers, are returned unchanged.
+    op: sum prod min max avg band bor bxor land lor lxor. sum and avg have derivatives; each is its own transpose. Small
+    arrays of a tree are joined into buckets of `bucket_bytes`. Every rank gets the same bits. Arrays of dtype float0,
+    which jax.grad returns for integers, are returned unchanged.
     """
     return _mapped(Allreduce(op, bucket_bytes), x, comm)
 
 
 def allgather(x: Any, *, comm: Communicator | None = None) -> Any:
-    """Every rank's `x`, of the same shape everywhere, stacked: (size, *x.shape). Transpose: reduce_scatter's sum."""
+    """Every rank's `x`, of the same shape everywhere, stacked: (size, *x.shape). Transpose: reduce_scatter with sum."""
     return _mapped(Allgather(), x, comm)
 
 
@@ -68,7 +68,7 @@ def alltoall(x: Any, *, comm: Communicator | None = None) -> Any:
 def barrier(token: Any = None, *, comm: Communicator | None = None) -> Any:
     """`token`, any tree of arrays, once every rank has called this and its own token is computed.
 
-    Computations that have to follow it have to use its result; other collectives need not.
+    A computation that has to follow the barrier has to use its result; collectives need not.
     """
     return _mapped(Barrier(), token, comm, check=False)
 
@@ -82,9 +82,9 @@ def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
 
 
 def recv(like: Any, source: int, *, comm: Communicator | None = None) -> Any:
-    """The array that rank `source` sends, of the shape and dtype of `like`. A constant to differentiation.
+    """The array that rank `source` sends, of the shape and dtype of `like`. Its derivative is zero.
 
-    `like` is an array, or a jax.ShapeDtypeStruct; its values are not used.
+    `like` is an array, whose values are not used, or a jax.ShapeDtypeStruct.
     """
     form = (tuple(like.shape), jax.numpy.dtype(like.dtype))
     (result,) = bind(Recv(source, (form,)), channel_of(comm), None, [])
@@ -109,7 +109,7 @@ def _mapped(kind: Kind, x: Any, comm: Communicator | None, check: bool = True) -
 
 
 def _is_empty(x: Any) -> bool:
-    """Whether it is of dtype float0, as gradients of integers are: it has no data to send."""
+    """Whether `x` has dtype float0, as gradients of integers have, and so no data to send."""
     return getattr(x, "dtype", None) == jax.dtypes.float0
 
 

@@ -1,7 +1,7 @@
-"""The JAX primitive of all collectives, and its rules.
+"""The JAX primitive of all collectives, and its rules for compiling, types, derivatives and vmap.
 
-Invariant: the primitives of one program are bound in the same order on every rank that traces the same program; the
-rules use types alone, never ranks' values.
+Invariant: ranks that trace the same program bind its primitives in the same order. The rules depend on shapes and
+dtypes alone, never on a rank's values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: 
     return list(collective_p.bind(*operands, kind=kind, channel=channel, names=names))
 
 
-# --- how XLA reaches us
+# --- how XLA calls the library
 
 
 @functools.cache
@@ -47,8 +47,8 @@ def how() -> Literal["ffi", "io_callback"]:
     """How compiled functions call the library, chosen once in a process.
 
     "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers in place.
-    "io_callback": through JAX's own callbacks, which copy. Callbacks are used, with a warning, if the extension is
-    missing, or this jaxlib cannot work with it. The environment variable COLLECTIVES_JAX=ffi or io_callback decides;
+    "io_callback": through JAX's own callbacks, which copy. This is used, with a warning, if the extension is missing or
+    does not work with this jaxlib. The environment variable COLLECTIVES_JAX=ffi or io_callback overrides the choice;
     ImportError if it is "ffi" and the extension does not work.
     """
     wanted = os.environ.get(_SETTING, "auto")
@@ -60,7 +60,7 @@ def how() -> Literal["ffi", "io_callback"]:
         _xla = importlib.import_module("collectives.native._xla")
     except ImportError as error:
         return _slowly(wanted, f"native/_xla cannot be imported ({error})", error)
-    jax.local_devices(backend="cpu")  # before there is one, JAX would not refuse a handler, but fail to make it
+    jax.local_devices(backend="cpu")  # without a device, an unusable handler is not refused at registration
     _xla.declare(_interface())
     try:
         jax.ffi.register_ffi_target(_TARGET, _xla.handler, platform="cpu")
@@ -71,7 +71,8 @@ def how() -> Literal["ffi", "io_callback"]:
 
 
 def _interface() -> int:
-    """The minor version of XLA's interface in this jaxlib, from its header; the oldest one if there is none."""
+    """The minor version of XLA's interface in this jaxlib, from its header; the oldest version if there is no
+    header."""
     try:
         header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
     except OSError:

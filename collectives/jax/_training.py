@@ -28,7 +28,7 @@ def allreduce_gradients(
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
-    """`parameters` of rank `root_rank`: a tree like `parameters`. For the start, and after loading.
+    """`parameters` of rank `root_rank`, on every rank. Called when training starts, and after loading a checkpoint.
 
     DesyncError on every rank, naming arrays, if ranks pass different trees.
     """
@@ -36,9 +36,9 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
 
 
 def average_metrics(metrics: Any, weight: Any = 1.0, *, comm: Communicator | None = None) -> Any:
-    """Every rank's metrics, averaged by `weight`: a tree like `metrics`, of floating arrays.
+    """The weighted average of all ranks' metrics: a tree like `metrics`, of floating-point arrays.
 
-    Pass the number of samples as `weight` if ranks have different numbers of them.
+    Pass this rank's number of samples as `weight` if ranks have different numbers of samples.
     """
     weight = jnp.asarray(weight, jnp.float32)
     scaled = jax.tree.map(lambda metric: jnp.asarray(metric) * weight, metrics)
@@ -47,7 +47,7 @@ def average_metrics(metrics: Any, weight: Any = 1.0, *, comm: Communicator | Non
 
 
 def average_parameters(parameters: Any, step: Any = 0, every: int = 1, *, comm: Communicator | None = None) -> Any:
-    """Local SGD: after each `every`th step the average of all ranks' parameters, else this rank's own.
+    """Local SGD: at every `every`th step the average of all ranks' parameters, else this rank's parameters.
 
     `step` counts from 1, the same on every rank; an int, or an array inside compiled functions. Integers and booleans
     in the tree stay as they are.
@@ -63,6 +63,6 @@ def average_parameters(parameters: Any, step: Any = 0, every: int = 1, *, comm: 
     if isinstance(step, int):
         moved = average(moving) if step % every == 0 else moving
     else:
-        channel_of(comm)  # outside of the branch: making it is collective, and never conditional
+        channel_of(comm)  # here, since making a channel is collective and must not be conditional
         moved = jax.lax.cond(step % every == 0, average, lambda own: own, moving)
     return jax.tree.map(lambda new, x: x if new is None else new, moved, arrays, is_leaf=lambda x: x is None)

@@ -1,4 +1,4 @@
-"""Keras 3 on several ranks: optimizers that step by all ranks' gradients, callbacks, layers and model averaging.
+"""Keras 3 on several ranks: optimizers that use all ranks' gradients, callbacks, layers and model averaging.
 
     optimizer = collectives.keras.DistributedOptimizer(keras.optimizers.Adam(1e-3 * comm.size))
     model.compile(optimizer, loss="sparse_categorical_crossentropy")

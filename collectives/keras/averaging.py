@@ -22,12 +22,13 @@ from collectives.native.errors import DesyncError
 class ModelAveragingCallback(keras.callbacks.Callback):
     """Averages the model's weights over all ranks every `every` steps, and when training ends.
 
-    `every=1` with SGD, momentum included, is synchronous SGD; more steps are local SGD: less to send, and replicas that
-    differ meanwhile. Weights that are not floating point become rank 0's. With `slots` the optimizer's floating-point
-    state (momentum) is averaged as well; by default each rank keeps its own. For optimizers that are not distributed
-    (ValueError); start with BroadcastGlobalVariablesCallback before this one, so that all ranks begin with the same
-    weights. `every` has to be a multiple of the model's steps_per_execution (ValueError), since Keras calls no
-    callbacks in between. DesyncError on all ranks if they have made different numbers of steps.
+    `every=1` with SGD, with or without momentum, is synchronous SGD. A larger `every` is local SGD: less data is sent,
+    and replicas differ between averages. Weights that are not floating point become rank 0's. With `slots` the
+    optimizer's floating-point state (momentum) is averaged as well; by default each rank keeps its own state.
+
+    Put BroadcastGlobalVariablesCallback before this callback, so that all ranks begin with the same weights. ValueError
+    if the optimizer is distributed, or `every` is no multiple of the model's steps_per_execution, between which Keras
+    calls no callbacks. DesyncError on all ranks if they have made different numbers of steps.
     """
 
     def __init__(self, every: int = 1, *, slots: bool = False, comm: Communicator | None = None) -> None:
@@ -35,7 +36,7 @@ class ModelAveragingCallback(keras.callbacks.Callback):
         if type(every) is not int or every < 1:
             raise ValueError(f"every must be a number of steps from 1 up, not {every!r}")
         self.every = every
-        self.averages = 0  # how often it averaged
+        self.averages = 0  # averages so far
         self._slots = slots
         self._comm = comm
         self._epoch = self._since = self._steps = self._in_epoch = 0
@@ -64,7 +65,7 @@ class ModelAveragingCallback(keras.callbacks.Callback):
         self._epoch, self._in_epoch = epoch, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # `batch` is the last one of an execution, which may be several, and at an epoch's end fewer than announced.
+        # `batch` is the last batch of an execution of several steps. The last execution of an epoch may have fewer.
         end = min(batch + 1, (self.params or {}).get("steps") or batch + 1)
         made, self._in_epoch = end - self._in_epoch, end
         self._steps += made

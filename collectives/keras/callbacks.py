@@ -1,7 +1,7 @@
-"""Callbacks for `fit` on several ranks: equal weights at the start, equal metrics, and learning rates.
+"""Callbacks for `fit` on several ranks: equal weights at the start, equal metrics, and schedules of learning rates.
 
 Invariant: a callback communicates with other ranks at moments that every rank reaches equally often, so all ranks pass
-the same callbacks in the same order. Names and arguments are Horovod's where it has them.
+the same callbacks in the same order. Callbacks that Horovod has too have Horovod's names and arguments.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces an epoch's metrics by their means over all ranks, the same on every rank.
+    """Replaces an epoch's metrics by their means over all ranks.
 
     Put it before callbacks that use metrics (EarlyStopping, ReduceLROnPlateau, BestModelCheckpoint), so that they
     decide the same on all ranks. Each rank has the same weight, for any number of samples. ValueError on all ranks if
-    they have different metrics.
+    ranks have different metrics.
     """
 
     def __init__(self, comm: Communicator | None = None) -> None:
@@ -79,12 +79,12 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` to before `end_epoch`.
+    """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` up to, not including, `end_epoch`.
 
-    `multiplier` may be a number. With `staircase` it is called once an epoch; without, before each batch, with epochs
-    as fractions, which needs `steps_per_epoch` if `fit` does not know it. With steps_per_execution in `compile`, it is
-    called before each execution. Nothing is exchanged: every rank computes the same. Keras 3 compiles an optimizer's
-    momentum into the step, so there is no momentum correction: ValueError.
+    `multiplier` may be a number. With `staircase` it is called once an epoch. Without, it is called before each batch
+    with a fractional epoch, which needs `steps_per_epoch` if `fit` does not know it; with steps_per_execution in
+    `compile`, before each execution. Nothing is exchanged: every rank computes the same rate. Keras 3 compiles an
+    optimizer's momentum into the step, so there is no momentum correction: ValueError.
     """
 
     def __init__(
@@ -136,8 +136,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from `initial_lr / size` to `initial_lr` over the first epochs, batch by batch.
 
-    `initial_lr` is the rate for all ranks together, often one process's times the number of ranks (Goyal et al.,
-    "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017). `verbose` prints on rank 0 at the end.
+    `initial_lr` is the rate for all ranks together, often the rate for one process times the number of ranks (Goyal et
+    al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017). `verbose` prints a line on rank 0 at the
+    end.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def _set(self, epoch: float) -> None:
         assert self._steps is not None
-        # The last batch before the end already has the full rate, and nothing is set after it.
+        # The last batch of the warmup already has the full rate; after it no rate is set.
         if epoch < self._warmup:
             super()._set(epoch + 1 / self._steps)
 

@@ -18,12 +18,12 @@ from collectives.gradients.objects import allgather_object
 def scatter_data(
     *arrays: Any, root_rank: int = 0, comm: Communicator | None = None, drop: bool = True
 ) -> tuple[Array, ...]:
-    """This rank's rows of the root's arrays, contiguous and in order; the same rows of each array.
+    """This rank's rows of the root's arrays: one contiguous range, the same in each array.
 
     The root passes arrays of equal lengths (NumPy, or objects that np.asarray accepts); other ranks pass the same
     number of arguments, of any value (None). With `drop`, rows that do not divide evenly among ranks are dropped, so
-    that epochs have as many steps on every rank; without, the first ranks have one row more. ValueError on all ranks if
-    the root's arrays are invalid.
+    that epochs have the same number of steps on every rank. Without `drop`, the first ranks get one row more.
+    ValueError on all ranks if the root's arrays are invalid.
     """
     comm = default(comm)
     mine = [np.asarray(x) for x in arrays] if comm.rank == root_rank else []

@@ -1,4 +1,4 @@
-"""Keras 3 and its backend, or advice what to install if they are missing.
+"""Imports Keras 3 and finds its backend; the error if they are missing says what to install.
 
 Invariant: `keras` as imported from here is Keras 3; no other module checks versions.
 """
@@ -49,22 +49,22 @@ def read(variable: Any) -> Array:
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer that makes the steps, inside a LossScaleOptimizer or not."""
+    """The optimizer that makes the steps: the inner one of a LossScaleOptimizer, else `optimizer` itself."""
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def updates(optimizer: Any) -> int:
-    """How often gradients were applied by it, in all its life; steps that loss scaling skipped don't count."""
+    """How often this optimizer has applied gradients; steps that loss scaling skipped don't count."""
     inner = innermost(optimizer)
-    # `iterations` counts whole accumulations where gradients are accumulated; early versions have nothing else.
+    # If gradients are accumulated, `iterations` counts only accumulations; early versions of Keras have nothing else.
     counter = getattr(inner, "_iterations", None)
     return int(read(inner.iterations if counter is None else counter))
 
 
 def settle(model: Any) -> None:
-    """Have the model's variables hold its state in the middle of an epoch, and be read again after they are set.
+    """Copy the model's state to its variables in the middle of an epoch, and make the trainer read them again.
 
     JAX's trainer keeps the state to itself from one batch to the next.
     """

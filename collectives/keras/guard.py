@@ -1,8 +1,7 @@
-"""The checks of a distributed optimizer in Keras's models: typed errors, and a comparison of exchanges with updates.
+"""Checks of a distributed optimizer in Keras's models: typed errors, and as many exchanges as updates of weights.
 
-Invariant: models without a distributed optimizer behave as before. Four methods of Keras are replaced, once,
-when the first optimizer is distributed: those by which models compile, fit and train on a batch, and the constructor
-of LossScaleOptimizer.
+Invariant: models without a distributed optimizer behave as before. When the first optimizer is distributed, four
+methods of Keras are replaced, once: Model.compile, fit and train_on_batch, and the constructor of LossScaleOptimizer.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _installed: Final[list[str]] = []
 
 
 def install() -> None:
-    """Replace those methods, if that has not happened."""
+    """Replace the four methods of Keras, unless that has been done."""
     if _installed:
         return
     for kind, name, replacement in (
@@ -37,7 +36,8 @@ def install() -> None:
         (keras.Model, "train_on_batch", _train_on_batch),
         (keras.optimizers.LossScaleOptimizer, "__init__", _scale),
     ):
-        # Where it is defined: Keras takes a `compile` of another class for a user's own, and won't call it on loading.
+        # Set on the class that defines it: Keras takes a `compile` of another class for a user's own, and does not call
+        # it when it loads a model.
         owner = next(base for base in kind.__mro__ if name in vars(base))
         setattr(owner, name, _replaced(vars(owner)[name], replacement))
         _installed.append(name)
@@ -51,7 +51,7 @@ def _replaced(original: Callable[..., Any], replacement: Callable[..., Any]) -> 
     return method
 
 
-# --- the methods
+# --- the replacements
 
 
 def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,18 +107,18 @@ def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwar
     return done
 
 
-# --- what they share
+# --- helpers of the replacements
 
 
 class Mark(NamedTuple):
-    """A moment of training: exchanges that ran so far, and updates of weights."""
+    """The numbers of exchanges and of weight updates at a moment of training."""
 
     calls: int
     updates: int
 
 
 class Distributed(NamedTuple):
-    """A distributed optimizer of a model."""
+    """A model's distributed optimizer, and its hook."""
 
     optimizer: Any
     hook: Hook
@@ -127,7 +127,7 @@ class Distributed(NamedTuple):
         return Mark(self.hook.exchange.calls, updates(self.optimizer))
 
     def check(self, before: Mark, when: str) -> int:
-        """How many exchanges ran since then. RuntimeError if there were more updates."""
+        """The number of exchanges since `before`. RuntimeError if there were more updates than exchanges."""
         now = self.mark()
         calls, made = now.calls - before.calls, now.updates - before.updates
         if made > calls:
@@ -141,7 +141,7 @@ class Distributed(NamedTuple):
 
 
 def _checked(model: Any) -> list[Distributed]:
-    """The model's distributed optimizers, also those that a class of the user's has under other names."""
+    """The model's distributed optimizers, also those in other attributes of a user's model class."""
     if wrongly_nested(getattr(model, "optimizer", None)):
         raise ValueError(NESTING)
     everything = [getattr(model, "optimizer", None), *vars(model).values()]
@@ -159,10 +159,10 @@ def _typed(distributed: list[Distributed]) -> ExitStack:
 
 
 class _Watch(keras.callbacks.Callback):
-    """Compares ranks at the ends of epochs, and this rank's exchanges with its updates.
+    """At the end of each epoch, compares the ranks' numbers of steps, and this rank's exchanges with its updates.
 
-    It communicates in place of an exchange: so if a rank continues to train and another has ended its epoch, both get a
-    DesyncError at once, and neither waits for the other.
+    It communicates through the communicator of the exchanges. So if one rank is still training when another ends its
+    epoch, both get a DesyncError at once, and neither waits for the other.
     """
 
     def __init__(self, distributed: list[Distributed]) -> None:
@@ -204,7 +204,7 @@ class _Watch(keras.callbacks.Callback):
         comm = channel(self._hook.comm).comm
         if comm.size == 1:
             return
-        # Three numbers, so that this is none of the exchange's own comparisons.
+        # Three numbers, so that it does not match the exchange's own comparison, which has four.
         steps, stops = self._steps(), bool(self.model.stop_training)
         everyones = comm.allgather(np.array([epoch, steps, stops])).tolist()
         if any(theirs[:2] != [epoch, steps] for theirs in everyones):
@@ -217,14 +217,14 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """Raise the error with the position of each rank, if they were not at the same step."""
+        """Raise the error with the epoch and step of each rank, if ranks were not at the same step."""
         aside, self._aside = self._aside, None
         if aside is None:
             return
         try:
             with aside:
                 gathered = allgather_object(aside, [self._epoch, self._steps(), self._ended], _POSTMORTEM)
-        except CollectiveError:  # there is one to raise already
+        except CollectiveError:  # `error` is raised anyway
             return
         if any(theirs != gathered[0] for theirs in gathered):
             shown = [f"{'had ended' if end else 'was in'} epoch {epoch} after {n} steps" for epoch, n, end in gathered]
@@ -239,11 +239,11 @@ class _Watch(keras.callbacks.Callback):
             self._aside = None
 
     def _steps(self) -> int:
-        """Since the epoch began; as far as gradients were exchanged."""
+        """Steps since the epoch began that ended in an exchange."""
         return (self._hook.exchange.calls - self._marks[0].calls) * self._hook.every
 
     def _expected(self) -> bool:
-        """Whether an epoch is long enough for an exchange, and there is anything to train."""
+        """Whether an epoch is long enough for an exchange, and the model has trainable weights."""
         steps = (self.params or {}).get("steps") or 1
         return bool(self.model.trainable_weights) and steps >= self._hook.every
 

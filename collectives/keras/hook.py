@@ -1,4 +1,4 @@
-"""The hook of a distributed optimizer, and how other modules find it.
+"""The hook, which connects a distributed optimizer with its exchange of gradients, and how other modules find it.
 
 Invariant: an optimizer has at most one hook, for its whole lifetime.
 """
@@ -16,9 +16,9 @@ _ATTRIBUTE: Final = "_collectives_hook"
 
 
 class Exchange(Protocol):
-    """Gradients of all ranks in place of this rank's: None and sparse ones too, in the same order."""
+    """A function that replaces this rank's gradients by those of all ranks, in the same order, also sparse and None."""
 
-    calls: int  # exchanges that really ran so far, counted as they run
+    calls: int  # exchanges that have run, not only been traced
     bytes_sent: int
     error: BaseException | None
 
@@ -26,13 +26,13 @@ class Exchange(Protocol):
 
 
 class Hook:
-    """`comm` is the user's; `every`, how many backward passes there are to one exchange."""
+    """`comm` is the user's communicator; `every` is the number of backward passes for each exchange."""
 
     def __init__(self, comm: Communicator, exchange: Exchange, every: int) -> None:
         self.comm: Final = comm
         self.exchange: Final = exchange
         self.every: Final = every
-        self.inside = False  # a method that has exchanged already calls others that would
+        self.inside = False  # a method that has exchanged calls others, which must not
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
@@ -44,18 +44,18 @@ class Hook:
 
 
 def attach(optimizer: Any, hook: Hook) -> None:
-    # Around Keras's own setting of attributes, which looks for state to track and save.
+    # Avoids Keras's own __setattr__, which looks for state to track and save.
     object.__setattr__(optimizer, _ATTRIBUTE, hook)
 
 
 def hook_of(optimizer: Any) -> Hook | None:
-    """The hook of a distributed optimizer; None for any other one, also one that has a distributed one inside."""
+    """The hook of a distributed optimizer; None for any other, also for one that wraps a distributed optimizer."""
     found: Hook | None = getattr(optimizer, "__dict__", {}).get(_ATTRIBUTE)
     return found
 
 
 def wrongly_nested(optimizer: Any) -> bool:
-    """Whether loss scaling is around the exchange, so that each rank decides for itself whether to take part."""
+    """Whether loss scaling wraps the exchange, so that each rank decides alone whether to take part."""
     return hook_of(optimizer) is None and hook_of(innermost(optimizer)) is not None
 
 

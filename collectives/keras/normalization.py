@@ -17,18 +17,18 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("collectives")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """Keras's BatchNormalization, whose batch is those of all ranks together; in inference it is the same layer.
+    """Keras's BatchNormalization over the batches of all ranks together; in inference it is the same layer.
 
     Each training step takes one allreduce of 2 * channels + 1 numbers forward, and one backward, so every rank has to
-    call it equally often. Ranks may have batches of different sizes, and masks: each sample that is not masked counts
-    the same. `comm` None is the process's own, asked for when the layer is first used; it is not saved.
+    call the layer equally often. Ranks may have batches of different sizes, and masks: each sample that is not masked
+    has the same weight. If `comm` is None, the layer uses the process's default communicator. `comm` is not saved.
     """
 
     def __init__(self, *args: Any, comm: Communicator | None = None, **kwargs: Any) -> None:
         if kwargs.pop("synchronized", False):
             raise ValueError("synchronized=True is for tf.distribute: this layer is synchronized by itself")
         super().__init__(*args, **kwargs)
-        # Around Keras's own setting of attributes, which looks for state to track and save.
+        # Avoids Keras's own __setattr__, which looks for state to track and save.
         object.__setattr__(self, "_comm", comm)
 
     def get_config(self) -> dict[str, Any]:
@@ -38,8 +38,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         axes = self._reduction_axes
-        # Sums of squares lose digits where the mean is far from 0. The moving mean is near it, and the same on every
-        # rank, so statistics are taken of what is left.
+        # Sums of squares lose digits if the mean is far from 0. The moving mean is near the mean and the same on every
+        # rank, so it is subtracted first.
         origin = ops.stop_gradient(ops.cast(self.moving_mean, inputs.dtype))
         shape = [1] * len(inputs.shape)
         shape[self.axis] = inputs.shape[self.axis]
@@ -57,5 +57,5 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
 
 def _spread(mask: Any, inputs: Any) -> Any:
-    """1 for samples that count and 0 elsewhere, in the inputs' shape and dtype."""
+    """1 for samples that are not masked and 0 for others, in the inputs' shape and dtype."""
     return ops.broadcast_to(ops.expand_dims(ops.cast(mask, inputs.dtype), -1), ops.shape(inputs))

@@ -34,11 +34,11 @@ def DistributedOptimizer(
 ) -> Any:
     """Make `optimizer` exchange gradients with all ranks at every step, and return it.
 
-    It is the same object, with its slots and settings, and its class becomes a subclass with the same name; it is
-    saved, and loaded, as the plain optimizer. A name like "adam" makes a new one.
+    The same object is returned, with its slots and settings; its class becomes a subclass with the same name. It is
+    saved and loaded as the plain optimizer. A name like "adam" makes a new optimizer.
 
-    optimizer: a Keras 3 optimizer, not distributed yet (ValueError). Under mixed_float16 a LossScaleOptimizer, so that
-    all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`.
+    optimizer: a Keras 3 optimizer, not distributed yet (ValueError). Under mixed_float16 pass a LossScaleOptimizer, so
+    that all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`.
 
     comm: None is the communicator that `collectives.init` made.
 
@@ -46,15 +46,15 @@ def DistributedOptimizer(
 
     compression: "fp16" or "bf16" on the wire; with `error_feedback`, rounding errors are added in the next step.
 
-    bucket_bytes: bytes of one exchange during backpropagation.
+    bucket_bytes: gradients are exchanged in buckets of this size.
 
     sparse_as_dense: exchange embeddings' gradients as dense tensors; by default they stay sparse.
 
-    backward_passes_per_step: k adds k passes' gradients on each rank, and exchanges and applies their means.
+    backward_passes_per_step: with k, each rank exchanges and applies the mean gradients of k backward passes.
 
-    missing: gradients that are None on some ranks only are an error on all; "zero" uses zeros for each None.
+    missing: with "error", a gradient that is None on some ranks only raises on all; "zero" replaces None by zeros.
 
-    timeout: seconds for each exchange; None is the communicator's.
+    timeout: seconds for each exchange; None uses the communicator's timeout.
 
     name: appears in errors, to distinguish several optimizers.
 
@@ -71,7 +71,7 @@ def DistributedOptimizer(
     hook = Hook(group, backend.exchange(group, options), backward_passes_per_step)
     guard.install()
     attach(plain, hook)
-    # Only the class changes, not the object: slots, schedules and exclusions from decay all stay.
+    # Only the object's class changes, so its slots, schedules and exclusions from weight decay stay.
     object.__setattr__(plain, "__class__", _subclass(type(plain), hook, accumulate, backend))
     return plain
 
@@ -88,10 +88,10 @@ def _subclass(
 ) -> type[Any]:
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
         unknown = trainable_variables is None and not self.built
-        if hook.inside or unknown or len(grads) == 0:  # done already, an error, or nothing to do
+        if hook.inside or unknown or len(grads) == 0:  # exchanged already, an error, or nothing to do
             return plain.apply(self, grads, trainable_variables)
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
-        if not self.built:  # before anything is conditional, where slots could not be made
+        if not self.built:  # not later: slots cannot be made in conditional code
             with keras.name_scope(self.name):
                 self.build(variables)
 

@@ -17,8 +17,8 @@ def load_model(
 ) -> Any:
     """`keras.models.load_model`, with the model's optimizer distributed again.
 
-    `options` are those of DistributedOptimizer, which are not saved. Every rank may read the same file; ranks that
-    read different ones are made alike by broadcast_global_variables. ValueError if the model was saved without an
+    `options` are those of DistributedOptimizer, which are not saved. Every rank may read the same file; if ranks read
+    different files, broadcast_global_variables makes them equal. ValueError if the model was saved without an
     optimizer.
     """
     model = keras.models.load_model(filepath, custom_objects=custom_objects)

@@ -1,7 +1,7 @@
-"""A model's weights and its optimizer's slots made the same on all ranks.
+"""Makes a model's weights and its optimizer's slots the same on all ranks.
 
-Invariant: nothing is overwritten before every rank knows that all ranks have the same variables, by shape and dtype
-in their order. Names have no part: the same model may be named differently in every process.
+Invariant: nothing is overwritten before every rank knows that all ranks have variables of the same shapes and dtypes in
+the same order. Names are ignored: the variables of a model may have other names in each process.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collectives.gradients.objects import allgather_object
 from collectives.keras.framework import keras, read
 from collectives.native.errors import ConfigMismatch
 
-_CHUNK: Final = 64 << 20  # bytes on their way at a time, so that a large model is not held twice
+_CHUNK: Final = 64 << 20  # bytes sent at a time, so that a large model is not in memory twice
 
 
 def broadcast_global_variables(model: Any, root_rank: int = 0, comm: Communicator | None = None) -> None:
     """Overwrite every rank's weights of `model`, and its optimizer's slots, with those of rank `root_rank`.
 
-    The model has to be built; the optimizer's slots are made where they are not there yet. States of random
-    number generators stay each rank's own, so that dropout differs between ranks. ConfigMismatch on all ranks, and
-    nothing overwritten, where their variables differ.
+    The model has to be built; the optimizer's slots are made if there are none. States of random number generators are
+    not broadcast, so that dropout differs between ranks. If variables differ between ranks in shape or dtype, nothing
+    is overwritten, and all ranks raise ConfigMismatch.
     """
     if not model.built:
         raise ValueError(
@@ -40,7 +40,7 @@ def broadcast_global_variables(model: Any, root_rank: int = 0, comm: Communicato
 
 
 def slots_of(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
-    """All variables of an optimizer of those weights, made first if they are not there; its learning rate too."""
+    """All variables of an optimizer of these weights, also its learning rate; they are made if there are none yet."""
     if not optimizer.built:
         with keras.name_scope(optimizer.name):
             optimizer.build(list(trainable))
@@ -48,7 +48,7 @@ def slots_of(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Communicator | None = None) -> None:
-    """Overwrite these Keras variables with rank `root_rank`'s. ConfigMismatch if they differ between ranks."""
+    """Overwrite these Keras variables with rank `root_rank`'s. ConfigMismatch if shapes or dtypes differ."""
     comm = default(comm)
     if not 0 <= root_rank < comm.size:
         raise ValueError(f"root_rank must be from 0 to {comm.size - 1}, not {root_rank}")
@@ -64,7 +64,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Comm
 
 
 def check_same(comm: Communicator, variables: Sequence[Any], root_rank: int = 0) -> None:
-    """ConfigMismatch on all ranks, naming the first difference, if one's variables differ from the root's."""
+    """ConfigMismatch on all ranks, with the first difference, if any rank's variables differ from the root's."""
     mine = [(_name(v), list(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in variables]
     everyones = allgather_object(comm, mine)
     for rank, theirs in enumerate(everyones):
@@ -101,5 +101,5 @@ def _chunks(variables: Sequence[Any]) -> list[list[Any]]:
 def _unpacked(packed: Array, like: Sequence[Array]) -> list[Array]:
     ends = np.cumsum([value.nbytes for value in like]).tolist()
     parts = zip([0, *ends[:-1]], ends, like, strict=True)
-    # Through a copy: parts begin anywhere, and views want their dtype's alignment.
+    # Each part is copied: it may begin at any byte, and a view needs its dtype's alignment.
     return [np.array(packed[start:end]).view(v.dtype).reshape(v.shape) for start, end, v in parts]

@@ -82,7 +82,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object, on every rank; supported objects and errors: see `collectives.tensorflow.broadcast_object`."""
+    """The root's object, on every rank. See `collectives.tensorflow.broadcast_object` for supported types."""
     hint(session is not None, _NO_SESSIONS)
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
@@ -101,8 +101,7 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Every rank's object, in rank order; supported objects and errors: see
-    `collectives.tensorflow.broadcast_object`."""
+    """Every rank's object, in rank order. See `collectives.tensorflow.broadcast_object` for supported types."""
     hint(session is not None, _NO_SESSIONS)
     return objects.allgather_object(obj, name, process_set)
 

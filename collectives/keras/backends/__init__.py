@@ -36,7 +36,8 @@ class Options:
 
 
 class Accumulate(Protocol):
-    """Called once a backward pass with its gradients. At every k-th it calls `step` with the means of k passes."""
+    """Called with the gradients of each backward pass. At every k-th pass it calls `step` with the means of k
+    passes."""
 
     def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None: ...
 
@@ -44,28 +45,26 @@ class Accumulate(Protocol):
 class Backend(Protocol):
     """The functions of a backend's module."""
 
-    NOT_COMPILED: (
-        str  # why models that compile their whole step (jit_compile) cannot be, and what to do; "" if they can
-    )
+    NOT_COMPILED: str  # error text if models with a compiled step (jit_compile) are unsupported; "" if supported
 
     def exchange(self, comm: Communicator, options: Options) -> Exchange: ...
 
     def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
-        """Raises errors of compiled steps inside with their own types."""
+        """A context in which errors of compiled steps are raised with their own types."""
 
     def accumulate(self, every: int) -> Accumulate:
-        """NotImplementedError, with an alternative, if the backend has none."""
+        """Accumulation of `every` passes. NotImplementedError, with an alternative, if the backend has none."""
 
     def allreduce(self, tensor: Any, comm: Communicator) -> Any:
-        """The sum over all ranks, differentiable: the gradient of a sum is the sum of gradients."""
+        """The sum over all ranks, differentiable: its gradient is the sum of all ranks' gradients."""
 
     def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-        """Operations that are traced inside run when an exchange with these results has begun."""
+        """A context whose traced operations run only after an exchange with these results has begun."""
 
     def unconverted(self, function: F) -> F:
-        """The function, kept from being rewritten by the framework's tracer."""
+        """The function, marked so that the framework's tracer does not rewrite it."""
 
 
 def current() -> Backend:
-    """The one that Keras uses. NotImplementedError for an unsupported one."""
+    """The backend that Keras uses. NotImplementedError for an unsupported backend."""
     return cast(Backend, importlib.import_module(f"{__name__}.{backend()}"))

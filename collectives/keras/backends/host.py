@@ -19,8 +19,7 @@ from collectives.keras.backends import Options
 
 
 class HostExchange:
-    """The parts of an exchange that are independent of the framework: `prepare` while a step is traced, `run` while it
-    runs."""
+    """The framework-independent parts of an exchange: call `prepare` while a step is traced, `run` when it runs."""
 
     def __init__(self, comm: Communicator, options: Options) -> None:
         """ValueError for invalid options. Does not communicate."""
@@ -28,17 +27,17 @@ class HostExchange:
         self._comm: Final = comm
         self._options: Final = options
         self._rules: Final = Rules(options.op, options.compression, options.bucket_bytes)
-        self._lost: Final[dict[int, Array]] = {}  # by place: what rounding took away
+        self._lost: Final[dict[int, Array]] = {}  # rounding errors by index of the entry
         self.calls = 0
         self.bytes_sent = 0
         self.error: BaseException | None = None
 
     def prepare(self, entries: Sequence[Entry]) -> Plan:
-        """The plan of gradients like these. TypeError, ValueError if they don't fit the options."""
+        """The plan to exchange these gradients. TypeError or ValueError if they don't fit the options."""
         return plan(self._rules, tuple(entries), self._comm.size)
 
     def filled(self, gradient: Any, variable: Any, zeros: Callable[[Any], Any]) -> Any:
-        """The gradient, or `zeros(variable)` for a missing one that counts as zeros."""
+        """The gradient, or `zeros(variable)` for a missing gradient if the option `missing` is "zero"."""
         if gradient is not None or self._options.missing != "zero":
             return gradient
         if variable is None:
@@ -46,7 +45,8 @@ class HostExchange:
         return zeros(variable)
 
     def run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
-        """The exchanged gradients; `arrays` are those that are not None, in order, and are only read."""
+        """The exchanged gradients; `arrays` are this rank's gradients that are not None, in order, and are only
+        read."""
         try:
             return self._run(agreed, arrays)
         except BaseException as error:
@@ -73,7 +73,7 @@ class HostExchange:
     def _encoded(self, place: int, array: Array, wire: Wire) -> Array:
         feedback = self._options.error_feedback and wire.dtype != wire.source
         wanted = array + self._lost[place] if feedback and place in self._lost else array
-        with np.errstate(over="ignore"):  # becomes an infinity, which is what overflow looks like
+        with np.errstate(over="ignore"):  # overflow gives infinity, as intended
             sent = (wanted if wire.before == 1 else wanted * wire.source.type(wire.before)).astype(
                 wire.dtype, copy=False
             )
@@ -84,7 +84,7 @@ class HostExchange:
 
 
 def entry(name: str, dtype: Any, shape: Sequence[int]) -> Entry:
-    """A gradient that is there."""
+    """The entry of a dense gradient."""
     return Entry(name, "dense", str(dtype_of(dtype)), tuple(map(int, shape)))
 
 

@@ -1,6 +1,6 @@
-"""Keras on JAX: gradients leave the compiled step by an ordered callback, which runs NumPy alone.
+"""Keras on JAX: the compiled step exchanges gradients in an ordered callback, which uses NumPy alone.
 
-Invariant: a callback never calls JAX, which would wait for the step that waits for it.
+Invariant: a callback never calls JAX, which would wait for the step that waits for the callback.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class _Exchange(HostExchange):
 
 
 def _outside(function: Callable[[list[Array]], list[Array]], arrays: list[Any]) -> list[Any]:
-    """`function` of these arrays as NumPy's, giving such as they are; when the step runs, if one is being traced."""
+    """Call `function` with NumPy copies of `arrays`; it returns arrays like them. In a traced step, when the step
+    runs."""
     if not any(isinstance(x, jax.core.Tracer) for x in arrays):
         return [jax.numpy.asarray(x) for x in function([np.asarray(x) for x in arrays])]
 

@@ -50,8 +50,9 @@ def allreduce(tensor: Any, comm: Communicator) -> Any:
 
 
 def after(gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-    # The last one travels first, so nothing waits longer than it has to. Without this the optimizer's step counter,
-    # which needs no data, goes up at the end of data of unknown length as well, on some ranks and not on others.
+    # The last gradient is exchanged first, so nothing waits longer than needed. Without this, the optimizer's step
+    # counter, which depends on no gradient, is also incremented when data of unknown length ends, and only on some
+    # ranks.
     there = [g for g in gradients if g is not None][-1:]
     return tf.control_dependencies([g.values if isinstance(g, tf.IndexedSlices) else g for g in there])
 
@@ -75,7 +76,7 @@ class _Accumulate:
             for i, g in there.items():
                 if i not in self._sums:
                     self._sums[i] = tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False)
-        with after(gradients):  # a pass that had no data must not count
+        with after(gradients):  # a pass without data must not count
             self._count.assign_add(1)
         for i, g in there.items():
             self._sums[i].assign_add(g)

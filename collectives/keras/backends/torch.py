@@ -1,6 +1,6 @@
-"""Keras on torch: steps run eagerly, so gradients are exchanged there and then.
+"""Keras on torch: steps run eagerly, so gradients are exchanged at once.
 
-Invariant: tensors that are given are only read, and results are new, on the device that the gradients were on.
+Invariant: gradients are only read; results are new tensors, on the gradients' device.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def exchange(comm: Communicator, options: Options) -> Exchange:
 
 
 def typed_errors(found: Exchange) -> AbstractContextManager[None]:
-    return nullcontext()  # they are
+    return nullcontext()  # errors of eager steps have their own types already
 
 
 def accumulate(every: int) -> Accumulate:
@@ -78,7 +78,7 @@ class _Accumulate:
     def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None:
         for i, g in enumerate(gradients):
             if g is not None:
-                # A copy at first: the framework writes the next pass's gradients where these are.
+                # The first gradient is copied: torch writes the next pass's gradients to the same memory.
                 self._sums[i] = self._sums[i] + g if i in self._sums else g.detach().clone()
         self._count += 1
         if self._count % self._every == 0:
@@ -100,7 +100,7 @@ class _AllreduceSum(torch.autograd.Function):
 def _array(tensor: Any) -> Array:
     there = tensor.detach().to_dense().cpu() if tensor.is_sparse else tensor.detach().cpu()
     there = there.contiguous()
-    if there.dtype == torch.bfloat16:  # which torch does not hand to NumPy
+    if there.dtype == torch.bfloat16:  # torch cannot convert it to NumPy
         return np.asarray(there.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
     return np.asarray(there.numpy())
 
