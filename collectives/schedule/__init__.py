@@ -1,7 +1,7 @@
-"""Schedules: the steps of the ranks of a group in a collective, as values that can be checked, shown and compiled.
+"""Schedules: the steps of the ranks of a group in a collective, as values to check, show and compile.
 
-Invariant: nothing here moves a byte, and nothing needs the native engine to be imported. The modules that check and
-show schedules are imported when they are first used.
+Invariant: nothing here moves a byte, and importing this package does not import the native engine. The modules that
+check and show schedules are imported when they are first used.
 """
 
 from importlib import import_module as _import_module

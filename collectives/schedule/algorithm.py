@@ -1,7 +1,7 @@
 """An algorithm as a value: a pure function that returns a rank's schedule, with its declared properties.
 
-Invariant: called twice with the same arguments an algorithm returns equal schedules. `verify` proves its declarations
-(sizes, in place, uneven blocks).
+Invariant: an algorithm returns equal schedules whenever it is called with the same arguments. `verify` proves the
+properties that it declares (sizes, in place, uneven blocks).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collectives.schedule.conditions import COLLECTIVES, Collective, collective
 from collectives.schedule.form import Schedule
 from collectives.schedule.layout import Layout, apart
 
-# (rank, size), then root for collectives that have one, then layout for algorithms that use hosts
+# Its arguments: (rank, size), then root if the collective has one, then layout if the algorithm uses hosts.
 Function: TypeAlias = "Callable[..., Schedule]"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -30,10 +30,10 @@ def any_size(size: int) -> bool:
 class Algorithm:
     """One algorithm for one collective; calling it returns a rank's schedule.
 
-    `sizes(size)`: whether it works for groups of that size. `in_place`: it also works if IN and OUT are the same
-    memory. `uneven`: it also works if blocks differ in size (the v-variants). `hosts`: its schedules depend on which
-    ranks share a host. `in_order`: operands are combined in the order of ranks, so it also works for reductions that
-    are not commutative.
+    `sizes(size)`: whether the algorithm works for groups of that size. `in_place`: it also works if IN and OUT, the
+    input and output buffers, are the same memory. `uneven`: it also works if blocks differ in size (the v-variants).
+    `hosts`: its schedules depend on which ranks share a host. `in_order`: it combines operands in the order of ranks,
+    so it also works for reductions that are not commutative.
     """
 
     collective: str
@@ -87,5 +87,5 @@ class Algorithm:
 
 @lru_cache(maxsize=1024)
 def schedule_of(algorithm: Algorithm, rank: int, size: int, root: int = 0, layout: Layout | None = None) -> Schedule:
-    """The same as calling the algorithm, cached."""
+    """The schedule that calling the algorithm returns, cached."""
     return algorithm(rank, size, root, layout)

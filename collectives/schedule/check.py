@@ -1,4 +1,4 @@
-"""Checks of one rank's schedule by itself, and the error that describes a fault.
+"""Checks one rank's schedule without those of the other ranks; defines the error that describes a fault.
 
 Invariant: a schedule that passes names only ranks, buffers and blocks that exist, never writes to IN, and combines only
 chunks of one size. `verify` proves whether it computes the right result together with the other ranks' schedules.
@@ -15,7 +15,7 @@ from collectives.schedule.text import chunk_text, excerpt
 
 
 class VerificationError(ValueError):
-    """A schedule is wrong. `rank` and `step` are None if no single one is at fault."""
+    """A schedule is wrong. `rank` and `step` are None if no single rank or step is at fault."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class VerificationError(ValueError):
         self.listing = listing
 
     def when(self, condition: str) -> VerificationError:
-        """The same error, with the condition under which it happens."""
+        """The same error, whose message also has the condition under which it occurs."""
         return type(self)(f"{condition}: {self.problem}", *self._head, self.listing)
 
     @property
@@ -69,7 +69,7 @@ def fail(schedule: Schedule, problem: str, step: int | None = None) -> NoReturn:
 
 
 class Extents:
-    """The names of the sizes of one schedule's blocks, buffer by buffer."""
+    """Names for the sizes of a schedule's blocks, by buffer: blocks with the same name have the same size."""
 
     def __init__(self, schedule: Schedule, uneven: bool) -> None:
         contract = collective(schedule.collective)
@@ -150,7 +150,7 @@ def peers_of(step: Step) -> tuple[int, ...]:
 
 
 def _overlap(a: Chunk, b: Chunk, in_place: bool) -> bool:
-    """Whether two chunks share blocks without being the same memory; with `in_place` IN counts as OUT."""
+    """Whether two different chunks share blocks. With `in_place`, IN and OUT count as one buffer."""
     one_buffer = a.buffer == b.buffer or (in_place and {a.buffer, b.buffer} == {IN, OUT})
     same = (a.first, a.count) == (b.first, b.count)
     return one_buffer and not same and a.first < b.first + b.count and b.first < a.first + a.count

@@ -1,7 +1,7 @@
-"""From a schedule to the native engine's form.
+"""Compiles a schedule to the records that the native engine runs.
 
-Invariant: `compiled` is a pure function and needs no extension; only `program` does, and imports it when it is first
-called. A schedule that is not well formed never reaches the engine.
+Invariant: `compiled` is a pure function and needs no extension. Only `program` needs it, and imports it at its first
+call. A schedule that is not well formed never reaches the engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Triple: TypeAlias = "tuple[int, int, int]"  # buffer, first block, number of blo
 
 
 class CompiledStep(NamedTuple):
-    """One record of the engine. A reduction's messages are among its `sources`, in operand order."""
+    """One record of the engine. A reduction's `sources` include the messages that it receives, in operand order."""
 
     kind: int
     peers: tuple[int, ...]
@@ -50,7 +50,7 @@ class Compiled(NamedTuple):
 
 
 def compiled(schedule: Schedule, in_place: bool = False) -> Compiled:
-    """The engine's form of a schedule, for IN and OUT in separate memory or, `in_place`, in the same."""
+    """The engine's form of a schedule, for IN and OUT in separate memory or, with `in_place`, in the same memory."""
     check(schedule, in_place)
     waits = dependencies(schedule, in_place)
     steps = tuple(_record(step, waits[number]) for number, step in enumerate(schedule.steps))
@@ -84,10 +84,10 @@ def program(
     layout: Layout | None = None,
     in_order: bool = False,
 ) -> Program:
-    """The rank's schedule in the engine's form, cached. ValueError as from calling the algorithm.
+    """The rank's schedule in the engine's form, cached. Raises what calling the algorithm raises.
 
-    `in_order`: reductions combine their operands in the order of the schedule, so ranks that share memory use neither
-    the pool nor sums for each core.
+    `in_order`: reductions combine their operands in the order of the schedule. So ranks that share memory use neither
+    the pool, which adds up their arrays in an order of its own, nor sums of the ranks of each core.
     """
     from collectives.native import _engine
 

@@ -1,7 +1,7 @@
 """The contract of each collective: its buffers, their contents before, and their contents after.
 
-Invariant: nothing here knows an algorithm. A schedule is right exactly when it turns the data that
-`initial` names into the data that `expected` names, with blocks as large as `extent` says.
+Invariant: nothing here depends on an algorithm. A schedule is right if and only if it turns the data that `initial`
+names into the data that `expected` names, for all block sizes that `extent` allows.
 
     collective      IN       OUT      OUT block b of rank r in the end, p = size, k blocks a rank
     allreduce       C        C        the reduction of every rank's IN block b
@@ -16,8 +16,8 @@ Invariant: nothing here knows an algorithm. A schedule is right exactly when it 
     exscan          C        C        the reduction of IN block b of ranks 0 to r - 1; rank 0 has no OUT
     barrier         1        1        something that every rank's IN had a part in; the caller binds one element
 
-A barrier carries one element because order comes from data: a message may leave before another has arrived
-unless it depends on what that one brought, and messages without data depend on nothing.
+A barrier carries one element because order comes from data: a message may leave before another has arrived, unless its
+data depends on the other's. Messages without data depend on nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Collective:
     numbered: Callable[[int, int, int, Grid], int]
 
     def has(self, buffer: int, rank: int, root: int) -> bool:
-        """Whether that rank has such a buffer at all."""
+        """Whether that rank has this buffer."""
         if buffer == IN:
             return self.name != "broadcast" and (self.name != "scatter" or rank == root)
         if self.name == "exscan":
@@ -96,8 +96,8 @@ class Collective:
     def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:
         """A name for the size of a block: two blocks with one name have the same size in every call.
 
-        In equal shares the blocks of one rank's part differ by an element if the count does not divide evenly; the
-        parts of different ranks do not. With `uneven` every block has a size of its own.
+        Without `uneven` all ranks' parts have the same size. The blocks of one part differ by one element if its
+        elements do not divide evenly. With `uneven` every block may have another size.
         """
         number = self.numbered(buffer, rank, block, grid)
         if uneven or self.name in ("allreduce", "reduce", "broadcast", "barrier", "scan", "exscan"):
@@ -110,7 +110,7 @@ def _same(_buffer: int, _rank: int, block: int, _grid: Grid) -> int:
 
 
 def _parts_of(whole: int) -> Callable[[int, int, int, Grid], int]:
-    """Sizes are numbered as the blocks of `whole`, the buffer with every rank's part."""
+    """A block's size has the number of that block in `whole`, the buffer that contains every rank's part."""
 
     def number(buffer: int, rank: int, block: int, grid: Grid) -> int:
         return block if buffer == whole else rank * grid[1 - whole] + block

@@ -1,11 +1,11 @@
 """The built-in table, for groups that were not calibrated.
 
-Invariant: its last rows for each collective match any group, so that there is a choice for every call.
+Invariant: the last rows of the table for each collective match any group, so that there is an algorithm for every call.
 
-Groups of the kinds that we could measure, up to 16 ranks of one host over shared memory and 8 over TCP, and up to 64 if
-they outnumber cores, have measured rows, below. For all others the rows come from the simulator: `modelled` has them,
-written by tools/model_defaults.py, so they are the same on every rank and cost nothing. Rows for ranks that share hosts
-and for many ranks of one host come first, because no measured row applies to such groups.
+The rows below were measured, on one host: up to 16 ranks over shared memory, 8 over TCP, and 64 if ranks outnumber
+cores. For all other groups the rows come from the simulator: tools/model_defaults.py has written them to `modelled`, so
+they are the same on every rank and take no time at run time. Rows for several ranks on each of several hosts, and for
+many ranks of one host, come first, because no measured row applies to such groups.
 """
 
 from __future__ import annotations

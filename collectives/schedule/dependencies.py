@@ -1,15 +1,15 @@
 """The dependencies of a step within its own rank: on the data it reads and the data it overwrites.
 
-Invariant: a rank whose steps start in any order and advance byte by byte in any interleaving ends with the same memory
-as if it ran them in listed order, as long as each step respects the dependencies listed here.
+Invariant: steps may start in any order and advance byte by byte in any interleaving. If each step respects the
+dependencies listed here, the rank's memory ends as if it had run its steps one by one in listed order.
 
-A step goes through all its regions at one offset, from the start to the end. So a hazard between two regions of one
-buffer is a condition on offsets: at byte x of the buffer only after the other step has been at x. This is exact for any
-overlap of the regions. A send has been at x when byte x may change again.
+A step advances through all chunks that it reads or writes at one offset, from start to end. So if two steps use the
+same bytes of a buffer, the later step may process byte x only after the earlier one has processed byte x. This is exact
+for any overlap of the chunks. A send has processed byte x when byte x may change again.
 
-A dependency is omitted only if a chain of others implies it for the same blocks: a block's next writer waits for the
-steps that read it since it was last written, and each of them waited for that write. Order that comes from queues alone
-is never relied on.
+A dependency is omitted only if a chain of other dependencies implies it for the same blocks: a block's next writer
+waits for the steps that have read the block since it was last written, and each of these waited for that write. No
+dependency is omitted because of the order in queues of messages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collectives.schedule.form import IN, OUT, Chunk, Copy, Recv, Reduce, Schedu
 
 
 class Dependency(NamedTuple):
-    """Byte x of `buffer` may be used only when `step` has been at x.
+    """Byte x of `buffer` may be used only when `step` has processed byte x.
 
-    The other step's region starts at block `there`, the waiting step's region at block `here`.
+    The chunk of `step` starts at block `there`, the chunk of the waiting step at block `here`.
     """
 
     step: int
@@ -32,7 +32,7 @@ class Dependency(NamedTuple):
     here: int
 
 
-_Access: TypeAlias = "tuple[int, int]"  # step and the block at which its region starts
+_Access: TypeAlias = "tuple[int, int]"  # step, and the first block of its chunk
 
 
 def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
@@ -46,7 +46,7 @@ def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Depe
     for number, step in enumerate(schedule.steps):
         reads, writes = accesses(step)
         if in_place and isinstance(step, Copy) and (step.src, step.dst.buffer) == (step.dst._replace(buffer=IN), OUT):
-            result.append(())  # it copies to where the data is and does nothing
+            result.append(())  # source and destination are the same memory
             continue
         found: dict[tuple[int, int, int, int], None] = {}  # a set that keeps its order
         for buffer, first, count in reads:

@@ -1,7 +1,7 @@
 """The table for results with the same bits in every run: `init(deterministic=True)`.
 
 Invariant: every reduction combines its operands from left to right in the order of ranks, for every size, transport,
-placement and load. So its bits depend only on the inputs and their number.
+placement and load. So the result's bits depend only on the inputs and the number of ranks.
 """
 
 from __future__ import annotations
@@ -25,4 +25,4 @@ exscan          any  any  any  direct   : in the order of ranks
 )
 
 DETERMINISTIC: Final[Table] = replace(join([_IN_ORDER, DEFAULTS]), in_order=True)
-"""The rows for reductions, then the built-in ones for what only moves data: neither tables nor measurements count."""
+"""The rows for reductions, then the built-in rows for other collectives; users' tables and calibrations are ignored."""

@@ -27,23 +27,23 @@ _FEW: Final = 8  # ranks whose labels are written out; with more, labels are sho
 _WIDE, _NARROW = 1.6, 0.95  # between ranks, of few and of many
 _LINE = 0.19  # between steps of one rank in one round
 _FLIGHT = 0.62  # between the last departure of a round and the first arrival
-_MARGIN = 0.16  # above and below what happens in a round
+_MARGIN = 0.16  # above and below the steps of a round
 
 # Okabe and Ito's colours without yellow: distinguishable with colour blindness, and readable as text on white.
 _PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
-_HOSTS: Final = ("#dfe9f5", "#f6ead8")  # behind the columns of one host, and of the next
+_HOSTS: Final = ("#dfe9f5", "#f6ead8")  # backgrounds of columns, alternating between hosts
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One round: the steps that send and the others, by rank, and how far down the page it reaches."""
+    """One round, drawn as one row: for each rank, its steps that send, and its other steps."""
 
     leaving: tuple[tuple[int, ...], ...]
     arriving: tuple[tuple[int, ...], ...]
 
     @property
     def lines(self) -> tuple[int, int]:
-        """How many lines its departures and its arrivals need."""
+        """How many lines the steps that send need, and how many the other steps."""
         return max(map(len, self.leaving)), max(map(len, self.arriving))
 
     @property
@@ -75,8 +75,8 @@ def draw(
     """Draw a group's schedules into a file, whose suffix determines the format (.svg, .png, .pdf).
 
     Every row is a round: its messages can all be in progress at the same time. The chunks that a rank sends are to the
-    left of its column, those that it receives and computes to the right. Colours distinguish blocks, as their numbers
-    do. If `layout` has several hosts with several ranks, each has a band with its name, and messages between hosts are
+    left of its column, the chunks that it receives or computes to the right. Colours distinguish blocks. If `layout`
+    has several hosts, and several ranks on a host, each host has a band with its name, and messages between hosts are
     thick. ImportError without matplotlib; VerificationError if the schedules do not fit together.
     """
     require()
@@ -110,7 +110,7 @@ def draw(
 
 
 def _rows(group: Group, rounds: Sequence[int]) -> list[_Row]:
-    """The rounds from round 0, which has no messages, on. Local steps come after arrivals."""
+    """The rounds in order; round 0 has no messages. Local steps come after arrivals."""
     last = max(rounds, default=0)
     steps: list[list[list[int]]] = [[[] for _ in group.schedules] for _ in range(last + 1)]
     for number, rank in enumerate(group.rank_of):
@@ -125,7 +125,7 @@ def _rows(group: Group, rounds: Sequence[int]) -> list[_Row]:
 
 
 def _place(row: _Row, bottom: float, places: dict[int, tuple[float, float]]) -> None:
-    """Where on the page each step of a round happens."""
+    """Add the position on the page of each step of a round to `places`."""
     for rank, numbers in enumerate(row.leaving):
         for i, number in enumerate(numbers):
             places[number] = (rank, bottom - row.height + _MARGIN + _LINE * (i + 0.5))
@@ -168,7 +168,7 @@ def _lanes(axes: Axes, schedule: Schedule, bottoms: Sequence[float], look: _Look
 
 
 def _runs(layout: Layout) -> Iterator[tuple[int, int, int]]:
-    """First and last rank, and host, of neighbours on one host."""
+    """The first rank, last rank and host of each run of consecutive ranks on one host."""
     for host, ranks in groupby(range(layout.size), key=layout.hosts.__getitem__):
         first, *others = ranks
         yield first, [first, *others][-1], host
@@ -178,7 +178,7 @@ def _step(axes: Axes, group: Group, number: int, place: tuple[float, float], loo
     step, schedule = group.steps[number], group.schedules[group.rank_of[number]]
     chunk = step.chunk if isinstance(step, Recv | Send) else step.dst
     colour = _colour(schedule, chunk)
-    # Arrows go down from where they leave and come from above: labels keep clear of them.
+    # Arrows leave downwards and arrive from above; labels are placed where no arrow is.
     sending = isinstance(step, Send)
     beside = 0.1 / look.lane
     x, y = place[0] + (-beside if sending else 1.15 * beside), place[1] + (-0.01 if sending else 0.035)
@@ -201,7 +201,7 @@ def _step(axes: Axes, group: Group, number: int, place: tuple[float, float], loo
 
 
 def _short(chunk: Chunk) -> str:
-    """Its blocks: "5" or "4:8"; "i5" for the input's, "s5" for scratch."""
+    """The chunk's blocks: "5" or "4:8" of the output, "i5" of the input, "s5" of scratch."""
     if chunk.count == 0:
         return "0 bytes"
     letter = {IN: "i", OUT: ""}.get(chunk.buffer, "s")
@@ -249,7 +249,7 @@ def _legend(axes: Axes, look: _Look) -> None:
 
 
 def _colour(schedule: Schedule, chunk: Chunk) -> str:
-    """A colour for the first block; a block of scratch has that of the block whose size it has."""
+    """The colour of the chunk's first block. A scratch block has the colour of the block whose size it has."""
     if chunk.count == 0:
         return "0.35"
     block = chunk.first

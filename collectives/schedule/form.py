@@ -9,17 +9,17 @@ elements a block holds is decided at run time (equal shares for most collectives
 v-variants). A scratch slot (`SCRATCH + k`) is a list of blocks, each as large as the block of IN or OUT
 that it names. A `Chunk` is a run of consecutive blocks of one buffer and may be empty.
 
-Steps are listed in an order in which one rank could run them one after another; the executor runs them
-as soon as it can instead:
-- steps that touch the same blocks keep their order where one of them writes (see `dependencies`), and they
-  may overlap byte by byte: a step may work on what the step before it has finished;
+Steps are listed in an order in which one rank could run them one after another. The executor starts each step as soon
+as it can, within these rules:
+- steps that use the same blocks keep their order if one of them writes (see `dependencies`). They may overlap: a step
+  may process bytes that the earlier step has finished;
 - sends to one peer leave in listed order, and receives from one peer arrive in listed order;
 - sends that name several peers keep their order among themselves;
 - local steps keep their order among themselves.
-Nothing else is ordered.
+No other order is kept.
 
-In place: for collectives that allow `out=x`, IN and OUT may be the same memory; a schedule has to be right
-both ways.
+In place: for collectives that allow `out=x`, IN and OUT may be the same memory; a schedule has to be right with the
+same memory and with separate memory.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Recv:
 class Reduce:
     """dst = operands[0] op operands[1] op ..., left to right, rounded to dtype once. At least two operands.
 
-    An operand that is a rank is the next message received from it; one that is a chunk is local data. All have dst's
-    size; a chunk may be dst itself, or be disjoint from it. `final` marks a result with every rank's contribution:
-    there `avg` divides.
+    A rank as operand means the next message received from that rank; a chunk means local data. All operands have dst's
+    size; a chunk is dst itself or disjoint from dst. `final` marks a result that contains every rank's contribution:
+    `avg` divides such a result by the number of ranks.
     """
 
     dst: Chunk
@@ -90,7 +90,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """dst = src, both of one size; does nothing if they are the same memory."""
+    """dst = src, of the same size; does nothing if both are the same memory."""
 
     dst: Chunk
     src: Chunk
@@ -104,11 +104,12 @@ Block: TypeAlias = "tuple[int, int]"  # (IN or OUT, block number): names the siz
 class Schedule:
     """One rank's part of a collective.
 
-    `grid` is the number of blocks of IN and of OUT, the same on every rank, also if a rank has no such buffer (only the
-    root of a gather has OUT, only the root of a scatter has IN). `pooled`: an allreduce of all ranks with each other,
-    for which ranks that share memory may use the pool instead. `flat`: the schedule is one round; every rank that sends
-    publishes the first chunk, and this rank reads the second, a part of it, from each rank that it receives from. Ranks
-    that share memory may use a board instead.
+    `grid` is the number of blocks of IN and of OUT. It is the same on every rank, also if a rank lacks a buffer (only
+    the root of a gather has OUT, only the root of a scatter has IN). `pooled`: ranks that share memory may run this
+    allreduce in the pool, where they add up their arrays in one place. `flat`: a pair of chunks (published, read), if
+    the schedule is one round. Each rank that sends publishes `published`; this rank reads `read`, a part of it, from
+    each rank that it receives from. Ranks that share memory may then use a board, memory to which each rank writes its
+    chunk.
     """
 
     collective: str
@@ -126,8 +127,8 @@ class Schedule:
 class Builder:
     """Collects the steps of one rank.
 
-    Chunks are made by `inp(first, count)`, `out(first, count)` and by the result of `scratch(...)`; steps are added in
-    the order in which they could run one after another.
+    `inp(first, count)`, `out(first, count)` and `scratch(...)` return chunks. Steps are added in an order in which they
+    could run one after another.
     """
 
     def __init__(self, collective: str, algorithm: str, rank: int, size: int, grid: tuple[int, int], root: int = 0):
@@ -146,22 +147,22 @@ class Builder:
         return Chunk(OUT, first, count)
 
     def scratch(self, blocks: Iterable[Block]) -> Chunk:
-        """A new scratch slot whose blocks have the sizes of the given blocks; the chunk that covers it."""
+        """Add a scratch slot whose blocks have the sizes of the given blocks; returns the chunk of all its blocks."""
         self._scratch.append(tuple(blocks))
         return Chunk(SCRATCH + len(self._scratch) - 1, 0, len(self._scratch[-1]))
 
     def like(self, chunk: Chunk) -> Chunk:
-        """A new scratch slot with the sizes of `chunk`'s blocks (a chunk of IN or OUT)."""
+        """Add a scratch slot whose blocks have the sizes of the blocks of `chunk`, a chunk of IN or OUT."""
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 
     def pool(self) -> None:
-        """Ranks that share memory may use the pool instead."""
+        """Declare that ranks that share memory may run this allreduce in the pool."""
         self._pooled = True
 
     def flat(self, published: Chunk, read: Chunk) -> None:
-        """Declares one round: each rank that sends publishes `published`, and this rank reads `read` of each.
+        """Declare that the schedule is one round: senders publish `published`, of which this rank reads `read`.
 
-        Both name the same blocks on every rank that has them, so `read` has the same position in every chunk.
+        `published` is the same chunk on every rank, so `read` is at the same position in every rank's published chunk.
         """
         self._flat = (published, read)
 
@@ -172,7 +173,7 @@ class Builder:
         self._steps.append(Recv(peer, chunk))
 
     def reduce(self, dst: Chunk, *operands: Operand, final: bool = False) -> None:
-        """dst = operands left to right; ints are peers to receive from."""
+        """dst = the operands, reduced from left to right; ints are peers to receive from."""
         self._steps.append(Reduce(dst, operands, final))
 
     def copy(self, dst: Chunk, src: Chunk) -> None:

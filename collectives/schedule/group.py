@@ -1,7 +1,7 @@
 """All ranks' schedules together, with every message matched to its receiver.
 
-Invariant: both ends of a message are matched without running anything, because messages from one sender to one receiver
-keep their order. Nothing here depends on the memory that ranks use.
+Invariant: messages are matched without running anything, because messages from one sender to one receiver keep their
+order. Nothing here depends on the buffers that steps use.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from typing import NoReturn
 from collectives.schedule.check import fail, peers_of
 from collectives.schedule.form import Chunk, Schedule, Send, Step
 
-_SEVERAL = -1  # the queue of sends to several peers; 2 * peer and 2 * peer + 1 are those to and from a peer
+_SEVERAL = -1  # the queue of sends to several peers; 2 * peer and 2 * peer + 1 are the queues to and from a peer
 _LOCAL = -2
 
 
 class Group:
-    """The schedules of ranks 0 to size - 1, with every message matched; VerificationError if one is not.
+    """The schedules of ranks 0 to size - 1, with every message matched; VerificationError if a message cannot be
+    matched.
 
-    Steps are numbered through: `start[rank] + i` is step i of that rank; `steps`, `rank_of` and the others have one
-    entry a step. `behind[n]` are the steps just before step n in its queues. `takers[n]` are the steps that receive the
-    message of send n; `givers[n]` the sends whose messages step n receives, in the order of its peers.
+    Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. All lists but `schedules` and
+    `start` have one entry for each step. `behind[n]` are the steps just before step n in its queues. `takers[n]` are
+    the steps that receive the message of send n; `givers[n]` are the sends whose messages step n receives, in the order
+    of its peers.
     """
 
     def __init__(self, schedules: Sequence[Schedule]) -> None:

@@ -1,7 +1,7 @@
 """Which ranks share a host, as a value.
 
-Invariant: it is the same on all ranks of a group. Hosts are numbered from 0 in the order of their first ranks, so
-layouts that put the same ranks together are equal, whatever their hosts are called.
+Invariant: a layout is the same on all ranks of a group. Hosts are numbered from 0 in the order of their first ranks, so
+layouts that put the same ranks together are equal, for any names of hosts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`hosts[r]` is the host of rank r; `members[h]` are the ranks of host h, ascending; `largest` of them at most."""
+    """`hosts[r]` is rank r's host; `members[h]` are host h's ranks, ascending; `largest` is the most ranks of a
+    host."""
 
     hosts: tuple[int, ...]
     members: tuple[tuple[int, ...], ...] = field(init=False, compare=False, repr=False)
@@ -47,7 +48,7 @@ class Layout:
 
     @staticmethod
     def of(hosts: Iterable[Hashable]) -> Layout:
-        """From the host of each rank, as any values that differ between hosts."""
+        """The layout for the hosts of ranks 0, 1, ..., given as values that differ between hosts."""
         numbers: dict[Hashable, int] = {}
         return Layout(tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
 
@@ -61,18 +62,18 @@ class Layout:
         return 1 < len(self.members) < len(self.hosts)
 
     def local_rank(self, rank: int) -> int:
-        """Its number among those of its host."""
+        """The rank's number among the ranks of its host."""
         return self._local[rank]
 
     def beside(self, rank: int) -> tuple[int, ...]:
-        """The other ranks of its host, from the next one on."""
+        """The other ranks of its host, starting with the next rank, cyclically."""
         ranks, at = self.members[self.hosts[rank]], self._local[rank]
         return ranks[at + 1 :] + ranks[:at]
 
 
 @lru_cache(maxsize=64)
 def even(size: int, ranks_per_host: int) -> Layout:
-    """Hosts filled one after the other; the last one with the remaining ranks."""
+    """Consecutive ranks on each host; the last host has the remaining ranks."""
     return Layout(tuple(rank // ranks_per_host for rank in range(size)))
 
 

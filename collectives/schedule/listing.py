@@ -1,4 +1,4 @@
-"""Schedules as text: one rank's steps, or those of a whole group round by round.
+"""Schedules as text: one rank's steps, or all ranks' steps round by round.
 
 Invariant: the schedule itself is shown, in the notation of `text`, without simplification.
 """
@@ -35,11 +35,12 @@ def explain(schedule: Schedule, in_place: bool = False) -> str:
 def explain_group(
     schedules: Sequence[Schedule], width: int = 120, in_place: bool = False, layout: Layout | None = None
 ) -> str:
-    """The steps of all ranks, a row a round and a column a rank; as many ranks side by side as fit into `width`.
+    """The steps of all ranks, with a row for each round and a column for each rank; as many columns as fit into
+    `width`.
 
-    A round follows another: everything in it can happen at the same time, and depends on something in the round before.
-    If `layout` has several hosts with several ranks, each column names its host, and ranks of two hosts are never side
-    by side. VerificationError if the schedules do not fit together.
+    All steps of a round can happen at the same time; each depends on a step of the round before. If `layout` has
+    several hosts, and several ranks on a host, each column names its host, and ranks of two hosts are never side by
+    side. VerificationError if the schedules do not fit together.
     """
     group = Group(schedules)
     rounds = Play(group, in_place).rounds()

@@ -1,12 +1,12 @@
-"""Possible orders of the steps of a group.
+"""Runs the steps of a group symbolically, in orders that are possible.
 
-Invariant: this is the strictest executor. Links buffer nothing: a message moves when its sender and its receiver have
-both reached it. A step is reached when its dependencies are complete and it is the first unfinished step of all its
-queues: one for each peer and direction, one for sends to several peers, one for local steps. A send is complete when
-all its peers have received it; a reduction receives all its messages at once.
+Invariant: this is the strictest executor. Links buffer nothing: a message moves when its send and the step that
+receives it are both reached. A step is reached when its dependencies are complete and it is the first unfinished step
+of all its queues: one for each peer and direction, one for sends to several peers, one for local steps. A send is
+complete when all its peers have received it; a reduction receives all its messages at once.
 
-A group that completes here also completes in slices over real links: there every step may start earlier, and everything
-that is possible here is possible there too.
+A group that completes here also completes over real links, which move data in slices: every order that is possible here
+is possible there too, where steps may start even earlier.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from collectives.schedule.text import excerpt, step_text
 
 
 class Play:
-    """A group and its data dependencies. `waits[n]` are the steps on whose data step n depends.
+    """A group and its data dependencies. `waits[n]` are the steps of its rank on whose data step n depends.
 
-    The group is as it was when the first order began: what does not depend on the order is computed once.
+    The group must not change: data that does not depend on the order of steps is computed once.
     """
 
     def __init__(self, group: Group, in_place: bool = False) -> None:
@@ -33,7 +33,8 @@ class Play:
         for schedule, start in zip(group.schedules, group.start, strict=True):
             for found in dependencies(schedule, in_place):
                 self.waits.append([start + dependency.step for dependency in found])
-        # The steps that wait for each step, and those that receive its message; the last one is served first.
+        # For each step the steps that wait for it, and those that receive its message, in reverse: lists are popped at
+        # the end.
         self._after: list[list[int]] = [[] for _ in group.steps]
         for n in reversed(range(len(group.steps))):
             for before in reversed(group.behind[n]):
@@ -41,15 +42,15 @@ class Play:
             for before in reversed(self.waits[n]):
                 self._after[before].append(n)
         self._takers = [takers[::-1] if len(takers) > 1 else takers for takers in group.takers]
-        self._order: list[int] | None = None  # of `events` that are not random, once they have all happened
-        # The state at the beginning: how many conditions each step waits for, and what is possible.
+        self._order: list[int] | None = None  # the order of `events` without `random`, once it is complete
+        # The initial state: how many conditions each step waits for, and the steps that can run.
         conditions = zip(self.waits, group.behind, group.givers, strict=True)
         self._missing = [1 + len(waits) + len(behind) + len(givers) for waits, behind, givers in conditions]
         self._possible: list[int] = []
         self._happened(range(len(group.steps) - 1, -1, -1), self._missing, self._possible)
 
     def _happened(self, waiting: Iterable[int], missing: list[int], possible: list[int]) -> None:
-        """One of the conditions that these steps waited for is met: update `missing`, and add to `possible`."""
+        """Of each of these steps one condition is met: update `missing`, and add steps that can run to `possible`."""
         takers = self._takers
         for n in waiting:
             missing[n] -= 1
@@ -66,7 +67,7 @@ class Play:
         """The steps other than sends, in a possible order; sends happen together with the steps that receive them.
 
         The caller performs a step before it requests the next. With `random` the order differs each time.
-        VerificationError if it ends in a deadlock.
+        VerificationError if the steps end in a deadlock.
         """
         if random is None and self._order is not None:
             yield from self._order
@@ -95,10 +96,10 @@ class Play:
             self._order = order
 
     def rounds(self) -> list[int]:
-        """For each step its round, from 1: the longest chain of messages that leads to it.
+        """Each step's round: the number of messages in the longest chain that leads to the step.
 
-        A message is one round after the dependencies of its sender and its receiver; local steps and queues cost
-        nothing.
+        A message is one round after the steps on which its send and the step that receives it depend. Local steps and
+        queues add no round.
         """
         waits, behind = self.waits, self.group.behind
         result = [0] * len(waits)
@@ -116,7 +117,7 @@ class Play:
         return result
 
     def _report_deadlock(self, complete: list[bool]) -> NoReturn:
-        """Follow the dependencies to the cycle, and raise an error that shows it."""
+        """Follow the dependencies to a cycle, and raise an error that shows the cycle."""
         group = self.group
 
         def before(n: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""The choice of the algorithm for "auto", with the reason.
+"""Chooses the algorithm for "auto", with the reason.
 
 Invariant: the choice depends only on data that is the same on every rank (collective, group, bytes, the group's table),
-never on one rank's buffers: ranks that choose differently cannot exchange messages.
+never on one rank's buffers, since ranks that choose differently cannot exchange messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collectives.schedule.table import Row, Situation, Table
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`row` is the one that decided."""
+    """`row` is the row of the table that decided."""
 
     algorithm: str
     reason: str
@@ -25,7 +25,7 @@ class Choice:
 def select(
     collective: str, nbytes: int, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS
 ) -> Choice:
-    """The first matching row whose algorithm is `usable` here. LookupError if there is none."""
+    """The table's first matching row whose algorithm is `usable`. LookupError if there is none."""
     for row in table.rows:
         if row.collective == collective and nbytes <= row.bytes and row.fits(situation) and usable(row.algorithm):
             return Choice(row.algorithm, row.reason or "no reason given", row)
@@ -33,7 +33,7 @@ def select(
 
 
 def ladder(collective: str, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS) -> list[Row]:
-    """The choices of `select` for such a group, by size: the rows that can be the first to match."""
+    """The rows that `select` chooses for such a group, in order of message size."""
     rows: list[Row] = []
     for row in table.rows:
         fits = row.collective == collective and row.fits(situation) and usable(row.algorithm)

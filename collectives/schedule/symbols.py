@@ -12,16 +12,16 @@ from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Schedule
 
 
 class Values:
-    """Expressions by number, 0 for no value. Equal expressions get equal numbers."""
+    """Expressions, referred to by numbers; 0 is no value. Equal expressions have equal numbers."""
 
     def __init__(self, name: str, in_order: bool) -> None:
         contract = collective(name)
         self.in_order = in_order or contract.prefixes
         self._has_final = not contract.prefixes
         self._numbers: dict[object, int] = {}
-        self._blocks: list[int] = [-1]  # which block of the contributions a value is made of
-        self._ranks: list[int] = [0]  # whose contributions, one bit a rank
-        self._ordered: list[bool] = [True]  # whether it combines a run of ranks, one after the other
+        self._blocks: list[int] = [-1]  # the block of ranks' inputs from which a value is made
+        self._ranks: list[int] = [0]  # the ranks whose inputs it contains, one bit for each rank
+        self._ordered: list[bool] = [True]  # whether it combines consecutive ranks in order
         self._once = name != "barrier"
 
     def leaf(self, rank: int, block: int) -> int:
@@ -62,7 +62,7 @@ class Values:
         return [r for r in range(size) if not self._ranks[value] >> r & 1]
 
     def is_total(self, value: int, block: int, ranks: int) -> bool:
-        """Whether it is the reduction of the inputs of ranks 0 to `ranks` - 1."""
+        """Whether `value` is the reduction of block `block` of the inputs of ranks 0 to `ranks` - 1."""
         return self._blocks[value] == block and self._ranks[value] == (1 << ranks) - 1
 
     def text(self, value: int) -> str:
@@ -75,7 +75,7 @@ class Values:
 class Memory:
     """One rank's buffers: a value for each block, and whether that value has yet to be read.
 
-    A new one holds the rank's inputs.
+    A new `Memory` contains the rank's inputs.
     """
 
     def __init__(self, schedule: Schedule, values: Values) -> None:
@@ -89,7 +89,7 @@ class Memory:
             self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
 
     def copy(self, in_place: bool) -> Memory:
-        """The same values in memory of their own. `in_place`: OUT is IN."""
+        """A copy of the values and marks. With `in_place`, OUT and IN of the copy are the same memory."""
         copied = copy(self)
         copied.values = [values.copy() for values in self.values]
         copied.unread = [unread.copy() for unread in self.unread]

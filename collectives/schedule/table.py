@@ -1,20 +1,20 @@
 """The decision table: which algorithm runs for which call, as a value and as text.
 
-Invariant: `parse` and `text` are inverse to each other, sources aside. The first row that fits decides.
+Invariant: `parse` and `text` are inverse to each other, except for sources. The first row that fits decides.
 
     # collective   kinds            ranks  up to  algorithm   conditions                    reason
     allreduce      shm,inproc       3-4    32K    one_shot                                 : reading all copies is cheap
     allreduce      any              2-     any    ring        per-host=1 oversubscribed=no  : fewest bytes
 
-One row a line; "#" begins a comment. A row's fields:
+Each line is a row; "#" begins a comment. A row's fields:
 
 - collective: allreduce, reduce, broadcast, ...
 - kinds: the slowest transport between any two ranks, several joined by commas, or any
-- ranks: of the group: 4, 3-16, 17- (and more), or any
-- up to: bytes of the larger of a rank's two buffers, which K, M and G (1024s) may follow, or any
+- ranks: the size of the group: 4, 3-16, 17- (17 or more), or any
+- up to: the largest size in bytes of the larger of a rank's two buffers, such as 512, 64K, 2M, 1G, or any
 - algorithm: its name
-- conditions, which are optional: hosts=HOSTS, the number of hosts, written as ranks are; per-host=RANKS, ranks on the
-  host that has most; oversubscribed=yes or no, whether ranks outnumber cores on any host
+- conditions, which are optional: hosts=HOSTS, the number of hosts, as 4, 3-16 or 17-; per-host=RANKS, the most ranks
+  on a host; oversubscribed=yes or no, whether ranks outnumber cores on any host
 - after a ":", the reason, which is optional
 
 A line NAME = VALUE is a fact about the table: when and where it was made, what was measured. Facts have no effect, with
@@ -50,8 +50,7 @@ class Situation:
     """The properties of a group by which rows are chosen.
 
     `kind` is the slowest transport between any two of its ranks ("self" for a single rank). `hosts`: the number of
-    hosts; `per_host`: ranks on the one that has most; 0 if unknown. `oversubscribed`: some machine has more ranks than
-    cores.
+    hosts; `per_host`: the most ranks on a host; 0 if unknown. `oversubscribed`: some host has more ranks than cores.
     """
 
     size: int
@@ -63,9 +62,10 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Use `algorithm` for groups of `ranks` (first to last) over one of `kinds` (none: any), up to `bytes`.
+    """Use `algorithm` for groups of `ranks` (least, most) ranks over one of the transports `kinds`, up to `bytes`.
 
-    `per_host`, `oversubscribed` and `hosts` None: any. `source`: where the row is from, for people.
+    Empty `kinds`, and `per_host`, `oversubscribed` and `hosts` of None, match any group. `source`: the row's origin,
+    for people.
     """
 
     collective: str
@@ -99,7 +99,7 @@ class Row:
             raise ValueError(f"a reason is one line without '#': {self.reason!r}")
 
     def fits(self, situation: Situation) -> bool:
-        """Whether it matches such a group; bytes are not considered."""
+        """Whether the row matches such a group; `bytes` is not considered."""
         return (
             (not self.kinds or situation.kind in self.kinds)
             and self.ranks[0] <= situation.size <= self.ranks[1]
@@ -119,10 +119,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, of which the first that matches decides, and facts about them.
+    """Rows, the first of which that matches a call decides, and facts about them.
 
     `in_order`: reductions combine their operands in the order of the schedule. So ranks that share memory use neither
-    the pool nor sums for each core, whose order depends on the placement of ranks.
+    the pool, which adds up their arrays in an order of its own, nor sums of the ranks of each core.
     """
 
     rows: tuple[Row, ...]
@@ -140,16 +140,16 @@ class Table:
         return int(stated)
 
     def for_group(self, situation: Situation) -> Table:
-        """The rows that match such a group."""
+        """The table with only the rows that match such a group."""
         return replace(self, rows=tuple(row for row in self.rows if row.fits(situation)))
 
     def from_source(self, source: str) -> Table:
-        """The same with every row's source so named."""
+        """The table with `source` as every row's source."""
         return replace(self, rows=tuple(replace(row, source=source) for row in self.rows))
 
 
 def join(tables: Iterable[Table]) -> Table:
-    """All rows, the first table's first; of facts only `sockets`, from the first table that has it."""
+    """All tables' rows in order; of the facts only `sockets`, from the first table that has it."""
     joined = list(tables)
     stated = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
     facts = {} if stated is None else {"sockets": stated}
@@ -157,7 +157,7 @@ def join(tables: Iterable[Table]) -> Table:
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
-    """The table of that text. `source` is its rows', by default `name` and the line.
+    """The table that `text` describes. `source` is the source of its rows, by default `name` and the line.
 
     ValueError, beginning with `name` and the line, for an invalid table.
     """
@@ -193,7 +193,7 @@ def text(table: Table) -> str:
 
 
 def bytes_text(nbytes: int) -> str:
-    """As in a table: 65536 is 64K, ANY_SIZE any."""
+    """A size as a table has it: 65536 is 64K, ANY_SIZE is any."""
     if nbytes == ANY_SIZE:
         return "any"
     unit = next(u for u, factor in reversed(_UNITS.items()) if (nbytes and nbytes % factor == 0) or not u)

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Copy, Recv, Schedule, Send, Step
 
-_AROUND = 3  # steps shown before and after the one that matters
-_RUN = 4  # so many consecutive ranks or more are written as a range
+_AROUND = 3  # steps shown before and after the marked step
+_RUN = 4  # at least this many consecutive ranks are written as a range
 
 
 def chunk_text(chunk: Chunk) -> str:
@@ -59,7 +59,7 @@ def step_text(step: Step) -> str:
 
 
 def excerpt(schedule: Schedule, step: int | None = None) -> str:
-    """The steps around `step`, which is marked; the first few if none is given."""
+    """The steps around `step`, which is marked; the first steps if `step` is None."""
     at = 0 if step is None else step
     first, last = max(0, at - _AROUND), min(len(schedule.steps), at + _AROUND + 1)
     lines = [f"    rank {schedule.rank}:"]

@@ -1,16 +1,16 @@
 """Proves that an algorithm fulfils the contract of its collective, by running it on symbolic values.
 
-Invariant: what passes is right for every input, element type and count, on links without buffers and with any timing.
-For one size, root, layout of hosts and aliasing it is shown that
+Invariant: schedules that pass are right for every input, element type and count, on links without buffers and with any
+timing. For one size, root, layout of hosts, and IN and OUT either separate or the same memory, it is shown that
 
 - no rank waits forever, and every message meets a receiver of the same size, block by block;
 - nothing is read before it is written, nothing is overwritten or left in scratch before it is read;
-- every rank ends with what `conditions` says, each rank's contribution being counted exactly once;
-- prefixes (scan, exscan), and whatever is claimed to be in order, are combined in the order of ranks;
+- every rank ends with the result that `conditions` demands, with each rank's contribution counted exactly once;
+- scan, exscan, and algorithms that declare `in_order`, combine operands in the order of ranks;
 - ranks that end with the same reduction computed it by the same expression with operands in the same order, so
   they hold the same bits;
-- `final` marks exactly the reductions that hold every rank's contribution, none where ranks end with prefixes;
-- other orders in which the steps could have run end the same.
+- `final` marks exactly the reductions that contain every rank's contribution, and none in scan and exscan;
+- other orders in which the steps could have run give the same results.
 
 Values are numbers: equal expressions have equal numbers, so comparing two of them costs nothing.
 """
@@ -40,10 +40,10 @@ _EVERY_LAYOUT_UP_TO = 12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a verified group; figures are the largest of any rank.
+    """The cost of a verified group; each number is that of the rank with the largest.
 
-    `rounds`: messages that depend on each other. `messages` and `blocks`: sent by a rank, to each peer. `scratch`:
-    blocks.
+    `rounds`: the longest chain of messages that depend on each other. `messages` and `blocks`: sent by a rank; a send
+    to several peers counts once for each. `scratch`: blocks of scratch memory.
     """
 
     rounds: int
@@ -55,7 +55,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One size that was verified, for `roots` roots and `layouts` layouts; the cost is that of the first."""
+    """One size that was verified, for `roots` roots and `layouts` layouts; `cost` is for the first root and layout."""
 
     size: int
     roots: int
@@ -66,12 +66,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The proved properties; as a string, a table of them."""
+    """The proved properties; `str()` gives a table of them."""
 
     collective: str
     algorithm: str
     in_place: bool  # also with IN and OUT in the same memory
-    uneven: bool  # with a size of its own for every block
+    uneven: bool  # also with blocks of different sizes
     in_order: bool  # also for reductions that are not commutative
     lines: tuple[Line, ...]
 
@@ -102,9 +102,9 @@ def verify(
 ) -> Report:
     """Prove that the algorithm is right for these sizes, or raise VerificationError that describes the fault.
 
-    Sizes that the algorithm does not support are skipped. `roots`: all of them up to 8 ranks and some of them above,
-    unless given (those not within the size are skipped). `layouts(size)`: the layouts for an algorithm that uses hosts;
-    `sample_layouts` unless given. `orders`: random orders to run besides the first.
+    Sizes that the algorithm does not support are skipped. `roots`: by default all up to 8 ranks, and some for more
+    ranks; roots outside of the group are skipped. `layouts(size)`: the layouts for an algorithm that uses hosts; by
+    default `sample_layouts`. `orders`: the number of random orders that are run besides the first.
     """
     rooted = algorithm.contract.rooted
     given = None if roots is None else tuple(roots)
@@ -166,7 +166,7 @@ def _check_names(algorithm: Algorithm, group: Sequence[Schedule], size: int, roo
 def verify_group(
     schedules: Sequence[Schedule], *, in_place: bool = False, uneven: bool = False, orders: int = 1, seed: int = 0
 ) -> None:
-    """Prove one group's schedules, those of ranks 0 to size - 1, right; VerificationError if they are wrong."""
+    """Prove that the schedules of ranks 0 to size - 1 are right; VerificationError if they are wrong."""
     _prove(schedules, (in_place,), uneven, orders, seed)
 
 
@@ -178,7 +178,7 @@ def _prove(
     seed: int,
     in_order: bool = False,
 ) -> list[Play]:
-    """`modes`: whether to run in place; one play for each."""
+    """A proof for each of `modes`: whether IN and OUT are the same memory."""
     extents = [check(schedule, any(modes), uneven) for schedule in schedules]
     group = Group(schedules)
     _check_sizes(group, extents)
@@ -189,7 +189,7 @@ def _prove(
 
 
 def _play(group: Group, values: Values, start: Sequence[Memory], in_place: bool, orders: int, seed: int) -> Play:
-    """Run the group in one order and then in others. `start`: the memory of each rank at the beginning."""
+    """Run the group in one order and then in `orders` random orders. `start`: each rank's memory at the beginning."""
     play = Play(group, in_place)
     try:
         result = _run(play, values, [memory.copy(in_place) for memory in start], None)
@@ -225,7 +225,7 @@ def _check_sizes(group: Group, extents: Sequence[Extents]) -> None:
 
 
 def _check_flat(group: Group) -> None:
-    """The chunks that ranks publish and read if the schedule runs on a board have to be those of its messages."""
+    """Check that the chunks that ranks publish and read on a board are those of the schedule's messages."""
     first = group.schedules[0]
     published = {None if s.flat is None else s.flat[0] for s in group.schedules}
     if published == {None}:
@@ -246,7 +246,7 @@ def _check_flat(group: Group) -> None:
 
 
 def _run(play: Play, values: Values, memories: Sequence[Memory], random: Random | None) -> list[list[int]]:
-    """Run all ranks once; OUT of each at the end."""
+    """Run all ranks once; returns OUT of each rank at the end."""
     group, size = play.group, len(memories)
 
     def read(n: int, chunk: Chunk) -> list[int]:
@@ -302,7 +302,7 @@ def _run(play: Play, values: Values, memories: Sequence[Memory], random: Random 
 
 
 def _check_end(group: Group, values: Values, memories: Sequence[Memory]) -> None:
-    computed: dict[int, tuple[int, int]] = {}  # block that is totalled -> the first rank's value of it, and that rank
+    computed: dict[int, tuple[int, int]] = {}  # block of a total -> its value on the first rank with it, and that rank
     size = len(memories)
     for schedule, memory in zip(group.schedules, memories, strict=True):
         contract = collective(schedule.collective)
@@ -326,7 +326,7 @@ def _check_end(group: Group, values: Values, memories: Sequence[Memory]) -> None
                 continue
             other, rank = computed.get(wanted.block, (0, 0))
             if other and other == value:
-                continue  # found right on that rank
+                continue  # found right on `rank`
             ranks = wanted.ranks if isinstance(wanted, Prefix) else size
             if not values.is_total(value, wanted.block, ranks):
                 whose = "all ranks" if ranks == size else f"ranks 0 to {ranks - 1}"
