@@ -1,6 +1,6 @@
 """The least number of bytes that a collective has to move, and how efficient a prediction is compared with it.
 
-Invariant: a bound counts bytes alone, so no algorithm can be faster than it; it knows no algorithm.
+Invariant: a bound counts bytes alone and is the same for all algorithms, so no algorithm can be faster.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collectives.simulation.topology import Topology
 
 
 def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) -> float:
-    """Bytes that the busiest host, or the busiest rank if there is one host, has to send or to receive.
+    """Bytes that the busiest host has to send or to receive; with one host, those of the busiest rank.
 
-    `nbytes`: of the larger of a rank's two arrays.
+    `nbytes`: the size of the larger of a rank's two arrays.
     """
     per_host = min(topology.ranks_per_host, ranks)
     hosts = -(-ranks // topology.ranks_per_host)
@@ -27,9 +27,9 @@ def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) ->
 def efficiency(
     collective: str, ranks: int, nbytes: int, seconds: float, topology: Topology, costs: Costs
 ) -> float | None:
-    """The share of the bandwidth of a host's network cards, or of a core if there is one host, that was needed.
+    """The least time that bandwidth allows, divided by the predicted time `seconds`.
 
-    None if nothing has to be moved.
+    The bandwidth is that of a host's network cards, or of a core if there is one host. None if nothing has to be moved.
     """
     least = least_bytes(collective, ranks, nbytes, topology)
     pace = costs.bandwidth * topology.cards if ranks > topology.ranks_per_host else costs.inside_bandwidth

@@ -1,11 +1,11 @@
 """The costs of links and reductions: the alpha-beta-gamma model, as a value with a text form.
 
-Invariant: this is the only place where costs are named, and `from_text(to_text(costs)) == costs`. Times are seconds
-and rates bytes a second everywhere in the code; units are for people.
+Invariant: this is the only place where costs are named, and `from_text(to_text(costs)) == costs`. In the code, times
+are in seconds and rates in bytes per second; other units are only in the text form.
 
-The text has one `name = value` a line; `#` begins a comment; costs that are not named keep their defaults:
+The text has one `name = value` per line; `#` begins a comment. Costs that are not named keep their defaults:
 
-    latency = 2us               # between hosts: from the first host's network card to the second's core
+    latency = 2us               # between hosts: from the sender's network card to the receiver's core
     bandwidth = 100Gbit         # of a network card, in each direction
     overhead = 500ns            # of the sender's core, and of the receiver's, for a message between hosts
     hop = 300ns                 # for each switch on the path
@@ -16,13 +16,13 @@ The text has one `name = value` a line; `#` begins a comment; costs that are not
     reduce_bandwidth = 8GB      # one core adding one operand to another
     call = 1us                  # a call before its first step
     slice = 128KiB              # bytes that the engine moves at once
-    switch = 0s                 # when a rank waits: time for each other rank on its core
+    switch = 0s                 # if a rank has to wait: time for each other rank on its core
     stagger = 0s                # for each pair of ranks that share a core: time until both have started the call
-    staging = 0s                # additional latency of a message inside a host that does not fit into one line
-    cache = 1MiB                # of a core: arrays, of all its ranks together, that are moved and reduced faster
-    cached = 1                  # how many times as fast
+    staging = 0s                # additional latency of a message inside a host that does not fit into a cache line
+    cache = 1MiB                # of a core: the part of its ranks' arrays that fits is moved and reduced faster
+    cached = 1                  # how many times as fast arrays in the cache are
     pool_bandwidth = 0B         # one core that adds to sums in the pool and copies them out; 0: no pool
-    board = 0s                  # until all ranks of a host have read each other's chunks on a board; 0: no board
+    board = 0s                  # until all ranks of a host have read all chunks on the board; 0: no board
     board_overhead = 0s         # additional time on the board for each other rank
     board_switch = 0s           # additional time on the board, and in the pool, for each other rank on a core
 """
@@ -35,7 +35,7 @@ from typing import Final
 
 from collectives.native.spelling import hint
 
-_TIMES: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # so many in a second
+_TIMES: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # units per second
 _RATES: Final = {
     "": 1.0,
     "k": 1e3,
@@ -53,7 +53,7 @@ _RATE: Final = re.compile(_NUMBER + r"([kKMGT]|[KMG]i|)(bit|B|)(?:/s|ps)?")
 
 
 def seconds(text: str) -> float:
-    """The time meant by "2us", "1.5ms", "300ns"; ValueError."""
+    """The time in seconds for a text like "2us", "1.5ms", "300ns". ValueError for other texts."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a time: write 300ns, 2us, 1.5ms or 1s")
@@ -61,8 +61,8 @@ def seconds(text: str) -> float:
 
 
 def rate(text: str, may_be_none: bool = False) -> float:
-    """The bytes a second (or bytes) meant by "12.5GB", "100Gbit", "8GB/s"; powers of 1000. ValueError, also for 0
-    unless it `may_be_none`."""
+    """The bytes (per second) of a text like "12.5GB", "100Gbit", "8GB/s", in powers of 1000. ValueError for other
+    texts, and for 0 unless `may_be_none`."""
     found = _RATE.fullmatch(text.strip())
     value = float(found[1]) * _RATES[found[2]] if found else -1.0
     if found is None or value < 0 or (value == 0 and not may_be_none):
@@ -72,7 +72,8 @@ def rate(text: str, may_be_none: bool = False) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds and bytes a second; the module's docstring explains each. ValueError for invalid values."""
+    """The costs that the module's docstring explains, in seconds and bytes per second. ValueError for invalid
+    values."""
 
     latency: float = 2e-6
     bandwidth: float = 12.5e9
@@ -106,7 +107,7 @@ class Costs:
         return "".join(f"{name} = {getattr(self, name)!r}{'s' * (name in _TIMED)}\n" for name in NAMES)
 
     def holding(self, nbytes: float) -> Costs:
-        """The same for a core whose ranks' arrays have so many bytes: the part that fits into its cache is faster."""
+        """These costs if the arrays of a core's ranks have `nbytes` in total, a part of which fits into the cache."""
         if self.cached == 1:
             return self
         pace = 1 - (1 - 1 / self.cached) * min(1.0, self.cache / max(nbytes, 1.0))
@@ -114,7 +115,7 @@ class Costs:
         return replace(self, **{name: getattr(self, name) / pace for name in names})
 
     def with_(self, name: str, value: str) -> Costs:
-        """The same with one cost changed, given as text. ValueError lists the known names."""
+        """A copy with cost `name` set to `value`, a text. ValueError lists the known names."""
         if name not in NAMES:
             raise ValueError(f"there is no cost {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
         try:
@@ -124,7 +125,7 @@ class Costs:
 
     @classmethod
     def from_text(cls, text: str) -> Costs:
-        """ValueError, which names the line, for an invalid cost."""
+        """The costs that `text` describes. ValueError, which names the line, for an invalid cost."""
         found = cls()
         for number, line in enumerate(text.splitlines(), 1):
             content = line.partition("#")[0].strip()

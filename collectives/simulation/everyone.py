@@ -1,6 +1,6 @@
-"""Simulating a group with all its ranks' steps in arrays, round by round.
+"""Simulates a group round by round; arrays hold the steps of all its ranks.
 
-Invariant: a round has the steps all of whose data comes from earlier rounds, so every step is simulated once.
+Invariant: a round consists of the steps whose data all comes from earlier rounds, so every step is simulated once.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ Array = npt.NDArray[Any]
 
 
 class Played(NamedTuple):
-    """Seconds until all is done, and rounds in which something was sent."""
+    """Seconds until all steps are done, and the number of rounds in which messages were sent."""
 
     seconds: float
     rounds: int
 
 
 class MismatchError(ValueError):
-    """Messages have no receiver, or steps no message, or they wait for each other in a cycle."""
+    """A message has no receiver, a step has no message to receive, or steps wait for each other in a cycle."""
 
 
 class Everyone:
-    """All steps of a group. Sizes are in blocks; `root` is the rank that the families count from."""
+    """All steps of a group. Sizes are in blocks; `root` is the rank that has number 0 in the families."""
 
     def __init__(self, found: Sequence[Family], size: int, root: int = 0) -> None:
         self.size = size
         lengths = np.zeros(size, np.int64)
         for family in found:
             lengths[family.members] = len(family.outline.shapes)
-        starts = np.cumsum(lengths) - lengths  # steps are numbered rank by rank
+        starts = np.cumsum(lengths) - lengths  # consecutive numbers for the steps of each rank
         count = int(lengths.sum())
         self.rank = (np.repeat(np.arange(size), lengths) + root) % size
         self._step = np.arange(count) - np.repeat(starts, lengths)
@@ -74,7 +74,7 @@ class Everyone:
         return float(np.bincount(self.rank[self._sender], self.blocks[self._sender]).max())
 
     def _match(self, ends: Sequence[Array]) -> None:
-        """Bring both ends of each message together; messages from one rank to another keep their order."""
+        """Match the send and the receiving step of each message; messages from one rank to another keep their order."""
         task, rank, other, turn, sends = ends
         sends = sends.astype(bool)
         if ((other < 0) | (other >= self.size)).any():
@@ -85,20 +85,20 @@ class Everyone:
         if not np.array_equal(giving[out], taking[into]):
             raise MismatchError("messages have no taker, or steps no message")
         sender, turn, taker = task[sends][out], turn[sends][out], task[~sends][into]
-        # Messages of one send stand together, in the order in which it names its peers.
+        # Messages of one send are next to each other, in the order in which the send names its peers.
         order = np.argsort(sender * (int(turn.max(initial=0)) + 1) + turn)
         self._sender, self._turn, self._taker = sender[order], turn[order], taker[order]
         self._order = self._step[self._sender] * (int(self._turn.max(initial=0)) + 1) + self._turn
         self._first_message = _starts(self._sender, self.rank.size)
 
     def play(self, network: Network, unit: float) -> Played:
-        """Play with `unit` bytes a block. MismatchError if steps wait for each other."""
+        """Simulate with blocks of `unit` bytes. MismatchError if steps wait for each other."""
         count = self.rank.size
         nbytes, missing = self.blocks * unit, self._missing.copy()
         inside = network.is_inside(self.rank[self._sender], self.rank[self._taker])
         near = np.bincount(self._taker[inside], minlength=count)
         far = np.bincount(self._taker[~inside], minlength=count)
-        ready, whole = np.zeros(count), np.zeros(count)  # first slices, last bytes
+        ready, whole = np.zeros(count), np.zeros(count)  # times of first slices and last bytes
         first, last = np.zeros(count), np.zeros(count)
         following = np.zeros(count, bool)
         rounds = done = 0
@@ -143,12 +143,12 @@ def _columns(rows: Sequence[tuple[Array, ...]], count: int) -> list[Array]:
 
 
 def _starts(values: Array, count: int) -> Array:
-    """Where in sorted `values` each number begins, and where the last one ends."""
+    """For each number below `count` its first position in the sorted `values`; then the length of `values`."""
     return np.append(0, np.cumsum(np.bincount(values, minlength=count)))
 
 
 def _spread(starts: Array, chosen: Array) -> tuple[Array, Array]:
-    """The entries of the chosen numbers: the chosen number of each entry, and its position."""
+    """All entries of the chosen numbers: for each entry the index in `chosen` of its number, and its position."""
     lengths = starts[chosen + 1] - starts[chosen]
     owner = np.repeat(np.arange(chosen.size), lengths)
     begin = np.repeat(starts[chosen] - np.cumsum(lengths) + lengths, lengths)

@@ -1,11 +1,11 @@
-"""Simulating a group in which all ranks have the same schedule, with one period of the topology.
+"""Simulates a group in which all ranks have the same schedule; only the ranks of one period of the topology.
 
-Invariant: the times are those that `everyone` gives, because a rank's peers in other repetitions have the same
-times as their counterparts in this one.
+Invariant: the times are those that `everyone` gives, because ranks in other repetitions of the topology have the same
+times as their counterparts in this period. A simulated rank is called a lane.
 
-Where rounds repeat themselves, as in a ring, the times that later ones depend on are compared from repetition to
-repetition. Once all of them have moved by the same amount they go on to do so, because what follows is made of
-maxima and sums of them. Then the last repetition comes next.
+If rounds repeat themselves, as in a ring, the times on which later rounds depend are compared after each repetition.
+Once all of them have increased by the same amount, they increase by it in every later repetition, because later times
+are maxima and sums of these times. Then the simulation continues with the last repetition.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from collectives.simulation.outline import SEND, XOR, Family, partners
 
 Array = npt.NDArray[Any]
 
-_NEAR: Final = 16  # rounds; what is longer ago is over when it is waited for, which is checked
+_NEAR: Final = 16  # rounds; steps longer ago are over before a step waits for them, which is checked
 _PERIODS: Final = (1, 2, 3, 4, 6, 8)
 _SAME: Final = 1e-9
-_KEPT: Final = 1 << 24  # times that are all kept
+_KEPT: Final = 1 << 24  # up to so many times, all are kept
 
 
 class _Times(NamedTuple):
-    """First slice and last byte, by lane."""
+    """For each lane the times of a step's first slice and last byte."""
 
     first: Array
     last: Array
 
 
 class _Repetitions(NamedTuple):
-    """For each round how rounds repeat themselves there: with which period, from which one on, and until which."""
+    """For each round the repetition that it is part of: its period, its first round, and the round after its last."""
 
     period: Array
     begin: Array
@@ -47,16 +47,16 @@ class _Repetitions(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Equipment:
-    """The network's data of a round; the same for all rounds of one shape."""
+    """The network's data for a round; the same for all rounds with the same steps."""
 
     takes: Takes | None
     sends: Sends | None
-    lanes: Array  # message by message of one lane: the lanes that its copies go to
+    lanes: Array  # [message, sending lane]: the lane that receives the message
 
 
 @dataclass(slots=True, eq=False)
 class _Mark:
-    """The times before a round."""
+    """The times before round `round`."""
 
     round: int
     state: Array
@@ -64,7 +64,7 @@ class _Mark:
 
 
 class Lanes:
-    """All steps of the ranks of one family; the first `lanes` of them are played. Sizes are in blocks."""
+    """All steps of the ranks of a family, of which the first `lanes` are simulated. Sizes are in blocks."""
 
     def __init__(self, family: Family, size: int, lanes: int) -> None:
         assert family.whole is not None
@@ -82,7 +82,7 @@ class Lanes:
         self.place = [0] * len(self.shapes)
         for number in sorted(range(len(self.shapes)), key=lambda n: self.shapes[n].kind == SEND):
             tasks = self.rounds[self.round_of[number]]
-            self.place[number] = len(tasks)  # takes first, then sends
+            self.place[number] = len(tasks)  # steps that receive or copy first, then sends
             tasks.append(number)
         self.looks = self._signatures()
         self.repetitions = self._repetitions()
@@ -94,11 +94,11 @@ class Lanes:
 
     @property
     def largest(self) -> int:
-        """Messages in the round that has most."""
+        """The number of messages in the round with the most messages."""
         return max((sum(self.shapes[t].peers for t in tasks) for tasks in self.rounds), default=0) * self.lanes
 
     def play(self, network: Network, unit: float) -> Played:
-        """Play with `unit` bytes a block."""
+        """Simulate with blocks of `unit` bytes."""
         run = _Run(self, network, unit)
         number, end = 0, len(self.rounds)
         while number < end:
@@ -108,7 +108,7 @@ class Lanes:
         return Played(run.end, rounds)
 
     def _match(self) -> list[list[int]]:
-        """The step that takes each message of each send."""
+        """For each send, the steps that receive its messages."""
         queues: dict[int, deque[int]] = defaultdict(deque)
         for number, shape in enumerate(self.shapes):
             if shape.kind != SEND:
@@ -139,7 +139,7 @@ class Lanes:
                 after[other].append(number)
         rounds = [0] * len(missing)
         possible = [number for number, count in enumerate(missing) if count == 0]
-        for number in possible:  # grows on the way
+        for number in possible:  # grows during the loop
             following = rounds[number] + 1
             for other in after[number]:
                 rounds[other] = max(rounds[other], following)
@@ -151,7 +151,8 @@ class Lanes:
         return rounds
 
     def _signatures(self) -> Array:
-        """A number for each round; rounds with the same number have the same steps, at the same distances."""
+        """A number for each round; rounds with the same number have the same steps, which wait for the same steps
+        before."""
         known: dict[object, int] = {}
         looks = []
         for number, tasks in enumerate(self.rounds):
@@ -220,7 +221,7 @@ class _Run:
                 self._times.pop(task, None)
 
     def forward(self, number: int) -> int:
-        """The next round to simulate: `number`, or the last one that repeats it if the times in between are known."""
+        """The next round to simulate: `number`, or the last round that repeats it if the times in between follow."""
         if number >= len(self._all.rounds):
             return number
         period, begin, until = (int(column[number]) for column in self._all.repetitions)
@@ -306,7 +307,7 @@ class _Run:
         return [self._times[task] for tasks in rounds for task in tasks if task in self._times]
 
     def _state(self, number: int) -> Array:
-        """All times on which that round and later ones depend."""
+        """All times on which round `number` and later rounds depend."""
         times = [*self._recent(number), *(self._arrived[task] for task in sorted(self._arrived))]
         state = np.concatenate([part for pair in times for part in pair])
         floor = state.min()
@@ -316,14 +317,14 @@ class _Run:
         return _Mark(number, state, [resource.busy.copy() for resource in self._network.resources])
 
     def _is_over(self, earlier: int, number: int) -> bool:
-        """Whether all of an earlier round was done when the other one began, on each rank."""
+        """Whether on each rank round `earlier` was complete when round `number` began."""
         rounds = self._all.rounds
         last = [self._times[task].last for task in rounds[earlier] if task in self._times]
         first = [self._times[task].first for task in rounds[number]]
         return not last or bool((np.max(last, axis=0) <= np.max(first, axis=0)).all())
 
     def _skip(self, number: int, length: int, times: int, step: float, mark: _Mark) -> None:
-        """Go `times` repetitions of `length` rounds and `step` seconds on."""
+        """Skip `times` repetitions, each of `length` rounds and `step` seconds."""
         rounds, place, move, on = self._all.rounds, self._all.place, times * step, times * length
 
         def later(task: int) -> int:

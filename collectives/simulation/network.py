@@ -3,9 +3,9 @@
 Invariant: shared resources serve requests slice by slice, in the order in which they are ready, and never exceed their
 bandwidth. Nothing here knows a schedule.
 
-A message, and a step, has two times: when its first slice is ready and when its last byte is ready. A step that depends
-on it starts with the first slice, as in the engine, and ends at least a slice's time after the last byte. Links buffer
-everything: a sender never waits for its receiver.
+Messages and steps have two times: when the first slice is ready, and when the last byte is ready. A step that depends
+on a message or step starts when the first slice is ready, as in the engine, and ends at least a slice's time after the
+last byte is ready. Links buffer everything: a sender never waits for its receiver.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from collectives.simulation.topology import Topology
 
 Array = npt.NDArray[Any]
 
-_LINE: Final = 56  # bytes of a message that fit into one line, beside its description
-_SIDE_BY_SIDE: Final = 32  # so many in a queue are served for all queues at once, the rest queue by queue
+_LINE: Final = 56  # bytes of a message that fit into one cache line, beside its description
+_SIDE_BY_SIDE: Final = 32  # the first requests of each queue are served for all queues at once, others queue by queue
 
 
 class Resource:
-    """Many resources of a kind, each shared slice by slice.
+    """Many resources of one kind, such as cores; the requests to each are served slice by slice.
 
-    `free[0]`: the time from which a first slice is served, when the earlier first slices are done; `free[1]`: the time
-    from which anything is served, when everything earlier is done. `busy`: for how long it worked.
+    For each resource: `free[0]` is the time at which earlier first slices are done, and another first slice can be
+    served. `free[1]` is the time at which all earlier requests are done. `busy` is the time for which the resource has
+    worked.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -40,9 +41,10 @@ class Resource:
         self._stamp = np.zeros(count, np.int64)
 
     def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
-        """When first slices, which take `heads`, and everything, which takes `takes`, start: shape (2, requests).
+        """When each request's first slice, which takes `heads` seconds, and its whole, which takes `takes`, start.
 
-        All are `ready` then; among equals the one with the lowest `tie` is first, or the first in the array.
+        The result's shape is (2, requests). `ready`: when each request is ready. Of requests that are ready at once,
+        the one with the lowest `tie` is served first, or the first in the array.
         """
         if self._are_different(which):
             start = np.maximum(ready, self.free.take(which, axis=1))
@@ -92,17 +94,17 @@ class _Stage:
     heads: Array
     takes: Array
     tie: Array
-    part: Array | None  # the messages between hosts that pass here; None: all
+    part: Array | None  # the messages between hosts that pass this stage; None: all
 
 
 @dataclass(slots=True, eq=False)
 class Sends:
-    """Sends of one round, and the path of their messages. A message belongs to send `task`."""
+    """Sends of one round, and the path of their messages. `task` is the send of each message; times are in seconds."""
 
     core: Array
-    busy: Array  # seconds of the core
+    busy: Array  # time of the core
     head: Array  # until the first slice is out
-    tail: Array  # a slice's time
+    tail: Array  # time of a slice
     task: Array
     ahead: Array  # from the send's start until the message's first slice is out
     inside: Array
@@ -110,12 +112,12 @@ class Sends:
     memory: Array
     memory_heads: Array
     memory_takes: Array
-    order: Array  # of those inside: which goes first
-    way: Array  # of those inside: latency
+    order: Array  # of messages inside a host: which is served first
+    way: Array  # of messages inside a host: latency
     stages: list[_Stage]
-    wire: Array  # of those across: latency
-    slices: Array  # of those across: a slice's time on the wire
-    whole: Array  # of those across: the message's
+    wire: Array  # of messages between hosts: latency
+    slices: Array  # of messages between hosts: a slice's time on the wire
+    whole: Array  # of messages between hosts: the whole message's time on the wire
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +131,7 @@ class Takes:
 
 
 class Network:
-    """The resources of `ranks` ranks, the first of those that the topology repeats."""
+    """The resources of the first `ranks` ranks; ranks in repetitions of the topology use the same ones."""
 
     def __init__(self, topology: Topology, costs: Costs, ranks: int) -> None:
         self.topology, self.costs, self._ranks = topology, costs, ranks
@@ -151,16 +153,16 @@ class Network:
         return [self._core, self._memory, self._out, self._in, *self._up, *self._down]
 
     def is_inside(self, source: Array, target: Array) -> Array:
-        """Whether both are ranks of one host."""
+        """Whether `source` and `target` are ranks of one host."""
         per = self.topology.ranks_per_host
         found: Array = source // per == target // per
         return found
 
     def sends(self, rank: Array, nbytes: Array, task: Array, target: Array, turn: Array, order: Array) -> Sends:
-        """Sends of `nbytes` each by `rank`; the message number `turn` of send `task` is for `target`.
+        """Sends of `nbytes` bytes by `rank`; message number `turn` of send `task` goes to `target`.
 
-        Targets are counted through all ranks, also those that the network repeats. Among messages that could be first,
-        the one from or to the lower rank is, and among those of one rank the one that is first in `order`.
+        Targets are numbers of ranks in the whole group. Of messages that are ready at once, the one from or to the
+        lower rank is served first, and of messages of one rank the one with the lowest `order`.
         """
         costs, per = self.costs, self.topology.ranks_per_host
         source = rank[task]
@@ -169,7 +171,7 @@ class Network:
         copying = 1 / costs.inside_bandwidth
         cut = np.minimum(nbytes, costs.slice)
         publishes = np.zeros(rank.size, bool)
-        publishes[task[nearby]] = True  # once for all who share memory
+        publishes[task[nearby]] = True  # one copy for all receivers that share memory
         overhead = np.where(inside, costs.inside_overhead, costs.overhead)
         everything = np.bincount(task, overhead, rank.size)
         tail = np.where(publishes, cut * copying, 0.0)
@@ -209,7 +211,7 @@ class Network:
     def _stages(
         self, source: Array, target: Array, nbytes: Array, departing: Array, arriving: Array
     ) -> tuple[list[_Stage], Array]:
-        """The links between switches, and how many switches are on the way."""
+        """The links between switches that messages pass, and the number of switches on each message's path."""
         ups: list[_Stage] = []
         downs: list[_Stage] = []
         hops = np.ones(source.size)
@@ -226,16 +228,16 @@ class Network:
         return [stage for stage in (*ups, *reversed(downs)) if stage.which.size], hops
 
     def takes(self, rank: Array, kind: Array, nbytes: Array, operands: Array, near: Array, far: Array) -> Takes:
-        """Steps of `rank` with `near` messages from the same host and `far` ones from others."""
+        """Steps of `rank` that receive `near` messages from the same host and `far` messages from other hosts."""
         costs = self.costs
         reduces = kind == REDUCE
-        copies = np.where(kind == RECV, near > 0, ~reduces)  # the card writes what comes from other hosts
+        copies = np.where(kind == RECV, near > 0, ~reduces)  # the network card writes messages from other hosts
         pace = np.where(copies, 1 / costs.inside_bandwidth, 0.0)
         pace = np.where(reduces, (operands - 1) / costs.reduce_bandwidth, pace)
         overhead = near * costs.inside_overhead + far * costs.overhead
         if costs.switch:
             waiting = np.flatnonzero(near + far)
-            _, first = np.unique(rank[waiting], return_index=True)  # one turn for all that comes in a round
+            _, first = np.unique(rank[waiting], return_index=True)  # a rank waits once a round
             chosen = waiting[first]
             overhead[chosen] += costs.switch * self._neighbours(rank[chosen])
         tail = np.minimum(nbytes, costs.slice) * pace
@@ -244,9 +246,10 @@ class Network:
     def depart(
         self, sends: Sends, first: Array, last: Array, tie: Array | None = None
     ) -> tuple[Array, Array, Array, Array]:
-        """Send what is ready. Per message: first slice and last byte are there; per send: the same has left.
+        """For each message, when its first slice and last byte arrive; for each send, when they have left.
 
-        Of sends of one core that are ready at once, that with the lowest `tie` is first.
+        `first` and `last`: when the first slice and last byte to send are ready. Of sends of one core that are ready at
+        once, the one with the lowest `tie` is first.
         """
         turn, start = self._core.serve(sends.core, first, sends.head, sends.busy, tie)
         out = np.maximum(start + sends.busy, last + sends.tail)
@@ -276,12 +279,12 @@ class Network:
         return begun, ended, turn + sends.head, out
 
     def perform(self, takes: Takes, first: Array, last: Array, tie: Array | None = None) -> tuple[Array, Array]:
-        """Receive, reduce and copy what is ready: when the first slice and the last byte are done."""
+        """Receive, reduce and copy. Returns for each step when its first slice and its last byte are done."""
         turn, start = self._core.serve(takes.core, first, takes.head, takes.busy, tie)
         return turn + takes.head, np.maximum(start + takes.busy, last + takes.tail)
 
     def _neighbours(self, rank: Array) -> Array:
-        """Other ranks on the same core."""
+        """The number of other ranks on the same core."""
         per = self.topology.ranks_per_host
         place = rank % per % self._cores
         others: Array = (per - 1 - place) // self._cores

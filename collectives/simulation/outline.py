@@ -1,10 +1,11 @@
 """Schedules without the names of blocks, and the sets of ranks whose schedules are the same.
 
-Invariant: an outline has everything that time depends on: kinds of steps, peers, numbers of blocks, dependencies.
+Invariant: an outline has all properties of a schedule on which its time depends: kinds of steps, peers, numbers of
+blocks, dependencies.
 
-A group of a million ranks has few families: ranks with the same steps, whose peers follow from their number in the same
-way. `families` computes the schedules of some members only. A rank that differs would be detected, because the caller
-matches all messages.
+A group of a million ranks has few families. A family is a set of ranks with the same steps, whose peers follow from
+their numbers by the same formula. `families` computes the schedules of only some members. If another member had other
+steps, the caller would detect that, because it matches all messages.
 """
 
 from __future__ import annotations
@@ -25,22 +26,25 @@ RECV: Final = 1
 REDUCE: Final = 2
 COPY: Final = 3
 
-# How a peer's number follows from a rank's own and a constant.
+# How a peer's number follows from a rank's number and a constant d.
 SHIFT: Final = 0  # (rank + d) mod size
 XOR: Final = 1
 FIXED: Final = 2
 MIRROR: Final = 3  # (d - rank) mod size
-BEHIND: Final = -1.0  # the progress of a wait that matters only for the end
+BEHIND: Final = -1.0  # `progress` of a wait that only the end of the step depends on
 
-_EXAMINED: Final = 64  # members of a family that are all looked at
-_LONG: Final = 8192  # steps of a schedule of which two members have to do,
-_WIDE: Final = 100_000  # and blocks
+_EXAMINED: Final = 64  # up to so many members of a family, all schedules are computed
+_LONG: Final = 8192  # for schedules with more steps, or more blocks than
+_WIDE: Final = 100_000  # so many, only two members' schedules are computed
 
 Array = npt.NDArray[Any]
 
 
 class Wait(NamedTuple):
-    """A step starts when `progress` of step `task` is done, 0 to 1, or `BEHIND`; it ends after that has ended."""
+    """A step starts when the share `progress` (0 to 1) of step `task` is done, and ends after `task` has ended.
+
+    With the progress `BEHIND` its start does not wait.
+    """
 
     task: int
     progress: float
@@ -56,15 +60,15 @@ class Shape(NamedTuple):
 class Outline:
     """One rank's steps as numbers.
 
-    With `whole`, two messages around the end of a buffer count as one. Ranks, `rank` and those in `peers`, count from
-    the root.
+    With `whole`, two messages count as one if the second continues at the start of the buffer at whose end the first
+    stops. Numbers of ranks, in `rank` and `peers`, count from the root.
     """
 
     def __init__(self, schedule: Schedule, whole: bool = True) -> None:
         self.schedule = schedule
         size, root = schedule.size, schedule.root
         self.rank = (schedule.rank - root) % size
-        self.number: list[int] = []  # of each step, the task that it is part of
+        self.number: list[int] = []  # of each step: the task, one or two steps, that it is part of
         self.shapes: list[Shape] = []
         self.peers: list[tuple[int, ...]] = []
         self._chunks: list[int] = []
@@ -73,7 +77,7 @@ class Outline:
             shape, peers = self._look(step)
             if root:
                 peers = tuple((peer - root) % size for peer in peers)
-            if shape.kind == REDUCE:  # receives all at once, in any order
+            if shape.kind == REDUCE:  # receives all messages at once, in any order
                 peers = tuple(sorted(peers, key=self._distance))
             again = peers and self.peers and peers == self.peers[-1] and whole
             if again and before is not None and _goes_round(schedule, before, step):
@@ -128,7 +132,7 @@ class Outline:
 
     @cached_property
     def places(self) -> Array:
-        """The steps' chunks; blocks of a buffer with one for each rank are counted from the rank's own."""
+        """The steps' chunks; in a buffer with one block for each rank, blocks are counted from the rank's own block."""
         chunks = np.array(self._chunks, np.int64).reshape(-1, 3)
         for buffer, blocks in enumerate(self.schedule.grid):
             if blocks == self.schedule.size:
@@ -137,7 +141,7 @@ class Outline:
         return chunks
 
     def like(self, other: Outline) -> bool:
-        """Whether both have the same steps, peers aside."""
+        """Whether both outlines have the same steps, except for peers."""
         if not np.array_equal(self.forms, other.forms):
             return False
         return np.array_equal(self.places, other.places) or all(
@@ -172,13 +176,13 @@ class Family:
 
     @property
     def whole(self) -> int | None:
-        """The relation of all peers, if it is one and the same."""
+        """The relation that all peers have; None if relations differ."""
         found = set(self.relations.tolist())
         return found.pop() if len(found) == 1 else None
 
 
 def partners(relation: int, constant: int, ranks: Array, size: int) -> Array:
-    """The peers of `ranks`."""
+    """The peers of `ranks` by that relation and constant."""
     if relation == SHIFT:
         return (ranks + constant) % size
     if relation == XOR:
@@ -189,7 +193,7 @@ def partners(relation: int, constant: int, ranks: Array, size: int) -> Array:
 
 
 def singles(outlines: Sequence[Outline]) -> list[Family]:
-    """Each rank by itself."""
+    """A family for each rank alone."""
     return [
         Family(range(i, i + 1), o, np.full(o.flat_peers.size, FIXED, np.int64), o.flat_peers)
         for i, o in enumerate(outlines)
@@ -197,7 +201,7 @@ def singles(outlines: Sequence[Outline]) -> list[Family]:
 
 
 def families(outline: Callable[[int], Outline], size: int, stride: int = 1) -> list[Family]:
-    """The families of ranks 0 to size - 1, from their outlines; those `stride` apart may be the same."""
+    """The families of ranks 0 to size - 1, from their outlines; members of a family are multiples of `stride` apart."""
     found: list[Family] = []
     pending = [range(first, size, stride) for first in range(min(stride, size))]
     while pending:
@@ -237,7 +241,7 @@ def _family(members: range, outlines: Sequence[Outline], size: int) -> Family | 
     for relation in (FIXED,) if len(outlines) == 1 else (SHIFT, XOR, FIXED, MIRROR):
         mine = [_constant(relation, r, p, size) for r, p in zip(ranks, peers, strict=True)]
         fits = np.all([other == mine[0] for other in mine], axis=0)
-        new = np.full(fits.shape, True) if fits.all() else fits & (relations < 0)  # best is one for all peers
+        new = np.full(fits.shape, True) if fits.all() else fits & (relations < 0)  # one that fits all peers wins
         relations[new], constants[new] = relation, mine[0][new]
         if fits.all():
             break

@@ -1,6 +1,6 @@
-"""The engines for ranks that share memory, which replace the messages of a schedule: the board and the pool.
+"""Simulates the board and the pool, the engines that replace the messages of a schedule if ranks share memory.
 
-Invariant: they are used under the same conditions as in the engine, see native/src/shm/board_task.cpp,
+Invariant: both are used under the same conditions as in the native engine, see native/src/shm/board_task.cpp,
 board_by_core.cpp and pool_task.cpp. R. L. Graham, G. Shipman: MPI Support for Multi-core Architectures: Optimized
 Shared Memory Collectives, EuroPVM/MPI 2008.
 """
@@ -14,15 +14,15 @@ from collectives.schedule.form import Recv, Reduce, Schedule, Send
 from collectives.simulation.cost import Costs
 from collectives.simulation.topology import Topology
 
-_ON_BOARD: Final = 4 << 10  # bytes at most, if each rank has a core
+_ON_BOARD: Final = 4 << 10  # most bytes, if each rank has a core of its own
 _ON_BOARD_SHARED_CORES: Final = 128 << 10
-_POOLED: Final = 4 << 10  # bytes at least
-_POOLED_WITH_CORES: Final = 8  # ranks at most, if each has a core
+_POOLED: Final = 4 << 10  # least bytes
+_POOLED_WITH_CORES: Final = 8  # most ranks, if each rank has a core of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Its time, the number of rounds, the bytes that a rank publishes, and the time for which a core is busy."""
+    """A call's time, its rounds, the bytes that a rank publishes, and the time for which a core is busy."""
 
     seconds: float
     rounds: int
@@ -32,10 +32,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Shortcuts:
-    """The properties of a schedule for which shared memory has special engines.
+    """The properties of a schedule that decide whether the board or the pool can run it.
 
-    `blocks`: of the larger buffer. On a board, a rank publishes `published` of them, 0 if the schedule cannot use one,
-    and reads `read` blocks of each other rank; `mutual`: all ranks do both.
+    `blocks`: the number of blocks of the larger buffer. On a board, where ranks publish chunks for the others to read,
+    a rank publishes `published` blocks, 0 if the schedule cannot use a board, and reads `read` blocks of each other
+    rank. `mutual`: all ranks publish and read.
     """
 
     blocks: int
@@ -55,7 +56,7 @@ class Shortcuts:
         return Shortcuts(blocks, schedule.pooled, published, read, mutual, bool(reductions))
 
     def replaced(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
-        """None if messages are exchanged instead."""
+        """The call on a board or in the pool; None if messages are exchanged instead."""
         if not 1 < ranks <= topology.ranks_per_host:
             return None
         per_core = topology.per_core(ranks)
@@ -70,11 +71,11 @@ class Shortcuts:
         return None
 
     def _is_added_by_all(self) -> bool:
-        """All ranks publish their whole arrays and reduce all of them."""
+        """Whether all ranks publish their whole arrays, and each rank reduces them all."""
         return self.mutual and self.reduces and self.published == self.read == self.blocks
 
     def _on_board(self, publishes: int, block: float, ranks: int, per_core: int, costs: Costs) -> Done:
-        """Every rank publishes its chunk and reads those of all others; the ranks of a core run one after the other."""
+        """Every rank publishes its chunk and reads all other ranks' chunks; ranks of a core run one after the other."""
         published, read = publishes * block, self.read * block * (ranks - 1)
         if not self.reduces:
             moved = (published + read) / costs.inside_bandwidth
@@ -85,9 +86,9 @@ class Shortcuts:
 
 
 def _by_core(nbytes: int, per_core: int, cores: int, costs: Costs) -> Done:
-    """The last rank of a core adds the chunks of that core; each rank then adds the sums of the cores."""
+    """The last rank of a core adds up the chunks of that core's ranks; then each rank adds up the sums of all cores."""
     others_here, others = per_core - 1, cores - 1
-    added = others_here + per_core * others  # one rank's array, to another or to a sum
+    added = others_here + per_core * others  # additions of one array
     moved = others_here + (0 if others else per_core)
     busy = nbytes * (added / costs.reduce_bandwidth + moved / costs.inside_bandwidth)
     waits = costs.board + costs.board_overhead * (others_here + others) + costs.board_switch * others_here
@@ -95,9 +96,9 @@ def _by_core(nbytes: int, per_core: int, cores: int, costs: Costs) -> Done:
 
 
 def _pooled(nbytes: int, ranks: int, per_core: int, costs: Costs) -> Done:
-    """Every rank adds its whole array and copies the whole sum out; nothing else is moved.
+    """Every rank adds its array to a sum in shared memory, the pool, and copies the sum out; nothing else is moved.
 
-    The two halves begin on different cores, change places once, and are got: three turns of each core's ranks.
+    The ranks of a core take three turns: to add one half of the array, to add the other half, and to copy the sum out.
     """
     waits = 2 * (costs.inside_latency + costs.staging) + ranks * costs.inside_overhead
     busy = per_core * nbytes / costs.pool_bandwidth

@@ -1,10 +1,11 @@
 """The time of a collective: its schedules, simulated over a topology with costs for all resources.
 
-Invariant: the simulated steps and dependencies are those that the engine runs. The order is that of rounds: a step
-comes after all steps that it waits for, and the steps of one round are served in the order in which they are ready.
+Invariant: the simulated steps and dependencies are those that the engine runs. Steps are simulated in rounds: a step is
+in a later round than all steps that it waits for, and the steps of one round are served in the order in which they are
+ready.
 
 There are two simulations over the same network. `everyone` has all ranks' steps in arrays. `lanes` is for groups in
-which all ranks have the same schedule, which is found from the schedules, not by name (see `outline`).
+which all ranks have the same schedule; `outline` finds these by comparing schedules, not by the algorithm's name.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from collectives.simulation.outline import SHIFT, XOR, Outline, families, single
 from collectives.simulation.shared_memory import Shortcuts
 from collectives.simulation.topology import Topology
 
-# Number of ranks whose schedules are all compared before those of a large group count as alike.
+# Sizes of a small group whose schedules are all compared; if equal, a large group's schedules count as equal too.
 _FEW: Final = (12, 8, 9, 7)
-_SMALL: Final = 64  # ranks of a group that takes less than a megabyte or so
-_MOST_STEPS: Final = 3_000_000  # and peers, of schedules that are made
-_PATIENCE: Final = 60  # seconds to make them
+_SMALL: Final = 64  # ranks; a group of at most so many takes about a megabyte or less
+_MOST_STEPS: Final = 3_000_000  # steps and peers of all schedules that are computed
+_PATIENCE: Final = 60  # seconds to compute schedules
 _MOST_MESSAGES: Final = 16_000_000
-_MOST_BLOCKS: Final = 30_000_000  # that steps whose dependencies have to be found touch
-_MOST_TIMES: Final = 600_000_000  # steps times ranks that are played in lanes
+_MOST_BLOCKS: Final = 30_000_000  # blocks that steps use, as their dependencies have to be found
+_MOST_TIMES: Final = 600_000_000  # steps times ranks that `lanes` simulates
 
 
 class TooLargeError(ValueError):
@@ -46,8 +47,9 @@ class TooLargeError(ValueError):
 class Prediction:
     """The prediction for one call.
 
-    `rounds`: messages that depend on each other. `sent`: bytes of the rank that sends most. `bottleneck`: the resource
-    that was busy longest, and `share` for which part of the time; "latency" if none was busy for half of it.
+    `rounds`: the longest chain of messages that depend on each other. `sent`: bytes of the rank that sends most.
+    `bottleneck`: the resource that was busy longest, and `share` the part of the time for which it was busy; "latency"
+    if no resource was busy for half of the time.
     """
 
     collective: str
@@ -62,7 +64,7 @@ class Prediction:
 
     @property
     def busbw(self) -> float:
-        """Bytes a second, scaled as in nccl-tests so that collectives and rank counts can be compared."""
+        """Bus bandwidth in bytes per second, as in nccl-tests: comparable between collectives and numbers of ranks."""
         others = (self.ranks - 1) / self.ranks
         once = dict.fromkeys(("broadcast", "reduce", "scan", "exscan"), 1.0)
         factor = {"allreduce": 2 * others, "barrier": 0.0, **once}.get(self.collective, others)
@@ -79,11 +81,11 @@ def simulate(
     *,
     symmetric: bool = True,
 ) -> Prediction:
-    """Predict one call of `nbytes`, the size of the larger of the two arrays, input and output.
+    """Predict the time of one call. `nbytes`: the size of the larger of a rank's input and output arrays.
 
-    Blocks are `nbytes` in equal parts, whole bytes or not. `symmetric=False` simulates the schedules of all ranks one
-    by one. ValueError for a number of ranks that the algorithm does not support; TooLargeError; VerificationError for
-    schedules that do not fit together.
+    Blocks are equal parts of `nbytes`, even if these are not whole bytes. `symmetric=False` simulates the schedules of
+    all ranks one by one. ValueError for a number of ranks that the algorithm does not support; TooLargeError;
+    VerificationError for schedules that do not fit together.
     """
     if nbytes < 0:
         raise ValueError(f"{nbytes} is no number of bytes")
@@ -124,11 +126,11 @@ def _group(algorithm: Algorithm, size: int, root: int, period: int, per_host: in
         raise ValueError(f"not for {size} rank{'s' * (size != 1)}")
     try:
         return _prepare(algorithm, size, root, period, per_host, symmetric, whole=True)
-    except MismatchError:  # what is one message to its sender may be two to its receiver
+    except MismatchError:  # one message of its sender may be two of its receiver
         return _prepare(algorithm, size, root, period, per_host, symmetric, whole=False)
 
 
-# Predictions for several sizes, or costs, go through all algorithms again and again: their groups are kept.
+# Groups are cached, because predictions for several sizes or costs use each algorithm's group again.
 _small_group = lru_cache(maxsize=64)(_group)
 _large_group = lru_cache(maxsize=4)(_group)
 
@@ -172,19 +174,19 @@ def _prepare(
 
 
 def _uniform(algorithm: Algorithm) -> bool:
-    """Whether all ranks have the same schedule, in a group so small that all are compared."""
+    """Whether all ranks have the same schedule, in a small group whose schedules are all compared."""
     size = next((size for size in _FEW if algorithm.sizes(size)), 1)
     return len(families(lambda rank: Outline(algorithm(rank, size)), size)) == 1
 
 
 def _one_by_one(outlines: list[Outline], root: int) -> Everyone:
-    Group([o.schedule for o in sorted(outlines, key=lambda o: o.schedule.rank)])  # says who has no partner
+    Group([o.schedule for o in sorted(outlines, key=lambda o: o.schedule.rank)])  # its error names ranks
     return Everyone(singles(outlines), len(outlines), root)
 
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Millions of objects are created and none is part of a cycle: garbage collection would take half of the time."""
+    """Turns garbage collection off: of millions of objects none is part of a cycle, and it takes half of the time."""
     was = gc.isenabled()
     gc.disable()
     try:

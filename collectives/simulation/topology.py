@@ -1,4 +1,4 @@
-"""Where the ranks of a group are: on hosts, below switches.
+"""The places of a group's ranks: on hosts, which switches connect.
 
 Invariant: ranks are numbered host by host and hosts switch by switch, so a rank's place follows from its number.
 """
@@ -12,9 +12,9 @@ from operator import mul
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """One level of switches: the number of hosts, or switches of the level below, under each of them.
+    """One level of switches; each joins `radix` hosts, or switches of the level below.
 
-    `oversubscription`: bandwidth from below divided by that of the links to the level above.
+    `oversubscription`: a switch's bandwidth to the level below divided by its bandwidth to the level above.
     """
 
     radix: int
@@ -31,8 +31,8 @@ class Switches:
 class Topology:
     """Ranks on hosts, each with network cards that its ranks share; above them levels of switches.
 
-    `cores` of a host, 0 for one for each rank. Above the last level all are joined by a switch with unlimited
-    bandwidth.
+    `cores`: the number of cores of a host; 0 means a core for each rank. Above the last level, one switch with
+    unlimited bandwidth joins all switches.
     """
 
     ranks_per_host: int = 1
@@ -46,18 +46,18 @@ class Topology:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """Hosts below one switch, level by level."""
+        """For each level the number of hosts below one switch."""
         return tuple(accumulate((level.radix for level in self.levels), mul))
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Bandwidth above one switch, level by level, in network cards."""
+        """For each level the bandwidth from one switch to the level above, in units of a network card's bandwidth."""
         narrowing = accumulate((level.oversubscription for level in self.levels), mul)
         return tuple(self.cards * span / narrow for span, narrow in zip(self.spans, narrowing, strict=True))
 
     @property
     def period(self) -> int:
-        """Ranks after which the topology repeats itself."""
+        """The number of ranks after which the topology repeats itself."""
         return self.ranks_per_host * (self.spans[-1] if self.levels else 1)
 
     def cores_of(self, ranks: int) -> int:
@@ -66,5 +66,5 @@ class Topology:
         return min(self.cores or here, here)
 
     def per_core(self, ranks: int) -> int:
-        """In a group of that size, the number of ranks on the core that has most."""
+        """The most ranks on one core, in a group of that size."""
         return -(-min(self.ranks_per_host, ranks) // self.cores_of(ranks))

@@ -1,10 +1,10 @@
 """The time of a training step: gradients become ready one after another, and are averaged over all ranks.
 
-Invariant: pure arithmetic; a function returns the time of an allreduce.
+Invariant: pure arithmetic; the caller passes a function that returns the time of an allreduce.
 
-A step computes for a given time. Its backward pass is the last part of that, in which gradients become ready at equal
-intervals unless their times are given. Consecutive gradients are joined into buckets; the exchange of a bucket begins
-once its last gradient is ready and the previous exchange has ended. Without overlap all exchanges follow the
+A step computes for a given time. The last part of this time is the backward pass, in which gradients become ready at
+equal intervals unless their times are given. Consecutive gradients are joined into buckets; the exchange of a bucket
+begins once its last gradient is ready and the previous exchange has ended. Without overlap all exchanges follow the
 computation.
 """
 
@@ -17,12 +17,12 @@ from typing import Final
 from collectives.base import sizes
 from collectives.simulation.cost import seconds
 
-BACKWARD: Final = 2 / 3  # of the time a step computes: the backward pass takes about twice as long as the forward pass
+BACKWARD: Final = 2 / 3  # of a step's computation: a backward pass takes about twice as long as a forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """`ready`: seconds from the beginning of the step, None if that follows from its place in the list."""
+    """`ready`: seconds from the beginning of the step; None if the time follows from the place in the list."""
 
     nbytes: int
     ready: float | None = None
@@ -30,10 +30,10 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Seconds of one step among so many ranks.
+    """Times of one training step on `ranks` ranks, in seconds.
 
-    `compute`: of each rank; `communication`: all allreduces together; `overlapped`: the step if they run during the
-    backward pass; `alone`: the step if they run after it.
+    `compute`: the computation of a rank; `communication`: all allreduces together; `overlapped`: the step if allreduces
+    run during the backward pass; `alone`: the step if they run after the backward pass.
     """
 
     ranks: int
@@ -44,10 +44,10 @@ class Step:
 
 
 def parse(text: str) -> list[Gradient]:
-    """Sizes separated by commas or lines, each optionally followed by a time: "4M, 9.4K 85ms".
+    """Parses sizes separated by commas or lines, each optionally followed by a time: "4M, 9.4K 85ms".
 
-    The order is that in which they become ready; `#` begins a comment. ValueError for other texts, and for an empty
-    list.
+    Gradients are in the order in which they become ready; `#` begins a comment. ValueError for other texts, and for an
+    empty list.
     """
     found = []
     for line in text.splitlines():
@@ -63,7 +63,7 @@ def parse(text: str) -> list[Gradient]:
 
 
 def buckets(gradients: Sequence[Gradient], compute: float, largest: int, backward: float = BACKWARD) -> list[Gradient]:
-    """Consecutive gradients joined while they have at most `largest` bytes, each with its time. 0: none are joined."""
+    """Consecutive gradients joined into buckets of at most `largest` bytes, with the times when they are ready."""
     begin, found = compute * (1 - backward), list[Gradient]()
     for number, gradient in enumerate(gradients, 1):
         ready = begin + (compute - begin) * number / len(gradients) if gradient.ready is None else gradient.ready
@@ -76,7 +76,7 @@ def buckets(gradients: Sequence[Gradient], compute: float, largest: int, backwar
 
 
 def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Callable[[int], float]) -> Step:
-    """A step whose buckets are `parts`. `allreduce(nbytes)`: its seconds."""
+    """The step whose buckets are `parts`. `allreduce(nbytes)` returns the time of an allreduce in seconds."""
     over = total = 0.0
     for part in parts:
         takes = allreduce(part.nbytes) if ranks > 1 else 0.0
@@ -86,10 +86,10 @@ def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Calla
 
 
 def speedup(found: Step, compute: float) -> tuple[float, float]:
-    """The speed-up of the ranks over one of them, with overlap and without.
+    """How many times as fast as one rank the group is: with overlap of allreduces and computation, and without.
 
-    `compute`: the time of one rank for the work of one step; in a step of `found` each rank takes `found.compute` for
-    its part.
+    `compute`: the time that one rank takes for the work of one step. In a step of `found`, each rank computes for
+    `found.compute`.
     """
     work = found.ranks * found.compute / compute  # in steps of one rank
     return work * compute / found.overlapped, work * compute / found.alone
