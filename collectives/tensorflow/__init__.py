@@ -1,7 +1,7 @@
-"""Collectives of TensorFlow tensors, and the exchange of gradients during training.
+"""Collectives on TensorFlow tensors, and the exchange of gradients during training.
 
-Invariant: importing this imports TensorFlow; other parts of the library do not import it, except those that use this
-one.
+Invariant: importing this package imports TensorFlow. Other parts of the library import TensorFlow only if they use this
+package.
 """
 
 try:

@@ -1,7 +1,8 @@
 """Runs a function of NumPy arrays on tensors, at once or as an operation of the graph being traced.
 
-Invariant: nothing is copied that need not be. Arrays are views of tensors, which must not be written; results must
-be new and `aligned`, and are handed over for good. Operations of one graph run in the order of their making.
+Invariant: no needless copies. The function gets arrays that are views of tensors, which it must not write. Its results
+must be new and `aligned`, and belong to TensorFlow afterwards. Operations of one graph run in the order in which they
+were made.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from collectives.native.errors import CollectiveError
 from collectives.tensorflow.errors import as_tensorflow
 
 _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
-_COPIED: Final = 16 << 10  # bytes: less is copied sooner than it is handed over
+_COPIED: Final = 16 << 10  # bytes: copying less is faster than handing over the memory
 _HANDED_OVER: Final = np.typecodes["AllInteger"] + np.typecodes["Float"]
-_LAST: Final = "_collectives_last_operation"  # of a graph: the next one made waits for it
+_LAST: Final = "_collectives_last_operation"  # attribute of a graph: the operation for which the next one waits
 
 _watchers: Final[list[list[BaseException]]] = []
 
 
 class Spec(NamedTuple):
-    """A future result: TensorFlow's dtype, and the shape as far as it is known."""
+    """TensorFlow's dtype of a future result, and its shape as far as it is known."""
 
     dtype: Any
     shape: Any = None
@@ -48,12 +49,13 @@ def call(
     *,
     alone: bool = False,
 ) -> list[Any]:
-    """`function(*arrays)` as tensors. Where it runs at once its errors are raised, see `as_tensorflow`.
+    """The results of `function(*arrays)` as tensors.
 
-    While a graph is traced they are for the caller of the graph, as tf.errors.UnknownError; see `typed_errors`.
-    NotImplementedError if the graph is one for XLA, which cannot call back. `alone`: in a graph for sessions it
-    neither waits for operations made before it nor do later ones wait for it. Where there are no results, what is
-    returned in a graph is a list of the operation.
+    In eager execution the function runs at once, and its errors are raised with the types of `as_tensorflow`. In a
+    traced graph its errors reach the caller of the graph, as tf.errors.UnknownError; see `typed_errors`.
+    NotImplementedError in a graph for XLA, which cannot call Python. With `alone`, in a graph for sessions, the
+    operation does not wait for operations made before it, and later operations do not wait for it. In a graph, if there
+    are no results, the returned list contains the operation.
     """
     if tf.executing_eagerly():
         views = [_view(tensor) for tensor in tensors]
@@ -93,12 +95,12 @@ def call(
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Around calls of a tf.function: what our operations raised in it is raised, instead of tf.errors.UnknownError.
+    """Around calls of a tf.function: raise the errors of collectives in it instead of tf.errors.UnknownError.
 
     with collectives.tensorflow.typed_errors():
         loss = step(batch)                           # PeerLost, OpTimeout, DesyncError, ...
 
-    May decorate a function. The errors are tf.errors.UnknownError too, see `as_tensorflow`.
+    May decorate a function. The errors are also instances of tf.errors.UnknownError, see `as_tensorflow`.
     """
     seen: list[BaseException] = []
     _watchers.append(seen)
@@ -113,10 +115,10 @@ def typed_errors() -> Iterator[None]:
 
 
 def _view(tensor: Any) -> Array:
-    """The tensor's own memory, to be read only."""
-    if tensor.dtype == tf.bfloat16:  # which has no letter in the buffer protocol
+    """The tensor's own memory, which must not be written."""
+    if tensor.dtype == tf.bfloat16:  # the buffer protocol has no letter for it
         return _view(tf.bitcast(tensor, tf.uint16)).view(_BFLOAT16)
-    if tensor.dtype.name.startswith("float8"):  # nor have these
+    if tensor.dtype.name.startswith("float8"):  # nor for these
         copy: Array = tensor.numpy()
         return copy
     return np.asarray(memoryview(tensor))
@@ -125,7 +127,7 @@ def _view(tensor: Any) -> Array:
 def _tensor(array: Array) -> Any:
     if array.dtype == _BFLOAT16:
         return tf.bitcast(_tensor(array.view(np.uint16)), tf.bfloat16)
-    # Handing over memory that begins elsewhere than on a cache line ends the process.
+    # If TensorFlow gets memory that does not begin at a cache line, the process ends.
     if array.nbytes < _COPIED or array.ctypes.data % ALIGNMENT or array.dtype.char not in _HANDED_OVER:
         return tf.constant(array)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

@@ -1,7 +1,7 @@
 """Errors of collectives as TensorFlow's users catch them: `tf.errors`, besides this library's own types.
 
-Invariant: each error is a tf.errors.UnknownError, the type in which TensorFlow passes on errors of operations in
-Python, and of TensorFlow's own class for such a failure. `error_code` is that of the latter.
+Invariant: each error is an instance of tf.errors.UnknownError, as which TensorFlow passes on errors of Python
+operations, and of TensorFlow's own class for such a failure. `error_code` is that of TensorFlow's own class.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _FITTING: Final[dict[type[BaseException], tuple[type[Exception], int]]] = {
 
 
 def as_tensorflow(error: E) -> E:
-    """The error, also of the corresponding class of `tf.errors`; errors of other libraries are returned unchanged."""
+    """The error, also of the matching class of `tf.errors`; errors of other libraries are returned unchanged."""
     fitting = next((found for ours, found in _FITTING.items() if isinstance(error, ours)), None)
     code = tf.errors.UNKNOWN if fitting is None else fitting[1]
 
     def setup(made: Any) -> None:
-        # Not the class's own constructor, which would take the next base's for OpError's.
+        # The class's own constructor would call another base's constructor instead of OpError's.
         tf.errors.OpError.__init__(made, None, None, str(error), code)
 
     return caught_as(error, *(() if fitting is None else fitting[:1]), tf.errors.UnknownError, setup=setup)

@@ -28,7 +28,7 @@ from collectives.tensorflow.residuals import Residuals
 
 
 class Span(NamedTuple):
-    """When a bucket was on the wire: seconds of time.monotonic()."""
+    """When the exchange of a bucket began and ended, in seconds of time.monotonic()."""
 
     bucket: int
     started: float
@@ -36,17 +36,19 @@ class Span(NamedTuple):
 
 
 class GradientExchange:
-    """Called with one rank's gradients it returns the reduction over all ranks.
+    """A callable that gets this rank's gradients and returns their reduction over all ranks.
 
     `op`: "average", "sum", "min", "max", "prod". `compression`: "fp16" or "bf16" halves the bytes of float32 on the
-    wire; with `error_feedback` the rounding error is added to the gradients of the next step. `bucket_bytes`: bytes of
-    one bucket. Sparse gradients stay sparse (their rows are concatenated), unless `sparse_as_dense`.
+    wire; with `error_feedback` the rounding error is added to the gradients of the next step. `bucket_bytes`: gradients
+    are exchanged in buckets of this size. Sparse gradients stay sparse (their rows are concatenated), unless
+    `sparse_as_dense`.
 
-    `missing`: a None on every rank stays None; on some ranks only it is an error on all. With "zero" each None is
-    replaced by zeros of its variable's shape.
+    `missing`: with "error", a gradient that is None on every rank stays None; None on only some ranks is an error on
+    all. With "zero" each None is replaced by zeros of its variable's shape.
 
-    Gradients are multiplied by `prescale` before, by `postscale` after. `timeout` in seconds, None for the
-    communicator's. `comm` None: the process's default. `name` appears in errors. `record` fills `timeline`.
+    Gradients are multiplied by `prescale` before the reduction, and results by `postscale`. `timeout`: in seconds; None
+    uses the communicator's. `comm`: None uses the process's default communicator. `name` appears in errors. `record`
+    adds the times of each exchange to `timeline`.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class GradientExchange:
         name: str = "",
         record: bool = False,
     ) -> None:
-        """ValueError, TypeError for invalid options. Does not communicate."""
+        """Does not communicate. ValueError or TypeError for invalid options."""
         check_options(missing, error_feedback, compression)
         self._rules: Final = Rules(op, compression, bucket_bytes, float(prescale), float(postscale))
         self._comm: Final = None if comm is None else default.default(comm)
@@ -75,7 +77,7 @@ class GradientExchange:
         self._name: Final = name
         self._residuals: Final = Residuals() if error_feedback else None
         self._record: Final = record
-        self._running: tuple[Plan, int] | None = None  # and the bucket whose turn it is
+        self._running: tuple[Plan, int] | None = None  # with the number of the bucket to exchange next
         self._step = 0
         self._warned = False
         self.calls = 0
@@ -85,7 +87,7 @@ class GradientExchange:
 
     @property
     def steps(self) -> int:
-        """Exchanges that were executed so far; the same as `calls`."""
+        """The number of exchanges executed so far; the same as `calls`."""
         return self.calls
 
     def raise_error(self, from_: BaseException | None = None) -> None:
@@ -95,11 +97,12 @@ class GradientExchange:
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
-        """The gradients, tensors, tf.IndexedSlices or None, reduced over all ranks, in the same order.
+        """Reduce gradients over all ranks: tensors, tf.IndexedSlices or None; results are in the same order.
 
-        `variables`, one for each gradient, provide names, and shapes that tensors don't have. Works eagerly and while a
-        tf.function is traced. DesyncError, on every rank, if ranks' gradients differ in number, kind, dtype or shape;
-        PeerLost, OpTimeout. In a traced function they are raised as tf.errors.UnknownError; `error` has the typed one.
+        `variables`, one for each gradient, provide names, and shapes that are unknown in gradients. Works eagerly and
+        while a tf.function is traced. DesyncError, on every rank, if ranks' gradients differ in number, kind, dtype or
+        shape; PeerLost, OpTimeout. In a traced function errors are raised as tf.errors.UnknownError; `error` is the
+        typed error.
         """
         given = list(gradients)
         owners = [None] * len(given) if variables is None else list(variables)
@@ -115,7 +118,7 @@ class GradientExchange:
             self._exchange(channel(comm), agreed, bucket, tensors)
         return tensors
 
-    # --- what is to be exchanged
+    # --- preparing gradients
 
     def _prepared(self, place: int, gradient: Any, variable: Any) -> Any:
         if gradient is None:
@@ -139,7 +142,7 @@ class GradientExchange:
             stacklevel=3,
         )
 
-    # --- one bucket, in TensorFlow's terms
+    # --- exchanging one bucket of tensors
 
     def _exchange(self, way: Channel, plan: Plan, bucket: Bucket, tensors: list[Any]) -> None:
         """Replace the bucket's tensors by their results."""
@@ -169,7 +172,7 @@ class GradientExchange:
             return self._residuals.encoded(place, tensor, wire)
         return _encoded(wire, tensor)
 
-    # --- one bucket, in NumPy's
+    # --- exchanging one bucket of NumPy arrays
 
     def _run(self, way: Channel, plan: Plan, bucket: Bucket, arrays: Sequence[Array]) -> list[Array]:
         try:
@@ -239,7 +242,7 @@ def _any_rows(values: Any) -> Any:
 
 
 def _concrete(plan: Plan, arrays: Sequence[Array]) -> Plan:
-    """The plan with the lengths that are known only in the running step; all is in one bucket then."""
+    """The plan with the shapes that are known only while the step runs; such a plan has one bucket."""
     if all(entry.known for entry in plan.entries):
         return plan
     entries = list(plan.entries)
@@ -253,7 +256,7 @@ def _concrete(plan: Plan, arrays: Sequence[Array]) -> Plan:
 
 
 def entry(gradient: Any, variable: Any) -> Entry:
-    """The properties of a tensor, or None, and of its variable, if there is one, that ranks compare."""
+    """The properties of a gradient and its variable that ranks compare; both may be None."""
     name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "")
     if gradient is None:
         return Entry(name, "none")
@@ -266,6 +269,6 @@ def entry(gradient: Any, variable: Any) -> Entry:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    """The shape; unknown if the number of axes is not known."""
+    """The shape, with UNKNOWN extents; only one UNKNOWN if the number of axes is not known."""
     extents = (None,) if shape.rank is None else tuple(shape)
     return tuple(UNKNOWN if extent is None else int(extent) for extent in extents)

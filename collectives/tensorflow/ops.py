@@ -1,7 +1,7 @@
-"""Collectives of tensors: eager, in a tf.function, and with gradients.
+"""Collectives on tensors: eager, in a tf.function, and with gradients.
 
-Invariant: the gradient of an operation is that of the sum of all ranks' losses; ranks run the corresponding collectives
-in the reverse order, as every rank's tape does.
+Invariant: the gradient of an operation is that of the sum of all ranks' losses. It is computed by another collective;
+every rank's tape calls these in reverse order.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def allreduce(
     timeout: float | None = None,
     name: str = "",
 ) -> Any:
-    """The reduction of every rank's `tensor`, of the same shape and dtype everywhere.
+    """The reduction of all ranks' tensors, which have the same shape and dtype.
 
-    `op`: "average", "sum", "min", "max", "prod"; the first two have gradients. tf.IndexedSlices stay sparse: their
-    rows are joined. Other arguments, and errors: see `GradientExchange`.
+    `op`: "average", "sum", "min", "max", "prod"; the first two have gradients. tf.IndexedSlices stay sparse: their rows
+    are concatenated. Other arguments, and errors: see `GradientExchange`.
     """
     return grouped_allreduce(
         [tensor],
@@ -97,8 +97,7 @@ def grouped_allreduce(
 
 @_plain
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Every rank's `tensor`, concatenated on the first axis in rank order; only its first extent may differ between
-    ranks.
+    """Every rank's `tensor`, concatenated on the first axis in rank order; only the first extents may differ.
 
     ValueError for a 0-d tensor. DesyncError on every rank if dtypes or other extents differ.
     """
@@ -128,7 +127,7 @@ def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float |
 def broadcast(
     tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: float | None = None, name: str = ""
 ) -> Any:
-    """The root's `tensor`, on every rank; those of the others have the same shape and dtype."""
+    """The root's `tensor`, on every rank; the tensors of the other ranks have its shape and dtype."""
     found = default.default(comm)
     root = check_rank(root_rank, found.size, "root_rank")
     way = channel(found)
@@ -155,10 +154,9 @@ def broadcast(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: float | None = None, name: str = ""
 ) -> Any:
-    """This rank's rows of the reduction: as many for every rank, one more for the first ones if they do not divide
-    evenly.
+    """This rank's rows of the reduction; if they do not divide evenly, the first ranks get one row more.
 
-    `op` as of `allreduce`; ValueError for another one, and for a 0-d tensor.
+    `op`: see `allreduce`. ValueError for an unknown op, and for a 0-d tensor.
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {', '.join(map(repr, OPS))}, not {op!r}")
@@ -196,11 +194,11 @@ def alltoall(
     timeout: float | None = None,
     name: str = "",
 ) -> Any:
-    """Sends rows of `tensor` to each rank; returns the received ones, in rank order.
+    """Sends rows of `tensor` to each rank; returns the received rows, in rank order.
 
-    `splits[i]` rows are sent to rank i; then the result is a pair, with the number of rows received from each rank.
-    Without it every rank gets as many, and the result is a tensor. ValueError if `splits` does not match the number of
-    rows.
+    With `splits`, splits[i] rows are sent to rank i, and the result is a pair: the rows, and the number of rows from
+    each rank. Without `splits` every rank gets the same number of rows, and the result is a tensor. ValueError if
+    `splits` does not match the number of rows.
     """
     way = channel(default.default(comm))
 
@@ -232,14 +230,14 @@ def alltoall(
         raise ValueError(
             f"alltoall divides {rows} rows among {way.size} ranks, which does not divide evenly: pass splits"
         )
-    # A remainder that is known only in the running step is refused there: the counts don't add up.
+    # If the number of rows is known only while the step runs, a remainder is refused there: the counts don't add up.
     evenly = tf.fill([way.size], tf.cast(_rows(x), tf.int64) // way.size)
     return exchanged(x, evenly)[0]
 
 
 @_plain
 def barrier(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Return when every rank has called it; in a tf.function, an operation that ends then.
+    """Return when every rank has called it; in a tf.function, add an operation that waits for this.
 
     In a graph of TensorFlow 1 it returns that operation, for a session to run; else None.
     """
@@ -255,9 +253,9 @@ def barrier(*, comm: Communicator | None = None, timeout: float | None = None, n
 
 @_plain
 def join(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """For a rank without data left: take part in the others' gradients and allreduces by zeros, until all have joined.
+    """For a rank without data left: take part in others' exchanges and allreduces with zeros, until all have joined.
 
-    Returns the last rank that joined, an int64 tensor. Averages still divide by the number of all ranks. `timeout` is
+    Returns the rank that joined last, an int64 tensor. Averages still divide by the number of all ranks. `timeout` is
     the time limit for each of the others' steps. DesyncError on every rank if the others call anything else.
     """
     way = channel(default.default(comm))
@@ -280,7 +278,7 @@ def _with_rows(tensor: Any, what: str, does: str) -> Any:
 
 
 def _resized(x: Any, rows: int | None = None) -> Any:
-    """The shape of x with another first extent."""
+    """The shape of x with `rows` as first extent."""
     return x.shape if x.shape.rank is None else [rows, *x.shape[1:]]
 
 
@@ -290,12 +288,12 @@ def _share(x: Any, rank: int, size: int) -> int | None:
 
 
 def _moved(array: Array) -> Array:
-    """The tensor in the form in which it is moved without computation: 8-bit floats as bytes."""
+    """The array as it is sent if nothing is computed: 8-bit floats as bytes."""
     return array.view(np.uint8) if array.dtype.name.startswith("float8") else array
 
 
 def _kept(array: Array) -> Array:
-    """A copy, to be written or handed over."""
+    """A copy that may be written, or handed over to TensorFlow."""
     copy = aligned(array.shape, array.dtype)
     np.copyto(copy, array)
     return copy

@@ -1,4 +1,4 @@
-"""Error feedback: the rounding error of a gradient is kept, and added to the next step's.
+"""Error feedback: the rounding error of a gradient is kept, and added to the gradient of the next step.
 
 Invariant: the kept error is finite, for any gradient.
 """
@@ -13,7 +13,7 @@ from collectives.gradients.wire import Wire
 
 
 class Residuals:
-    """One variable for each entry that is compressed, made at its first step."""
+    """The rounding errors: a variable for each gradient that is compressed, made at the first step."""
 
     def __init__(self) -> None:
         self._kept: Final[dict[tuple[int, tuple[int, ...]], Any]] = {}
@@ -24,7 +24,7 @@ class Residuals:
             raise ValueError(f"error_feedback needs gradients of known shape, but that of {place} is {tensor.shape}")
         key = place, tuple(tensor.shape)
         if key not in self._kept:
-            with tf.init_scope():  # it outlives the function that is being traced
+            with tf.init_scope():  # the variable outlives the function that is traced
                 self._kept[key] = tf.Variable(tf.zeros(tensor.shape, tensor.dtype), trainable=False)
         kept = self._kept[key]
         before = tf.cast(wire.before, tensor.dtype)

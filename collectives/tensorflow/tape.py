@@ -1,6 +1,6 @@
 """A gradient tape whose gradients are reduced over all ranks.
 
-Invariant: all methods except those for gradients are the wrapped tape's own.
+Invariant: all methods but `gradient` are those of the wrapped tape.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collectives.tensorflow.exchange import GradientExchange
 
 
 class DistributedGradientTape:
-    """`with DistributedGradientTape() as tape:`, or around a tf.GradientTape that has recorded already.
+    """Used as `with DistributedGradientTape() as tape:`, or wraps a tf.GradientTape that has recorded already.
 
     `gradient` returns the exchanged gradients, in the structure of its sources. Options are those of
-    `GradientExchange`; or pass an `exchange` of your own, which error feedback needs, because it outlives a tape.
-    `persistent` and `watch_accessed_variables` are for the tape that is made if none is given.
+    `GradientExchange`. Alternatively pass an `exchange`; error feedback needs one that outlives the tape. `persistent`
+    and `watch_accessed_variables` are options of the tape that is made if none is given.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """As tf.GradientTape's, then exchanged. Errors: see `GradientExchange`."""
+        """The gradients that tf.GradientTape returns, exchanged. Errors: see `GradientExchange`."""
         flat = tf.nest.flatten(sources)
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
         exchanged = self._exchange(gradients, flat)
@@ -78,5 +78,5 @@ class DistributedGradientTape:
 def allreduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any] | None = None, comm: Communicator | None = None, **options: Any
 ) -> list[Any]:
-    """These gradients, tensors, tf.IndexedSlices or None, exchanged once. Options: see `GradientExchange`."""
+    """Exchange gradients (tensors, tf.IndexedSlices or None) once. Options: see `GradientExchange`."""
     return GradientExchange(comm, **options)(gradients, variables)

@@ -1,4 +1,4 @@
-"""Equal variables and small objects on all ranks at the start.
+"""Broadcasts variables and small objects, so that all ranks start equal.
 
 Invariant: if ranks' variables differ in number, dtype or shape, every rank raises before anything is changed.
 """
@@ -23,7 +23,7 @@ from collectives.tensorflow.bridge import Spec, call, for_sessions
 from collectives.tensorflow.exchange import entry
 from collectives.tensorflow.inputs import tensor_of
 
-# The type by its name: making a tensor to ask for it would fix TensorFlow's threads before users can set them.
+# The type is imported: making a tensor to get its type would fix TensorFlow's threads before users can set them.
 encoding.register("tensorflow.Tensor", encoding.Codec(EagerTensor, lambda x: x.numpy(), tf.constant))
 
 
@@ -33,9 +33,9 @@ def broadcast_variables(
 ) -> Any:
     """Set every rank's variables, in any nest of lists and dicts, to the values on the root.
 
-    TensorFlow's and Keras's variables. DesyncError, on every rank, if they differ in number, dtype or shape; TypeError
-    for an unsupported dtype, like strings. In a graph of TensorFlow 1 it returns the operation that does it, for a
-    session to run; else None.
+    Variables are TensorFlow's or Keras's. DesyncError, on every rank, if ranks' variables differ in number, dtype or
+    shape; TypeError for an unsupported dtype, like strings. In a graph of TensorFlow 1 it returns the operation that a
+    session has to run; else None.
     """
     found = default.default(comm)
     root = check_rank(root_rank, found.size, "root_rank")
@@ -66,8 +66,8 @@ def broadcast_object(
 ) -> Any:
     """The root's object, on every rank; the arguments of other ranks are ignored.
 
-    None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of them in any depth
-    keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
+    None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of these, nested to
+    any depth, keep their types. TypeError on the root for any other object, and Aborted on the other ranks.
     """
     return objects.broadcast_object(channel(default.default(comm)).comm, obj, root_rank, timeout)
 
