@@ -1,4 +1,4 @@
-"""PyTorch on this library: a backend for torch.distributed, and functions like Horovod's on a communicator.
+"""For PyTorch: a backend for torch.distributed, and functions like Horovod's that work on a communicator.
 
     import torch.distributed as dist, collectives.torch
     dist.init_process_group("collectives")

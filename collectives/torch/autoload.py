@@ -1,7 +1,7 @@
 """Registers the backend, so that `init_process_group("collectives")` finds it.
 
-Invariant: costs nothing until a process group is made, since torch itself calls this on import if it finds the entry
-point; the package around this module may be partly imported then.
+Invariant: it does nothing else until a process group is made, because torch itself calls `register` when it is
+imported, if it finds the entry point. The package around this module may be only partly imported at that time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The object that torch gets as the backend of a device of a process group.
 
-Invariant: it is the group itself under another class; nothing happens here.
+Invariant: the object passes everything on to the process group, and only has another class.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 
 class CpuBackend:
-    """`group` as the backend for tensors in host memory, without any other abilities.
+    """`group` as the backend for tensors in host memory, without optional abilities.
 
-    It is an instance of Gloo's class: `torch.distributed.distributed_c10d._set_pg_timeout` leaves all backends but Gloo
-    and NCCL at their old timeout, with a warning.
+    To isinstance() it is Gloo's class, because `torch.distributed.distributed_c10d._set_pg_timeout` changes only the
+    timeouts of Gloo and NCCL, and warns for other backends.
     """
 
     supports_coalescing = False

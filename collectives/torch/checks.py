@@ -1,7 +1,7 @@
-"""Whether tensors of one call fit together, and whether received data fits into them.
+"""Checks whether tensors of one call fit together, and whether received data fits into them.
 
-Invariant: errors that this rank can detect alone are a ValueError before anything is sent; errors in received data are
-a DesyncError.
+Invariant: errors that this rank can detect alone raise ValueError before anything is sent; errors in received data
+raise DesyncError.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collectives.torch.tensors import pour
 
 
 def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
-    """Rows for each rank. Raises ValueError."""
+    """The number of rows for each rank. ValueError if `splits` does not fit."""
     rows = tensor.shape[0] if tensor.dim() else 0
     if not splits:
         if rows % size or not tensor.dim():
@@ -33,7 +33,7 @@ def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
 
 
 def fill(result: Array, outputs: Sequence[Any], what: str) -> None:
-    """Copy received data into these tensors. DesyncError if its size is not theirs."""
+    """Copy received data into these tensors. DesyncError if it has another size than the tensors."""
     wanted = sum(output.numel() for output in outputs)
     if result.size != wanted or result.dtype.itemsize != outputs[0].element_size():
         raise DesyncError(

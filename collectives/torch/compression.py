@@ -1,6 +1,7 @@
-"""Gradients in half the bytes: the wire format, and the rounding error.
+"""Sends gradients in half the bytes, and keeps the rounding error.
 
-Invariant: with error feedback no part of a gradient is lost permanently: its rounding error is added to the next one.
+Invariant: with error feedback no part of a gradient is lost permanently: its rounding error is added to the next
+gradient.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ _DTYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Compression:
-    """float32 and float64 tensors become those of a shorter dtype on the wire; all others stay as they are."""
+    """float32 and float64 tensors are sent in a shorter dtype; all others are sent unchanged."""
 
     def __init__(self, name: str | None, *, error_feedback: bool = False) -> None:
-        """`name`: "fp16", "bf16" or None. ValueError for any other, and for feedback without compression."""
+        """`name`: "fp16", "bf16" or None. ValueError for other names, and for feedback without compression."""
         if name is not None and name not in _DTYPES:
             raise ValueError(f"compression is {name!r}: there are 'fp16', 'bf16' and None")
         if error_feedback and name is None:
@@ -27,7 +28,7 @@ class Compression:
         self._residuals: Final[dict[Hashable, Any]] = {}
 
     def compress(self, tensor: Any, key: Hashable = None) -> Any:
-        """The tensor to send for `tensor`. `key` identifies it for error feedback; None for none."""
+        """The tensor to send for `tensor`. `key` identifies the gradient for error feedback; None: no feedback."""
         if self._dtype is None or tensor.dtype not in (torch.float32, torch.float64):
             return tensor
         if not self._feedback or key is None:
@@ -36,7 +37,7 @@ class Compression:
         wanted = tensor if known is None or known.shape != tensor.shape else tensor + known
         sent = wanted.to(self._dtype)
         lost = wanted - sent.to(tensor.dtype)
-        # What was too large for the dtype, or no number before, must not come again and again.
+        # Infinities, from values too large for the dtype, and NaN must not be added to later gradients.
         self._residuals[key] = lost.nan_to_num_(0.0, 0.0, 0.0)
         return sent
 
@@ -48,7 +49,7 @@ class Compression:
 
 
 def compression_of(compression: Any, error_feedback: bool = False) -> Any:
-    """From a name, None, or an object that has `compress` and `decompress` as above."""
+    """The compression for a name, None, or an object with the methods `compress` and `decompress`."""
     if compression is None or isinstance(compression, str):
         return Compression(compression, error_feedback=error_feedback)
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):

@@ -1,6 +1,6 @@
-"""PyTorch's tensors inside objects that travel between ranks.
+"""Encodes PyTorch's tensors inside objects that are sent between ranks.
 
-Invariant: a tensor arrives with its dtype, shape and values, in memory of its own, and without a history.
+Invariant: a tensor arrives with its dtype, shape and values, in memory of its own, and without a gradient history.
 """
 
 from __future__ import annotations

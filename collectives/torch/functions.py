@@ -25,7 +25,7 @@ Seconds: TypeAlias = "float | None"
 
 
 class Handle:
-    """An operation in the background. Leave its tensors alone until it is done."""
+    """An operation in the background. Do not use its tensors until it is done."""
 
     def __init__(self, work: Any, deliver: Callable[[Any], Any]) -> None:
         self._work: Final = work
@@ -37,7 +37,7 @@ class Handle:
         return bool(self._work.done())
 
     def wait(self, timeout: Seconds = None) -> Any:
-        """The result: a tensor, or a list of them. Raises its error; after OpTimeout the operation continues."""
+        """The result: a tensor, or a list of tensors. Raises the operation's error; after OpTimeout it continues."""
         self._work.wait(timeout)
         if self._deliver is not None:
             with torch.no_grad():
@@ -59,10 +59,10 @@ def synchronize(handle: Handle) -> Any:
 
 
 def allreduce(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """The reduction of every rank's `tensor`, of one shape and dtype, as a new tensor.
+    """The reduction of all ranks' tensors, which have one shape and dtype, as a new tensor.
 
-    `op`: "average", or one that `Communicator.allreduce` has. `comm`: None for the one that `collectives.init` made.
-    Differentiable for average and sum.
+    `op`: "average", or an op of `Communicator.allreduce`. `comm`: None uses the communicator that `collectives.init`
+    made. Differentiable for average and sum.
     """
     return _Allreduce.apply(tensor, op_name(op), default(comm), timeout)
 
@@ -70,7 +70,8 @@ def allreduce(tensor: Any, op: str = "average", *, comm: Communicator | None = N
 def allreduce_(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
     """`allreduce` in place; returns `tensor`.
 
-    To autograd it is an in-place operation: RuntimeError for a leaf that requires a gradient, as of `tensor.mul_(2)`.
+    For autograd it is an in-place operation: RuntimeError for a leaf that requires a gradient, as with
+    `tensor.mul_(2)`.
     """
     comm = default(comm)
     array, finish = writing(tensor)
@@ -103,14 +104,14 @@ def allreduce_async_(
 def grouped_allreduce(
     tensors: Sequence[Any], op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> list[Any]:
-    """`allreduce` of each, in one call; without a gradient."""
+    """`allreduce` of each tensor, in one call; without a gradient."""
     return grouped_allreduce_async(tensors, op, comm=comm, timeout=timeout).wait()
 
 
 def grouped_allreduce_(
     tensors: Sequence[Any], op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> list[Any]:
-    """`allreduce_` of each, in one call."""
+    """`allreduce_` of each tensor, in one call."""
     written = [writing(tensor) for tensor in tensors]
     arrays = [array for array, _ in written]
     comm = default(comm)
@@ -143,7 +144,7 @@ def grouped_allreduce_async_(
     return Handle(work, lambda _: _after([finish for _, finish in written], given))
 
 
-# --- the others
+# --- other collectives
 
 
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
@@ -165,7 +166,7 @@ def broadcast(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = No
 
 
 def broadcast_(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Overwrite `tensor` with the root's; returns it. For autograd see `allreduce_`."""
+    """Overwrite `tensor` with the root's, and return it. For autograd see `allreduce_`."""
     comm = default(comm)
     array, finish = writing(tensor, moved=True)
     with overwriting((tensor,), _to_root(root_rank, comm, timeout)):
@@ -196,7 +197,7 @@ def broadcast_async_(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> Any:
-    """This rank's rows of `allreduce(tensor, op)`; if they do not divide evenly, the first ranks have one more.
+    """This rank's rows of `allreduce(tensor, op)`; if they do not divide evenly, the first ranks get one row more.
 
     Differentiable for average and sum.
     """
@@ -206,8 +207,9 @@ def reducescatter(
 def alltoall(
     tensor: Any, splits: Any = None, *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> tuple[Any, Any]:
-    """splits[i] rows of `tensor` are sent to rank i; returns the received rows, in rank order, and their numbers by
-    rank.
+    """Send splits[i] rows of `tensor` to rank i.
+
+    Returns the received rows, in rank order, and the number of rows from each rank.
 
     `splits`: a sequence or tensor of ints; None divides the rows evenly. Differentiable.
     """
@@ -231,7 +233,7 @@ def barrier(*, comm: Communicator | None = None, timeout: Seconds = None) -> Non
     default(comm).barrier(timeout=timeout)
 
 
-# --- their gradients
+# --- gradients of the collectives
 
 
 class _Allreduce(torch.autograd.Function):
@@ -279,7 +281,7 @@ class _Reducescatter(torch.autograd.Function):
         x = reading(tensor)
         counts = _shares(x.shape[0], comm.size)
         most = counts[0]
-        if most * comm.size != x.shape[0]:  # every block as long as the longest one
+        if most * comm.size != x.shape[0]:  # make every block as long as the longest
             padded = np.zeros((comm.size, most, *x.shape[1:]), x.dtype)
             start = 0
             for block, rows in zip(padded, counts, strict=True):
@@ -343,7 +345,7 @@ def _shares(rows: int, size: int) -> list[int]:
 
 
 def _like(tensor: Any) -> Callable[[Any], Any]:
-    """Makes a tensor of a moved array; dtypes that NumPy does not have are moved as numbers of their size."""
+    """Makes a tensor of a received array; dtypes that NumPy lacks are sent as numbers of the same size."""
 
     def made(array: Any) -> Any:
         found = tensor_of(array)

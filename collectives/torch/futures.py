@@ -1,7 +1,8 @@
-"""Completing torch's futures as operations end, whatever their callbacks do.
+"""Completes torch's futures when operations end, even if callbacks of futures block.
 
-Invariant: a callback may wait for any other future. At each moment one thread waits for the next work that is to end;
-before it completes a future, which runs callbacks, another one takes its place if there is something to wait for.
+Invariant: a callback may wait for any other future. At each moment one thread, the leader, waits for the next work to
+end. Completing a future runs its callbacks, so before that another thread becomes the leader if there is more work to
+wait for.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from typing import Any, Final, NoReturn, Protocol
 
 
 class Fulfilled(Protocol):
-    """A work with something to be done when it has ended."""
+    """A work that needs an action, `fulfil`, when it has ended."""
 
     def until_done(self) -> None:
-        """Block until it has ended, well or not. Raises nothing."""
+        """Block until the work has succeeded or failed. Raises nothing."""
 
     def fulfil(self) -> None:
-        """Do that. Raises nothing."""
+        """Do what is needed after the end. Raises nothing."""
 
 
 class Completer:
-    """Works that end in the order in which they are given to it, as those of one communicator do.
+    """Calls `fulfil` of works that end in the order in which they are put here, as works of one communicator do.
 
-    Its threads are there from the first work on: one, and one more for each callback that blocks.
+    It starts a thread with the first work, and one more for each callback that blocks.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,19 +34,19 @@ class Completer:
         self._changed: Final = threading.Condition(threading.Lock())
         self._threads: Final[set[threading.Thread]] = set()
         self._idle = 0
-        self._led = False  # whether a thread waits for the end of a work
+        self._led = False  # whether there is a leader
         self._closed = False
 
     def put(self, work: Fulfilled) -> None:
-        """Have `work` fulfilled as soon as it has ended."""
+        """Call `work.fulfil()` as soon as the work has ended."""
         with self._changed:
             self._works.append(work)
             self._have_a_leader()
 
     def close(self) -> None:
-        """End the threads, once all works that it was given are done: they have to be, or to end by themselves.
+        """End the threads after all works are done. Works in progress have to end without a further call.
 
-        A callback may call it.
+        A callback may call `close`.
         """
         with self._changed:
             self._closed = True
@@ -71,12 +72,12 @@ class Completer:
                 self._led = False
                 self._have_a_leader()
             work.fulfil()
-            del work  # or its tensors would live until the next one comes
+            del work  # else its tensors would live until the next work comes
         with self._changed:
             self._threads.discard(threading.current_thread())
 
     def _next(self) -> Fulfilled | None:
-        """Become the leader of the next work. None at the end."""
+        """Become the leader and return the next work; None after `close`."""
         with self._changed:
             while self._led or not self._works:
                 if self._closed and not self._works:
@@ -91,8 +92,8 @@ class Completer:
 class Failure:
     """The value of a future that failed: any access to it raises the error.
 
-    Python's futures keep errors from C++, where DistributedDataParallel expects tensors as the value: it pickles the
-    value to find them, or prints it because there are none. Both raise the error with its own type.
+    Futures completed by Python cannot pass errors to C++. There DistributedDataParallel expects tensors as the value:
+    it pickles the value to find them, or prints it if there are none. Both raise the error with its own type.
     """
 
     def __init__(self, error: Exception) -> None:

@@ -1,8 +1,8 @@
-"""A process group of torch's on a communicator: its lifetime, its operations, and its properties.
+"""A process group of torch that uses a communicator: its lifetime, how its operations run, and its properties.
 
-Invariant: operations are started in the order of the calls, whichever threads make them. A call that is not
-asynchronous runs on the calling thread and returns when it is done. Only under torch's profiler, which records
-asynchronous operations, it runs in the background and is waited for.
+Invariant: operations are started in the order of the calls, from any threads. A call that is not asynchronous runs on
+the calling thread and returns when it is done. Under torch's profiler, which records only asynchronous operations, it
+runs in the background, and the caller waits for it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CPU: Final = torch.device("cpu")
 
 
 class Group(dist.ProcessGroup):
-    """Without its operations, which `CollectivesProcessGroup` has."""
+    """A process group without operations; `CollectivesProcessGroup` adds them."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, options: Options, name: str) -> None:
-        super().__init__(rank, size)  # the only way torch lets Python have
+        super().__init__(rank, size)  # the only constructor for Python
         self._place: Final = Place(store, timeout, options)
         self._rank: Final = rank
         self._size: Final = size
@@ -47,13 +47,13 @@ class Group(dist.ProcessGroup):
 
     @property
     def communicator(self) -> Communicator:
-        """The group's own: operations of the group use it, from whichever thread. For others: its `dup`."""
+        """The group's own communicator, which the group's operations use on any thread. For other uses make a `dup`."""
         return self._comm
 
     # --- how operations run
 
     def _run(self, opts: Any, title: str, inputs: Sequence[Any], operation: Operation) -> Any:
-        """A work. `title` and `inputs` are what the profiler shows."""
+        """Run an operation, and return a work. The profiler shows `title` and `inputs`."""
         limit = self._limit(opts)
         if not opts.asyncOp and self._together is None and not profiles():
             self._call(operation, limit)
@@ -73,7 +73,7 @@ class Group(dist.ProcessGroup):
         operations: Sequence[Operation],
         then: Callable[[], None] | None = None,
     ) -> Any:
-        """Several as one work; `then` is called when all have ended."""
+        """Run several operations as one work; `then` is called when all have ended."""
         if len(operations) == 1 and then is None:
             return self._run(opts, title, inputs, operations[0])
         limit = self._limit(opts)
@@ -99,7 +99,7 @@ class Group(dist.ProcessGroup):
         more: dict[str, Any] = {}
         if out is not None:
             more["out"] = out
-        if limit is not None:  # a call that says nothing of it is repeated sooner
+        if limit is not None:  # repeated calls without this argument are faster
             more["timeout"] = limit
         with self._lock:
             self._sequence += 1
@@ -131,7 +131,7 @@ class Group(dist.ProcessGroup):
 
     def _limit(self, opts: Any) -> float | None:
         given = opts.timeout.total_seconds()
-        return given if given >= 0 else self._timeout  # torch's default is below 0
+        return given if given >= 0 else self._timeout  # torch's default is negative
 
     def _noted(self, work: Pending) -> Pending:
         if self._together is not None:
@@ -148,10 +148,10 @@ class Group(dist.ProcessGroup):
         tensors = [tensor for work in works for tensor in work.tensors]
         return Pending(Several(works), tensors, None, self._completer)
 
-    # --- its life
+    # --- lifetime
 
     def shutdown(self) -> None:
-        """End it; works in progress fail with Aborted. Does not wait for other ranks."""
+        """End the group; works in progress fail with Aborted. Does not wait for other ranks."""
         self._comm.close()
         self._completer.close()
 
@@ -159,12 +159,12 @@ class Group(dist.ProcessGroup):
         self.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """For operations that give none of their own."""
+        """Set the timeout of operations that have none of their own."""
         self._timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
-    # --- what torch asks
+    # --- what torch calls
 
     @property
     def _device_types(self) -> list[Any]:
@@ -179,12 +179,12 @@ class Group(dist.ProcessGroup):
         self._sequence = 0
 
     def _get_sequence_number_for_group(self) -> int:
-        """How many collectives this rank has called."""
+        """The number of collectives that this rank has called."""
         return self._sequence
 
     @property
     def options(self) -> Any:
-        """Torch's own, for who looks up the timeout."""
+        """Torch's options object, from which callers read the timeout."""
         seconds = self._place.timeout if self._timeout is None else self._timeout
         return torch._C._distributed_c10d.Backend.Options(NAME, timedelta(seconds=seconds))
 
@@ -228,7 +228,7 @@ class Group(dist.ProcessGroup):
 
 
 class Several:
-    """Works as one, for those who only wait."""
+    """Several works as one, with the interface `Started`."""
 
     def __init__(self, works: Sequence[Pending]) -> None:
         self._works: Final = works
@@ -237,7 +237,7 @@ class Several:
         return all(work.is_completed() for work in reversed(self._works))
 
     def wait(self, timeout: float | None = None) -> None:
-        """All works share one `timeout`, in seconds. The error is that of the first that fails or is late."""
+        """All works share one `timeout`, in seconds. Raises the error of the first work that fails or is late."""
         end = None if timeout is None else time.monotonic() + timeout
         for work in self._works:
             work.settle(None if end is None else max(0.0, end - time.monotonic()))

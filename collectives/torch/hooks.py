@@ -3,11 +3,12 @@
     model.register_comm_hook(None, collectives.torch.bf16_hook)
     model.register_comm_hook(collectives.torch.HookState(error_feedback=True), collectives.torch.fp16_hook)
 
-Invariant: gradients are averaged in the group's order of operations, as without a hook; sums are rounded once where
-the library adds up in float32. A hook's error is the communicator's, unlike that of a future's `then`.
+Invariant: the average is an operation of the process group, in the order of its operations, as without a hook. Sums are
+rounded once if the library adds up in float32. Errors of a hook have the communicator's types, which a future's `then`
+would lose.
 """
 
-# Annotations are not postponed here: DistributedDataParallel compares those of a hook with its own.
+# No `from __future__ import annotations`: DistributedDataParallel compares a hook's annotations with its own.
 
 from typing import Any, Final
 
@@ -22,8 +23,8 @@ from collectives.torch.tensors import reading
 class HookState:
     """The state of a hook for one model.
 
-    `group`: None for the default one. `error_feedback`: the rounding error is added to the next gradients, which needs
-    memory for a copy of them.
+    `group`: None for the default group. `error_feedback`: the rounding error is added to the next gradients, which
+    needs memory for a copy of all gradients.
     """
 
     def __init__(self, group: Any = None, *, error_feedback: bool = False) -> None:
@@ -41,7 +42,7 @@ class HookState:
 def fp16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket of gradients as float16. `state`: None, a process group, or a HookState.
 
-    float16 goes up to 65504; larger gradients become infinite, which loss scaling notices.
+    The largest float16 is 65504; larger gradients become infinite, which loss scaling notices.
     """
     return _averaged(state, bucket, "fp16")
 

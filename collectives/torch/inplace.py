@@ -1,8 +1,8 @@
-"""What torch's autograd has to know of a collective that overwrites tensors.
+"""Tells torch's autograd about collectives that overwrite tensors.
 
-Invariant: it counts as an in-place operation of torch's. A leaf tensor that requires a gradient is refused with torch's
-message before anything is sent; a backward pass that saved a tensor which was overwritten since raises torch's error;
-the gradient is that of the collective.
+Invariant: such a collective behaves as an in-place operation of torch. A leaf tensor that requires a gradient is
+refused with torch's message before anything is sent. A backward pass that needs a saved tensor raises torch's error if
+the tensor was overwritten since. The gradient is that of the collective.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-Gradient: TypeAlias = "Callable[[Any], Any]"  # what flows back to a tensor from what arrives at its result
+Gradient: TypeAlias = "Callable[[Any], Any]"  # from the gradient of the result to that of the tensor
 
 
 def check(tensors: Sequence[Any]) -> None:
@@ -26,7 +26,7 @@ def check(tensors: Sequence[Any]) -> None:
 
 
 def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
-    """Tell autograd that these are, or will be, others than they were. Each has been checked."""
+    """Tell autograd that a collective has overwritten, or will overwrite, these tensors, which `check` has accepted."""
     recording = torch.is_grad_enabled()
     for tensor in tensors:
         if recording and tensor.requires_grad:
@@ -36,15 +36,14 @@ def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
 
 
 def differentiable(tensor: Any, gradient: Gradient) -> None:
-    """Record `gradient` for tensors that were overwritten under torch.no_grad(); not for leaf tensors, which cannot
-    have one."""
+    """Record `gradient` for a tensor that was overwritten under torch.no_grad(), unless it is a leaf."""
     if torch.is_grad_enabled() and tensor.requires_grad and not tensor.is_leaf:
         _Overwritten.apply(tensor, gradient)
 
 
 @contextmanager
 def overwriting(tensors: Sequence[Any], gradient: Gradient) -> Iterator[None]:
-    """Around a blocking collective that overwrites these. If it fails they are undefined."""
+    """Around a blocking collective that overwrites these tensors. If it fails, their values are undefined."""
     check(tensors)
     try:
         yield

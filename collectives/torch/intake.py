@@ -1,7 +1,8 @@
-"""Receiving from the first rank that sends.
+"""Receives from any rank: a receive gets the message of the first rank that sends.
 
-Invariant: receives of one tag are matched in the order of their calls, as messages of one rank are in theirs: the first
-receive that matches a message gets it. A message is received only when there is a receive for it.
+Invariant: receives of one tag are matched in the order of their calls, and messages of one rank in the order in which
+they were sent: the first receive that matches a message gets it. A message is received only when there is a receive for
+it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from collectives.torch.meeting import Channel, Early
 from collectives.torch.works import Started
 
 _FOREVER: Final = 1e6  # seconds
-_SHORTEST, _LONGEST = 0.00005, 0.002  # seconds between two looks at what has come
-_LOOKS: Final = 0.01  # seconds between two looks for ranks that have begun to send
+_SHORTEST, _LONGEST = 0.00005, 0.002  # seconds between two checks for messages
+_LOOKS: Final = 0.01  # seconds between two checks for ranks that have begun to send
 
 
 class FromAny(Early):
-    """A receive that starts when a message is there. `source` is then who sent it; -1 before."""
+    """A receive that starts when a message has come. `source` is then the sender's rank; before, `wanted` or -1."""
 
     def __init__(self, wanted: int | None, receive: Callable[[Channel], Started], seconds: float) -> None:
-        """`wanted`: the source; None for any. `receive` receives the message itself from a channel."""
+        """`wanted`: the source; None for any rank. `receive` receives the message from the source's channel."""
         super().__init__(seconds)
         self.wanted: Final = wanted
         self.receive: Final = receive
@@ -34,14 +35,14 @@ class FromAny(Early):
 
 
 class Announced:
-    """The next message of one rank, as far as its arrival is known."""
+    """Detects the next message of one rank."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel: Final = channel
         self._next: Started | None = None
 
     def there(self) -> bool:
-        """Raises the error that ended the channel."""
+        """Whether a message has come. Raises the error that ended the channel."""
         if self._next is None:
             self._next = self._channel.start(lambda comm: announcement(comm, _FOREVER), _FOREVER)
         if not self._next.done():
@@ -55,7 +56,7 @@ class Announced:
 
 
 class Both:
-    """Two operations that follow each other, as one."""
+    """Two consecutive operations as one."""
 
     def __init__(self, first: Started, second: Started) -> None:
         self._first: Final = first
@@ -74,20 +75,20 @@ class Both:
 
 
 def announce(comm: Communicator, timeout: float | None) -> Started:
-    """Send the header before each message, so that a receiver can wait for a message that may never be sent."""
+    """Send a message's header, one byte, with which a receiver can wait for a message that may never be sent."""
     return comm.send_async(np.zeros(1, np.uint8), 1, timeout=timeout)
 
 
 def announcement(comm: Communicator, timeout: float | None) -> Started:
-    """Receive that."""
+    """Receive the header."""
     return comm.recv_async(np.empty(1, np.uint8), 0, timeout=timeout)
 
 
 class Intake:
-    """All receives of one tag, from the first one on that was from any rank."""
+    """Matches all receives of one tag, once there has been a receive from any rank."""
 
     def __init__(self, sources: list[int], channel: Callable[[int], Channel | None], name: str) -> None:
-        """`channel` returns the channel from a rank, None while that rank has not requested one."""
+        """`channel` returns the channel from a rank; None while that rank has not requested a channel."""
         self._channel: Final = channel
         self._unknown: Final = set(sources)
         self._known: Final[dict[int, Announced]] = {}
@@ -108,7 +109,7 @@ class Intake:
                 self._thread.start()
 
     def close(self, error: BaseException) -> None:
-        """Receives that wait fail with `error`."""
+        """Make receives in progress fail with `error`."""
         with self._lock:
             self._closed = error
             thread = self._thread
@@ -129,11 +130,11 @@ class Intake:
             if time.monotonic() >= look:
                 try:
                     self._look()
-                except Exception as error:  # the group has ended, or its store is gone
+                except Exception as error:  # the group has ended, or its store is lost
                     for receive in waiting:
                         receive.fail(error)
                 look = time.monotonic() + _LOOKS
-            if any(self._match(receive) for receive in waiting):  # those before get the first choice
+            if any(self._match(receive) for receive in waiting):  # earlier receives first
                 pause = _SHORTEST
             else:
                 time.sleep(pause)
@@ -147,13 +148,13 @@ class Intake:
                 self._known[source] = Announced(channel)
 
     def _match(self, receive: FromAny) -> bool:
-        """Complete it with an available message, or with the error that none can arrive."""
+        """Give `receive` an available message, or the error that none can arrive; returns whether it got either."""
         wanted = [source for source in self._known if receive.wanted in (None, source)]
         for source in wanted:
             announced = self._known[source]
             try:
                 there = announced.there()
-            except Exception as error:  # that rank is gone, or has ended the group
+            except Exception as error:  # that rank is lost, or has ended the group
                 del self._known[source]
                 self._lost[source] = error
                 continue

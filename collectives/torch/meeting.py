@@ -1,4 +1,4 @@
-"""Communicators of torch's process groups, formed through torch's store.
+"""Forms the communicators of torch's process groups through torch's store.
 
 Invariant: a communicator made here is used by one process group alone; it is never a default communicator.
 """
@@ -22,7 +22,9 @@ from collectives.torch.works import Started
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """For `init_process_group(pg_options=...)` and `new_group(pg_options=...)`; fields as in `collectives.init`.
+    """For `init_process_group(pg_options=...)` and `new_group(pg_options=...)`.
+
+    The fields are arguments of `collectives.init`.
 
     Ranks of several machines need a secret (an argument, or COLLECTIVES_SECRET_FILE), or `insecure`, which accepts
     connections from all hosts, as Gloo and NCCL do.
@@ -44,7 +46,7 @@ class Place(NamedTuple):
     options: Options
 
     def meet(self, rank: int, size: int, name: str, *, store: TorchStore | None = None) -> Communicator:
-        """Blocks until all of them are there. Raises what `collectives.init` raises."""
+        """Form a communicator; blocks until all its ranks are there. Raises what `collectives.init` raises."""
         options = self.options
         comm = init(
             store or TorchStore(self.store),
@@ -58,14 +60,14 @@ class Place(NamedTuple):
             insecure=options.insecure,
             segment=options.segment,
             sockets=options.sockets,
-            # Messages between two ranks leave nothing to choose, so there is nothing to measure.
+            # For messages between two ranks there is no choice of algorithm, so there is nothing to measure.
             calibrate="off" if name.startswith(_MESSAGES) else options.calibrate,
         )
         default.forget(comm)
         return comm
 
     def channel(self, source: int, dest: int, tag: int, *, sends: bool) -> Channel:
-        """For messages of that tag from one rank to the other; comes into being when both have asked for it."""
+        """The channel for messages of a tag from `source` to `dest`; connected when both ranks have called this."""
         store = TorchStore(self.store)
         name = f"{_MESSAGES} {source} {dest} {tag}"
         if sends:
@@ -73,7 +75,7 @@ class Place(NamedTuple):
         return Channel(lambda: self.meet(0 if sends else 1, 2, name, store=store), store.close, name)
 
     def asked(self, source: int, dest: int, tag: int) -> bool:
-        """Whether that rank has asked for this channel, to send."""
+        """Whether rank `source` has asked for this channel, to send."""
         return TorchStore(self.store).get(f"{_MESSAGES} {source} {dest} {tag} asked") is not None
 
 
@@ -81,7 +83,7 @@ _MESSAGES: Final = "messages"
 
 
 class Early:
-    """An operation that starts as soon as its communicator is there, unless its time is over before."""
+    """An operation that starts when its communicator has been formed, or fails if that takes longer than `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds: Final = seconds
@@ -108,7 +110,7 @@ class Early:
                 self._there.set()
 
     def begun(self) -> bool:
-        """Or it never will."""
+        """Whether the operation has started, or never will."""
         if not self._there.is_set() and time.monotonic() > self._end:
             self._expire()
         return self._there.is_set()
@@ -137,13 +139,13 @@ class Early:
 
 
 class Channel:
-    """Messages from one rank to another, apart from all other operations of the group, in the order of their calls.
+    """Messages from one rank to another, in the order of their calls, independent of the group's other operations.
 
-    Messages that are sent or received before the two are connected wait for that, while the caller continues.
+    Sends and receives that are called before the two ranks are connected start afterwards; the caller does not wait.
     """
 
     def __init__(self, meet: Callable[[], Communicator], give_up: Callable[[], None], name: str) -> None:
-        """`give_up` ends a `meet` that still waits."""
+        """`meet` forms the communicator; `give_up` ends a `meet` that still waits."""
         self._lock: Final = threading.Lock()
         self._early: Final[deque[tuple[Early, Callable[[Communicator], Started]]]] = deque()
         self._comm: Communicator | None = None
@@ -153,7 +155,7 @@ class Channel:
         self._thread.start()
 
     def start(self, operation: Callable[[Communicator], Started], seconds: float) -> Started:
-        """`seconds`: how long the other rank may be awaited."""
+        """Start an operation; it fails if the other rank does not connect within `seconds`."""
         with self._lock:
             if self._error is not None:
                 raise self._error

@@ -1,6 +1,7 @@
 """Messages from one rank to another: send and recv of a process group.
 
-Invariant: messages of one pair, direction and tag keep the order of the calls, apart from all other operations.
+Invariant: messages with the same source, destination and tag keep the order of the calls, independent of all other
+operations.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Messages:
         return Pending(started, (tensor,), None, completer, record=record)
 
     def recv(self, tensor: Any, source: int | None, tag: int, timeout: float | None) -> Pending:
-        """`source`: None for any."""
+        """`source`: None for any rank."""
         array, finish = filling(tensor, moved=True)
         after = None if finish is None else lambda _: finish()
         seconds = self._seconds(timeout)
@@ -94,7 +95,7 @@ class Messages:
             return found
 
     def _intake(self, tag: int, source: int | None) -> tuple[Intake, Completer] | None:
-        """None while messages of that tag were received from named ranks alone."""
+        """The intake of a tag; None if all receives of that tag so far, and this one, named their source."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed

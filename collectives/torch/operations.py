@@ -1,6 +1,6 @@
-"""The calls of a process group as calls of its communicator: one method for each, which checks its tensors.
+"""Translates calls of a process group to calls of its communicator: a method for each, which checks the tensors.
 
-Invariant: nothing is sent here. Errors that this rank can detect alone are a TypeError or ValueError.
+Invariant: nothing is sent here. Errors that this rank can detect alone raise TypeError or ValueError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Operation(NamedTuple):
 
 
 class Operations:
-    """The operations of a group of `size` ranks, of which this is `rank`."""
+    """The operations of rank `rank` in a group of `size` ranks."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank: Final = rank
@@ -46,7 +46,7 @@ class Operations:
         return Operation("allreduce", (array, reduces.op), (tensor,), after, array)
 
     def allreduce_coalesced(self, tensors: Sequence[Any], op: Any) -> list[Operation]:
-        """One operation if possible; one for each tensor if the average of integers is requested."""
+        """One operation for all tensors if possible; one for each tensor to average integers."""
         written = [writing(tensor) for tensor in tensors]
         arrays = [array for array, _ in written]
         if not arrays or any(averages_integers(op, array.dtype) for array in arrays):
@@ -96,12 +96,12 @@ class Operations:
             inp = inp.copy()
         reduces = reduction(op, self._size, inp.dtype, inp)
         out, finish = filling(output)
-        if np.may_share_memory(inp, out):  # the result replaces a rank's own part
+        if np.may_share_memory(inp, out):  # the output is this rank's part of the input
             inp = inp.copy()
         after = _after(finish) if reduces.divisor == 1 else _after(lambda: reduces.finish(out), finish)
         return Operation("reduce_scatter", (inp, reduces.op), (output,), after, out.reshape(-1))
 
-    # --- what is only moved
+    # --- moving data
 
     def broadcast(self, tensor: Any, root: int) -> Operation:
         array, finish = (writing if root == self._rank else filling)(tensor, moved=True)
@@ -129,7 +129,7 @@ class Operations:
     def _gathered(self, outputs: Sequence[Any], tensor: Any, array: Array, finish: Any) -> Operation:
         out = array.reshape(self._size, -1)
         inp = reading(tensor, moved=True).reshape(-1)
-        if np.may_share_memory(inp, out):  # a rank's part lies where it will be in the whole
+        if np.may_share_memory(inp, out):  # the input is this rank's part of the output
             inp = inp.copy()
         return Operation("allgather", (inp,), outputs, _after(finish), out)
 

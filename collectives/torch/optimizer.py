@@ -1,7 +1,7 @@
-"""DistributedOptimizer: any optimizer of torch, with gradients averaged over all ranks while others are computed.
+"""DistributedOptimizer: any optimizer of torch, with gradients averaged over all ranks during backpropagation.
 
 Invariant: buckets start in one order on every rank, for any order of gradients, and no step uses gradients that were
-not averaged. A parameter without a gradient on every rank keeps having none.
+not averaged. If a parameter has no gradient on any rank, it gets none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collectives.torch.functions import op_name
 from collectives.torch.tensors import tensor_of, writing
 
 BUCKET: Final = 25 << 20  # bytes
-_NONE, _DENSE, _SPARSE, _AS_DENSE = range(4)  # what a parameter's gradient is; the last is sparse, and goes as dense
+_NONE, _DENSE, _SPARSE, _AS_DENSE = range(4)  # kinds of gradients; the last is sparse, and sent as dense
 
 
 class Item(NamedTuple):
@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A bucket in progress."""
+    """A bucket that is being exchanged."""
 
     work: Any
     items: list[Item]
@@ -55,19 +55,19 @@ def DistributedOptimizer(
     error_feedback: bool = False,
     timeout: float | None = None,
 ) -> Any:
-    """`optimizer`, whose `step` first waits for gradients to be averaged over all ranks; also an instance of its class.
+    """`optimizer`, whose `step` first waits for the averages of all ranks' gradients; an instance of the same class.
 
-    - `named_parameters`: for messages, as of `model.named_parameters()`
+    - `named_parameters`: names for error messages, as from `model.named_parameters()`
     - `compression`: "fp16" or "bf16" on the wire; `error_feedback` adds the rounding error to the next gradient
-    - `backward_passes_per_step`: that many gradients are added locally before they are sent
+    - `backward_passes_per_step`: gradients of so many passes are added locally before they are sent
     - `op`: "average" or "sum"
-    - `comm`: None for the one that `collectives.init` made. Collective: a `dup` of it is made, and closed with it
-    - `bucket_bytes`: gradients are joined into buckets of up to so many bytes
-    - `sparse_as_dense`: otherwise sparse gradients stay sparse, and are gathered
+    - `comm`: None for that of `collectives.init`. Collective: makes a `dup` of it, which is closed when `comm` is
+    - `bucket_bytes`: gradients are joined into buckets of up to this size
+    - `sparse_as_dense`: send sparse gradients as dense; by default they stay sparse, and their rows are gathered
 
-    Gradients of the first step are sent at its end; from then on buckets start while other gradients are computed.
-    Takes over the state of `optimizer`, which must not be used any more. ValueError if names are missing or occur
-    twice; DesyncError at the first step if ranks have different parameters.
+    Gradients of the first step are sent at its end; from then on buckets start while other gradients are computed. The
+    new optimizer takes over the state of `optimizer`, which must not be used any more. ValueError if names are missing
+    or occur twice; DesyncError at the first step if ranks have different parameters.
     """
     if op_name(op) not in ("avg", "sum"):
         raise ValueError(f"op is {op!r}: gradients are averaged or summed")
@@ -93,7 +93,7 @@ def DistributedOptimizer(
 
 
 class _Distributed:
-    """Goes in front of an optimizer's class."""
+    """The base class that comes before an optimizer's own class."""
 
     def _begin(
         self,
@@ -126,10 +126,10 @@ class _Distributed:
         self._steps = 0
         self._synchronized = False
         self._skips = False
-        self._announce: Callable[[], Any] | None = None  # for hvd.join: called in each step, once
+        self._announce: Callable[[], Any] | None = None  # for hvd.join: called once in each step
         self._hooks = [param.register_post_accumulate_grad_hook(self._arrived) for param in self._params]
 
-    # --- as gradients come
+    # --- when gradients become ready
 
     def _arrived(self, param: Any) -> None:
         i = self._place[id(param)]
@@ -148,7 +148,7 @@ class _Distributed:
     def _start(self, empty: bool = False) -> None:
         """Send the next bucket. Missing gradients are sent as zeros, because another rank may have them.
 
-        `empty`: all are sent as zeros.
+        `empty`: send zeros for all gradients.
         """
         items = []
         for i in self._buckets[self._next]:
@@ -170,7 +170,7 @@ class _Distributed:
     # --- the step
 
     def synchronize(self) -> None:
-        """Wait until all gradients are averaged. Called by `step`; by users who clip gradients before it.
+        """Wait until all gradients are averaged. `step` calls it; users call it to clip gradients before `step`.
 
         Raises PeerLost, DesyncError, ...
         """
@@ -210,7 +210,7 @@ class _Distributed:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """`step` in here does not call `synchronize`: it was called before."""
+        """A context in which `step` does not call `synchronize`, because the user has called it."""
         self._skips = True
         try:
             yield
@@ -218,13 +218,13 @@ class _Distributed:
             self._skips = False
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's. RuntimeError if gradients are still in progress."""
+        """The optimizer's `zero_grad`. RuntimeError if gradients are still being exchanged."""
         if self._flights:
             raise RuntimeError("zero_grad() between backward() and step(): gradients are still being averaged")
         return super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """From the next step on."""
+        """Set the number of passes, from the next step on."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step is {passes}: it must be 1 or more")
         self._passes = passes
@@ -237,8 +237,7 @@ class _Distributed:
         self._comm.close()
 
     def _step_empty(self) -> None:
-        """Take part in the others' `synchronize` by zeros and no rows; does not change this rank's parameters. For
-        hvd.join."""
+        """For hvd.join: take part in the others' `synchronize` with zeros and no rows; no parameter changes."""
         nothing = np.full(len(self._params), _NONE, np.uint8)
         if not self._buckets and not self._sparse:
             self._plan(nothing)
@@ -249,16 +248,16 @@ class _Distributed:
             for flight in self._flights:
                 flight.work.wait()
                 for item in flight.items:
-                    self._compression.decompress(item.sent, item.grad)  # which may remember what it compressed
+                    self._compression.decompress(item.sent, item.grad)  # it may keep state from `compress`
             for i in self._sparse:
                 if anywhere[i]:
                     self._gathered(i, None)
         self._reset()
 
-    # --- parts
+    # --- helpers
 
     def _plan(self, kinds: Any) -> None:
-        """Buckets in reverse order of parameters, since gradients of the last layers are computed first.
+        """Fill buckets in reverse order of parameters, since gradients of the last layers are computed first.
 
         Parameters without a gradient on any rank are last, so that no bucket waits for them.
         """
@@ -315,13 +314,13 @@ class _Distributed:
         param = self._params[item.place]
         if param.grad is item.grad or not anywhere:
             return
-        # What went as dense comes back sparse: some optimizers take nothing else.
+        # Sparse gradients that were sent as dense become sparse again: some optimizers accept nothing else.
         sparse = anywhere == _AS_DENSE if param.grad is None else param.grad.is_sparse
         axes = 1 if param.grad is None else param.grad.sparse_dim()
         param.grad = item.grad.to_sparse(axes) if sparse else item.grad
 
     def _gathered(self, i: int, own: Any) -> Any:
-        """Every rank's rows of a sparse gradient; `own` is this rank's, or None."""
+        """All ranks' rows of a sparse gradient; `own` is this rank's gradient, or None."""
         param = self._params[i]
         grad = torch.zeros_like(param).to_sparse(1) if own is None else own
         grad = (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()

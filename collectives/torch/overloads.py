@@ -1,9 +1,9 @@
-"""The forms in which torch lets a process group's methods be called, brought into one.
+"""Converts all forms in which torch allows calls of a process group's methods to one form.
 
     pg.allreduce([tensor], AllreduceOptions())   pg.allreduce([tensor], ReduceOp.MAX)   pg.allreduce(tensor, op=...)
 
-Invariant: whichever form a rank uses, the method gets its tensors and an options object. What is not given keeps
-torch's default, and 0 (a root, say) is something given. All else is a TypeError before anything is sent.
+Invariant: for each form the method gets its tensors and an options object. Arguments that are not given keep torch's
+default; 0, for example as root, counts as given. Other calls raise TypeError before anything is sent.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _FIELDS: Final = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 
 
 def overloaded(options: Any, *tensors: str, instead: tuple[str, ...] = ("timeout",)) -> Callable[[Method], Method]:
-    """For a method that takes these `tensors`, then options.
+    """A decorator for a method whose arguments are these `tensors`, then options.
 
-    "tensors|tensor": its name in one form, and in another. `instead`: what other forms take in place of the options,
-    in order, out of "root", "op" and "timeout".
+    "tensors|tensor" lists an argument's names in different forms. `instead`: the arguments of other forms in place of
+    the options, in order, out of "root", "op" and "timeout".
     """
     parameters = [*tensors, "|".join(("opts", instead[0])), *instead[1:]]
     places = {name: place for place, names in enumerate(parameters) for name in names.split("|")}
@@ -35,7 +35,7 @@ def overloaded(options: Any, *tensors: str, instead: tuple[str, ...] = ("timeout
         @functools.wraps(method)
         def call(self: Any, *args: Any, **named: Any) -> Any:
             if len(args) == given + 1 and not named and type(args[given]) is options:
-                return method(self, *args)  # nearly all calls: those of torch itself
+                return method(self, *args)  # nearly all calls, as torch itself calls so
             if len(args) > len(parameters):
                 raise TypeError(f"{method.__name__} takes at most {len(parameters)} arguments, not {len(args)}")
             found = dict(enumerate(args))

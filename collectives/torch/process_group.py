@@ -1,7 +1,7 @@
 """The backend "collectives" of torch.distributed: a process group whose operations run on a communicator.
 
-Invariant: each method accepts every form that torch documents for it; `operations` has the implementation. Errors of
-all calls are those of `collectives`; TypeError and ValueError are raised before anything is sent.
+Invariant: each method accepts every form that torch documents for it; `operations` has the implementation. All calls
+raise the errors of `collectives`; TypeError and ValueError are raised before anything is sent.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CollectivesProcessGroup(Group):
         operations = [self._of.reduce_scatter_single(o, i, opts.reduceOp) for o, i in pairs]
         return self._run_all(opts, "reduce_scatter_tensor_coalesced", inputs, operations)
 
-    # --- what is only moved
+    # --- moving data
 
     @overloaded(BroadcastOptions, "tensors|tensor", instead=_ROOTED)
     def broadcast(self, tensors: Any, opts: Any) -> Any:
@@ -91,7 +91,7 @@ class CollectivesProcessGroup(Group):
 
     @overloaded(AllgatherOptions, "output_lists", "input_list")
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
-        turned = zip(*output_lists, strict=True)  # a list for each rank
+        turned = zip(*output_lists, strict=True)  # from a list for each tensor to a list for each rank
         operations = [self._of.allgather(list(o), i) for o, i in zip(turned, inputs, strict=True)]
         return self._run_all(opts, "all_gather", inputs, operations)
 
@@ -134,14 +134,14 @@ class CollectivesProcessGroup(Group):
         return self._run(opts, "barrier", (), Operation("barrier", (), ()))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier, whose OpTimeout names all ranks that are late, as that of every operation does."""
+        """A barrier. Its OpTimeout names all ranks that are late, as the OpTimeout of every operation does."""
         opts = BarrierOptions()
         opts.asyncOp = False
         if timeout is not None:
             opts.timeout = timeout
         self.barrier(opts)
 
-    # --- two ranks
+    # --- messages between two ranks
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:
         tensor = one(tensors, "send")
@@ -156,7 +156,7 @@ class CollectivesProcessGroup(Group):
         return self._noted(self._messages.recv(tensor, None, tag, self._timeout))
 
     def shutdown(self) -> None:
-        """End it; works in progress fail with Aborted. Does not wait for other ranks."""
+        """End the group; works in progress fail with Aborted. Does not wait for other ranks."""
         super().shutdown()
         self._messages.close(self._name)
 

@@ -1,4 +1,4 @@
-"""Entries in torch's profiler, for operations that begin in one thread and end in another.
+"""Entries in torch's profiler for operations that begin in one thread and end in another.
 
 Invariant: nothing is done while no profiler runs. A profiler belongs to the thread that started it; it sees the end of
 an operation in another thread only through one of torch's futures.
@@ -21,22 +21,22 @@ profiles: Final = _profiler_enabled
 
 
 class Entry:
-    """One that has begun."""
+    """An entry of an operation that has begun."""
 
     def __init__(self, title: str, inputs: Sequence[Any]) -> None:
-        """`title` as torch's own backends have it, "all_reduce" say; `inputs` are tensors, whose shapes are shown."""
+        """`title`: as in torch's own backends, such as "all_reduce". `inputs`: tensors, whose shapes are shown."""
         handle = _record_function_with_args_enter(f"{NAME}:{title}", *inputs)
         self._end: Final = torch.futures.Future()
         torch.ops.profiler._call_end_callbacks_on_jit_fut(handle, self._end)
 
     def end(self) -> None:
-        """From any thread, once."""
+        """End the entry; called once, from any thread."""
         self._end.set_result(None)
 
 
 @contextmanager
 def recorded(title: str, inputs: Sequence[Any]) -> Iterator[Entry | None]:
-    """An entry for operations started within, which ends here only if that fails. None while no profiler runs."""
+    """An entry for operations that start in this context; it ends here only on an error. None without a profiler."""
     if not profiles():
         yield None
         return

@@ -1,6 +1,6 @@
-"""Torch's reduce ops in terms of ours.
+"""Torch's reduce ops in terms of the communicator's ops.
 
-Invariant: every op of torch's is in the table; dtypes that it does not make sense for are the communicator's affair.
+Invariant: the table has every op of torch; the communicator refuses dtypes for which an op makes no sense.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPS: Final = {
 
 
 class Reduction(NamedTuple):
-    """Our name of an op, and the divisor of its result: 1 except for the average of integers."""
+    """The communicator's name of an op, and the divisor of its result: 1 except for the average of integers."""
 
     op: str
     divisor: int = 1
@@ -36,7 +36,7 @@ class Reduction(NamedTuple):
         if self.divisor == 1 or result is None:
             return
         quotient = result // self.divisor
-        quotient += (quotient < 0) & (quotient * self.divisor != result)  # // goes towards minus infinity
+        quotient += (quotient < 0) & (quotient * self.divisor != result)  # // rounds towards minus infinity
         result[...] = quotient
 
 
@@ -51,8 +51,8 @@ def averages_integers(op: Any, dtype: Dtype) -> bool:
 
 
 def reduction(op: Any, size: int, dtype: Dtype, *arrays: Array) -> Reduction:
-    """For `size` ranks' arrays of that dtype; this rank's are multiplied first if `op` has a factor. ValueError."""
-    if op == ReduceOp.SUM:  # sooner than the table tells, and nearly always
+    """The reduction for `size` ranks; if `op` has a factor, multiplies `arrays` by it. ValueError for unknown ops."""
+    if op == ReduceOp.SUM:  # the usual op, without a look-up in the table
         return _SUM
     name = _OPS.get(op.op)
     if name is None:

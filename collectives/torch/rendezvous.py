@@ -1,4 +1,4 @@
-"""`init_method="collectives://"`: torch's processes find each other through the launcher's settings.
+"""`init_method="collectives://"`: torch's processes find each other through the settings of their launcher.
 
 Invariant: no port is opened, and written values cannot be mistaken for those of another job or an earlier call.
 """
@@ -21,7 +21,7 @@ from collectives.rendezvous.prefix import PrefixStore
 from collectives.rendezvous.store import Store, open_store
 
 _FOREVER: Final = 1e6  # seconds
-# Torch keeps the C++ half of a store alone, which can do nothing without this one.
+# Torch keeps only the C++ part of a store alive, which does not work without the Python part.
 _kept: Final[list[OurStore]] = []
 
 
@@ -46,7 +46,7 @@ def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple
 
 
 class OurStore(dist.Store):
-    """One of our stores as torch's."""
+    """A store of this library as a store of torch."""
 
     def __init__(self, store: Store, timeout: float) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class OurStore(dist.Store):
     def compare_set(self, key: str, expected_value: Any, desired_value: Any) -> bytes:
         expected = _bytes(expected_value)
         found = self._store.compare_set(key, expected or None, _bytes(desired_value))
-        return expected if found is None else found  # torch says that what was expected is there
+        return expected if found is None else found  # torch returns the expected value in this case
 
     def append(self, key: str, value: Any) -> None:
         more = _bytes(value)
@@ -106,7 +106,7 @@ class OurStore(dist.Store):
     def timeout(self) -> timedelta:
         return timedelta(seconds=self._seconds)
 
-    # How C++ calls them.
+    # The names that C++ calls.
     compareSet = compare_set
     deleteKey = delete_key
     multiGet = multi_get

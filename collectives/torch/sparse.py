@@ -18,10 +18,10 @@ from collectives.torch.tensors import assign, reading, tensor_of
 
 
 def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callable[[], None]]:
-    """Two operations, and what to do when both have ended: `tensor` becomes the sum, or the average, coalesced.
+    """Two operations, and a function to call when both have ended, which sets `tensor` to the sum or average.
 
-    Where entries are, and what they are, goes to every rank: n ranks with k entries each receive n*k.
-    TypeError for other layouts, ValueError for other ops.
+    The result is coalesced. All ranks' indices and values go to every rank: of n ranks with k entries each, every rank
+    receives n*k entries. TypeError for other layouts, ValueError for other ops.
     """
     if tensor.layout is not torch.sparse_coo:
         raise TypeError(f"the tensor is sparse ({tensor.layout}): give tensor.to_sparse(), or tensor.to_dense()")
@@ -30,7 +30,8 @@ def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callabl
     mine = tensor.detach().coalesce()
     entries, values = mine.indices(), mine.values()
     form = [tensor.sparse_dim(), *tensor.shape]
-    # What this rank has, in front of where it is: its form has the same length everywhere, or ranks disagree.
+    # First the tensor's form and number of entries, then the indices. The form has the same length on all ranks, or
+    # they disagree.
     described = torch.cat([torch.tensor([len(form), *form, entries.shape[1]]), entries.reshape(-1)])
     found: dict[str, Any] = {}
 
@@ -56,7 +57,7 @@ def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callabl
 
 
 def _entries(described: Any, form: list[int], size: int) -> list[Any]:
-    """Every rank's indices, (sparse dimensions, entries) each. DesyncError if another rank's tensor differs in form."""
+    """Each rank's indices, of shape (sparse dimensions, entries). DesyncError if ranks' tensors differ in form."""
     found, start = [], 0
     for rank in range(size):
         length = int(described[start])

@@ -1,6 +1,6 @@
-"""Models and optimizers the same on every rank: from one rank's, or as the average of all.
+"""Makes models and optimizers the same on every rank: one rank's, or the average of all.
 
-Invariant: no pickle. Values travel as tensors, and their description as JSON.
+Invariant: no pickle. Values are sent as tensors, and their description as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from collectives.torch.tensors import check
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
     """Overwrite all tensors with the root's.
 
-    `parameters`: a module (buffers go along), a state dict, or pairs of name and tensor; the same on every rank.
+    `parameters`: a module, with its buffers, a state dict, or pairs (name, tensor); the same names and shapes on every
+    rank.
     """
     comm = default(comm)
     found = _tensors(parameters)
@@ -42,7 +43,7 @@ def broadcast_object(value: Any, root_rank: int = 0, *, comm: Communicator | Non
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
-    """Set the state and settings of `optimizer` to the root's; the others need not have made a step yet.
+    """Set the state and settings of `optimizer` to the root's; the other ranks may not have made a step yet.
 
     TypeError, on every rank, if the root's state has objects other than tensors, numbers, texts, lists and dicts.
     """
@@ -84,13 +85,15 @@ class ModelAverager:
         for batch in batches:
             ...; optimizer.step(); averager.step()
 
-    `every=1` is synchronous SGD but for the optimizer's own state. All ranks make the same number of steps. To make one
-    is collective, since it has a `dup` of `comm` (None: the one that `collectives.init` made).
+    `every=1` is synchronous SGD, except for the optimizer's own state. All ranks make the same number of steps. The
+    constructor is collective, since it makes a `dup` of `comm` (None: the communicator that `collectives.init` made).
     """
 
     def __init__(self, parameters: Any, every: int = 1, *, warmup: int = 0, comm: Communicator | None = None) -> None:
-        """`warmup`: number of first steps after each of which models are averaged. ValueError if `every` is less than
-        1, or `warmup` less than 0."""
+        """`warmup`: models are averaged after each of the first `warmup` steps.
+
+        ValueError if `every` < 1 or `warmup` < 0.
+        """
         if every < 1 or warmup < 0:
             raise ValueError(f"every is {every} and warmup {warmup}: they must be at least 1 and 0")
         self._parameters: Final = parameters
@@ -100,7 +103,7 @@ class ModelAverager:
         self.steps = 0
 
     def step(self) -> bool:
-        """Count a step; average if this is the step for it. Returns whether it averaged."""
+        """Count a step; average the models if one is due. Returns whether they were averaged."""
         self.steps += 1
         due = self.steps <= self._warmup or (self.steps - self._warmup) % self._every == 0
         if due:
@@ -108,12 +111,12 @@ class ModelAverager:
         return due
 
     def close(self) -> None:
-        """Close the communicator that was made for it."""
+        """Close the communicator that the constructor made."""
         self._comm.close()
 
 
 def _check(name: str, tensor: Any) -> None:
-    """TypeError, which names the tensor, if it cannot be written. Before anything is sent."""
+    """Raise TypeError, which names the tensor, if the tensor cannot be written; called before anything is sent."""
     try:
         check(tensor)
     except TypeError as error:
@@ -123,7 +126,7 @@ def _check(name: str, tensor: Any) -> None:
 def _tensors(parameters: Any) -> list[tuple[str, Any]]:
     pairs: Iterable[Any]
     if isinstance(parameters, torch.nn.Module):
-        # named_parameters and named_buffers tell shared tensors once, and know no non-tensor state
+        # named_parameters and named_buffers name shared tensors once, and no state that is not a tensor
         pairs = [*parameters.named_parameters(), *parameters.named_buffers()]
     elif isinstance(parameters, Mapping):
         pairs = parameters.items()
@@ -140,7 +143,7 @@ def _tensors(parameters: Any) -> list[tuple[str, Any]]:
 
 
 def _describe(value: Any, tensors: list[Any], where: str) -> Any:
-    """`value` as JSON, with its tensors removed. TypeError names unsupported objects."""
+    """`value` as JSON; its tensors are moved to `tensors`. TypeError names unsupported objects."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
@@ -154,7 +157,7 @@ def _describe(value: Any, tensors: list[Any], where: str) -> Any:
 
 
 def _restore(described: Any, tensors: list[Any], root: bool) -> Any:
-    """The described value, with memory for its tensors, which are added to `tensors`; the root has them."""
+    """The described value. On the root, its tensors are in `tensors`; on other ranks, new ones are added there."""
     ((kind, content),) = described.items()
     if kind == "value":
         return content

@@ -1,7 +1,8 @@
 """Torch's stores (TCPStore, FileStore, HashStore, PrefixStore) as a store of this library.
 
-Invariant: each written value carries a unique number. So compare_set, the only call of torch's stores that is atomic
-and never blocks, shows which rank wrote. Deleted keys keep such a number, and nothing else.
+Invariant: each stored value begins with a random number of its own. So the result of compare_set, the only call of
+torch's stores that is atomic and never blocks, shows which rank wrote the value. A deleted key keeps such a number
+without a value.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from collectives.rendezvous._checks import (
 
 T = TypeVar("T")
 
-MOST: Final = (8 << 20) - 1024  # bytes; TCPStore drops the connection that sends 8 MiB
+MOST: Final = (8 << 20) - 1024  # bytes; TCPStore drops a connection that sends 8 MiB
 
 _VALUE: Final = b"="
 _DELETED: Final = b"-"
-_NUMBER: Final = 8  # bytes, at random, after one of these marks
-_NEVER: Final = b"?"  # never stored: to compare with it changes nothing, and torch returns it where there is no key
-_SHORTEST, _LONGEST = 0.0005, 0.02  # seconds between two looks
+_NUMBER: Final = 8  # random bytes after one of these marks
+_NEVER: Final = b"?"  # never stored: comparing with it changes nothing, and returns it if there is no key
+_SHORTEST, _LONGEST = 0.0005, 0.02  # seconds between two reads
 
 
 class TorchStore:
-    """`store` as a `rendezvous.Store`. It stays open when this one is closed. Values have at most `MOST` bytes."""
+    """`store` as a `rendezvous.Store`. `close` leaves `store` open. Values have at most `MOST` bytes."""
 
     def __init__(self, store: Any) -> None:
         self._store: Final = store
@@ -49,15 +50,15 @@ class TorchStore:
         name, data = check_key(key), _new(_checked(value))
         check_timeout(timeout)
         self._call(lambda: self._store.set(name, data))
-        self._read(name)  # TCPStore does not answer a set, so others might not see it yet
+        self._read(name)  # TCPStore does not confirm `set`: after this read other ranks see the value
 
     def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
         check_timeout(timeout)
         return _value(self._read(check_key(key)))
 
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
-        """Looks again and again: torch's own `wait` takes deleted keys for present ones, blocks every other call of
-        its connection meanwhile, and prints a warning when its time is over."""
+        """Reads the keys again and again, because torch's own `wait` treats deleted keys as present, blocks all other
+        calls of its connection, and prints a warning after a timeout."""
         names = check_keys(keys)
         deadline = Deadline(timeout)
         pause = _SHORTEST
@@ -115,7 +116,7 @@ class TorchStore:
         return self._compare(name, _NEVER, _NEVER)
 
     def _replace(self, name: str, old: bytes, new: bytes) -> bool:
-        """Whether `new` took the place of `old`; torch creates a key where nothing is expected."""
+        """Replace `old` by `new`, and return whether that worked. If b"" is expected, torch creates the key."""
         return self._compare(name, b"" if old == _NEVER else old, new) == new
 
     def _compare(self, name: str, expected: bytes, desired: bytes) -> bytes:
@@ -127,9 +128,9 @@ class TorchStore:
         start = time.monotonic()
         try:
             return action()
-        except CollectiveError:  # a RuntimeError too
+        except CollectiveError:  # is a RuntimeError, too
             raise
-        except RuntimeError as error:  # all of torch's store errors are
+        except RuntimeError as error:  # errors of torch's stores
             raise StoreError(f"{self!r} failed after {time.monotonic() - start:.1f} s: {error}") from error
 
 

@@ -1,7 +1,8 @@
-"""Tensors as arrays for communicators: over the same memory if possible.
+"""Tensors as arrays for communicators, over the tensors' own memory if possible.
 
-Invariant: unsupported tensors are refused with TypeError before anything is sent. A tensor that is written comes with a
-function that copies the result to it, or with None if its own memory was written.
+Invariant: unsupported tensors are refused with TypeError before anything is sent. For a tensor that receives a result,
+the array comes with a function that copies the result to the tensor, or with None if the array is the tensor's own
+memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Finish: TypeAlias = "Callable[[], None] | None"
 
 _DTYPES: Final = {kind: dtype for kind, dtype in exporter.table().items() if dtype in dtype_names()}
 _USUAL: Final = (torch.Tensor, torch.nn.Parameter)
-# What is only moved may be of any dtype; ranks compare its size.
+# Data that is only moved may have any dtype; ranks compare the size of its elements.
 _RAW: Final[dict[int, Dtype]] = {
     1: np.dtype(np.uint8),
     2: np.dtype(np.int16),
@@ -32,7 +33,7 @@ _RAW: Final[dict[int, Dtype]] = {
 
 
 class Written(NamedTuple):
-    """Memory for a result, and the function to call when it is there."""
+    """Memory for a result, and the function to call when the result is in it."""
 
     array: Array
     finish: Finish
@@ -49,7 +50,7 @@ def reading(tensor: Any, *, moved: bool = False) -> Array:
 
 
 def writing(tensor: Any, *, moved: bool = False) -> Written:
-    """Memory to be read and overwritten: that of `tensor`, or a copy of it."""
+    """Memory that is read and overwritten: the memory of `tensor`, or a copy."""
     plain = _plain(tensor)
     if _direct(plain):
         return Written(_array(plain, moved), None)
@@ -62,7 +63,7 @@ def writing(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def filling(tensor: Any, *, moved: bool = False) -> Written:
-    """Memory to be overwritten: that of `tensor`, or other of its shape."""
+    """Memory that is overwritten: the memory of `tensor`, or new memory of the same shape."""
     plain = _plain(tensor)
     if _direct(plain):
         return Written(_array(plain, moved), None)
@@ -75,14 +76,14 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
-    """Tensors of one shape and dtype, stacked: their own memory if they are consecutive in it, else a copy."""
+    """Tensors of one shape and dtype, stacked: their own memory if it is consecutive, else a copy."""
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
     return _array(torch.stack(plain) if whole is None else whole, moved)
 
 
 def spread(tensors: Sequence[Any], *, moved: bool = False) -> Written:
-    """Memory, stacked, for results that go to these tensors, of one shape and dtype."""
+    """One array for the results of these tensors, which have one shape and dtype."""
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
     if whole is not None:
@@ -104,7 +105,7 @@ def flat(tensors: Sequence[Any], *, moved: bool = False) -> Array:
 
 
 def pour(array: Array, tensors: Sequence[Any]) -> None:
-    """Fill these tensors, one after the other, with the elements of `array`, of their dtype."""
+    """Fill these tensors, one after the other, with the elements of `array`, which has their dtype."""
     source, start = tensor_of(array), 0
     for tensor in tensors:
         plain = _plain(tensor)
@@ -116,13 +117,13 @@ def pour(array: Array, tensors: Sequence[Any]) -> None:
 
 
 def assign(tensor: Any, values: Any) -> None:
-    """Set its values, also if it was made in inference mode that has ended: only this function can write it then."""
+    """Set the values of `tensor`, even of an inference tensor, which can be written only in inference mode."""
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         tensor.copy_(values)
 
 
 def one(tensors: Any, what: str) -> Any:
-    """The tensor of a list that has to have one."""
+    """The only tensor of a list, or `tensors` itself if it is a tensor."""
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
@@ -137,7 +138,7 @@ def same(tensors: Sequence[Any]) -> bool:
 
 
 def _plain(tensor: Any) -> Any:
-    """`tensor` without its history. Raises TypeError if its elements are not in host memory, one by one."""
+    """`tensor` without its gradient history. TypeError unless it is a dense tensor in host memory."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
     if tensor.is_nested or type(tensor) not in _USUAL:
@@ -155,7 +156,7 @@ def _plain(tensor: Any) -> Any:
 
 
 def _direct(plain: Any) -> bool:
-    """Whether its memory has its elements in C order, none of them conjugated or negated only when it is read."""
+    """Whether its memory has its elements in C order, with no conjugation or negation applied only when read."""
     return plain.is_contiguous() and not plain.is_conj() and not plain.is_neg()
 
 
@@ -165,7 +166,7 @@ def _compact(plain: Any) -> Any:
 
 
 def _array(plain: Any, moved: bool) -> Array:
-    """Over the memory of `plain`, which it keeps alive."""
+    """An array over the memory of `plain`, which the array keeps alive."""
     dtype: Dtype | None = _DTYPES.get(plain.dtype)
     if dtype is None and moved and not plain.is_quantized:
         dtype = _RAW.get(plain.dtype.itemsize)
@@ -176,7 +177,7 @@ def _array(plain: Any, moved: bool) -> Array:
 
 
 def _neighbours(tensors: Sequence[Any]) -> Any:
-    """One tensor over the memory of all, stacked, if they are consecutive in one storage; else None."""
+    """One tensor over the memory of all tensors, stacked, if they are consecutive in one storage; else None."""
     first = tensors[0]
     size = first.numel() * first.element_size()
     storage = first.untyped_storage().data_ptr()

@@ -1,7 +1,7 @@
-"""Works of torch.distributed over ours.
+"""Works of torch.distributed, made of the communicator's works.
 
-Invariant: a result is in the caller's tensors before the work counts as done, and its error is the one that the
-communicator raised. When the end of a work has been observed, its future is complete.
+Invariant: a result is in the caller's tensors before the work counts as done, and a work's error is the error that the
+communicator raised. When a caller has seen that a work has ended, its future is complete.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Done(dist.Work):
 
 
 class Pending(dist.Work):
-    """A work that goes on in the background; it keeps its tensors alive.
+    """A work in the background; it keeps its tensors alive.
 
-    Waits end with the operation's own deadline where they give none. Errors are those of `collectives`.
+    A wait without a timeout ends with the operation's own deadline. Errors are those of `collectives`.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Pending(dist.Work):
         source: Callable[[], int] = lambda: -1,
         record: Entry | None = None,
     ) -> None:
-        """`finish` is called once with the result, in a thread that asks for it, before the work counts as done.
+        """`finish` is called once with the result, in a thread that waits for it, before the work counts as done.
 
-        `source`: from whom a message came, once that is known. `record`: an entry of torch's profiler, which ends with
-        the work, in another thread than it began in.
+        `source` returns the rank that sent a message, once that is known. `record`: an entry of torch's profiler, which
+        ends with the work, in another thread than the one in which it began.
         """
         super().__init__()
         self._wanted = False  # whether the end was requested
         self._started: Final = started
         self._tensors: Final = list(tensors)
         self._finish = finish
-        self._error: Exception | None = None  # that of `finish`
+        self._error: Exception | None = None  # the error of `finish`
         self._completer: Final = completer
         self._source: Final = source
         self._lock: Final = threading.Lock()
@@ -91,13 +91,13 @@ class Pending(dist.Work):
 
     def wait(self, timeout: Any = None) -> bool:
         seconds = None if timeout is None else timeout.total_seconds()
-        self.settle(seconds or None)  # torch says 0 if it means no timeout
+        self.settle(seconds or None)  # 0 means no timeout in torch
         return True
 
     def is_completed(self) -> bool:
         if not self._ended():
             return False
-        self.exception()  # so that the result is in the tensors
+        self.exception()  # copies the result to the tensors
         return True
 
     def is_success(self) -> bool:
@@ -126,7 +126,7 @@ class Pending(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """Has the list of tensors when the work is done, or its error."""
+        """A future that has the list of tensors when the work is done, or the work's error."""
         return self.promise(self._tensors)
 
     # --- for the process group
@@ -136,7 +136,7 @@ class Pending(dist.Work):
         return self._tensors
 
     def settle(self, seconds: float | None = None) -> None:
-        """Return when the result is in the tensors. Raises what went wrong; OpTimeout leaves it running."""
+        """Return when the result is in the tensors. Raises the work's error; after OpTimeout the work may continue."""
         self._wanted = True
         try:
             self._deliver(seconds)
@@ -152,7 +152,7 @@ class Pending(dist.Work):
         self._complete()
 
     def promise(self, value: Any) -> Any:
-        """The work's future, of which there is one; it has `value` when the work is done, or its error."""
+        """The work's only future, which has `value` when the work is done, or the work's error."""
         self._wanted = True
         with self._lock:
             if self._future is not None:
@@ -166,9 +166,10 @@ class Pending(dist.Work):
         return future
 
     def end_with_backward(self) -> None:
-        """Where a backward pass is in progress, see to it that it does not end before, and raises what went wrong.
+        """If a backward pass is in progress, make it wait for this work at its end, and raise the work's error.
 
-        DistributedDataParallel waits for futures in C++, where errors lose their type. What is queued now runs first.
+        DistributedDataParallel waits for futures in C++, where errors lose their types. Callbacks that are queued now
+        run before that.
         """
         if torch._C._current_graph_task_id() >= 0:
             torch.autograd.Variable._execution_engine.queue_callback(self.settle)
@@ -176,7 +177,7 @@ class Pending(dist.Work):
     # --- for the completer
 
     def until_done(self) -> None:
-        with suppress(Exception):  # it is raised again where the result is asked for
+        with suppress(Exception):  # raised again when the result is requested
             self._deliver(None)
         with self._lock:
             record, self._record = self._record, None
@@ -188,7 +189,7 @@ class Pending(dist.Work):
     def fulfil(self) -> None:
         self._complete()
 
-    # --- its end
+    # --- when the work ends
 
     def _ended(self) -> bool:
         return self._started.done() and (self._recorded is None or self._recorded.is_set())
@@ -219,7 +220,7 @@ class Pending(dist.Work):
             self._fulfilled = future is not None
         if future is None:
             return
-        if not mine:  # another thread is about to, and then runs callbacks
+        if not mine:  # another thread completes it, and runs callbacks
             if not future.done():
                 with suppress(Exception):
                     future.wait()
@@ -233,13 +234,12 @@ class Pending(dist.Work):
             future.set_result(self._value)
 
     def __del__(self) -> None:
-        """Torch may hold the C++ half of a work alone, as DistributedDataParallel's `join()` does.
-
-        That half can do nothing without this one, and does not say that it is still there.
+        """Keep the work alive if nobody has waited for it: torch may keep only its C++ part, as
+        DistributedDataParallel's `join()` does, and that does not work without the Python part.
         """
         if not self._wanted and _kept is not None:
             _kept.append(self)
 
 
-# The last works that were not waited for.
+# The last works for which nobody has waited.
 _kept: Final[deque[Pending]] = deque(maxlen=256)
