@@ -77,8 +77,8 @@ class Plan:
 
     @cached_property
     def digest(self) -> tuple[int, int]:
-        """128 bits as two signed integers: the same on ranks with the same plan, and almost certainly different
-        otherwise."""
+        """128 bits as two signed integers: equal for equal plans, and almost certainly different for different
+        plans."""
         # Without bucket_bytes: only its effect has to be the same on every rank, and `buckets` shows that.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
         reported = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))

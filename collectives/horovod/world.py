@@ -96,8 +96,7 @@ def _chosen(comm: Any, opened: list[Communicator]) -> Communicator:
 
 
 def _part(whole: Communicator, ranks: list[int], opened: list[Communicator]) -> Communicator:
-    """The communicator of these ranks of `whole`; ranks outside take part in the split too, since the others wait for
-    them."""
+    """The communicator of these ranks of `whole`. Other ranks take part in the split too, since it is collective."""
     part = whole.split(min(ranks) if whole.rank in ranks else None)
     if part is None:
         raise ValueError(f"hvd.init(comm={ranks}): this is rank {whole.rank}, which is not one of them")

@@ -53,8 +53,7 @@ _channels: Final[weakref.WeakKeyDictionary[Communicator, Channel]] = weakref.Wea
 
 
 def channel_of(comm: Communicator | None) -> Channel:
-    """The channel of `comm`, or of the default communicator. The first call is collective, since it makes the
-    channel."""
+    """The channel of `comm`, or of the default communicator. The first call makes it, and so is collective."""
     owner = default(comm)
     found = _channels.get(owner)
     if found is None:

@@ -34,8 +34,7 @@ class Kind(Protocol):
         """The shapes and dtypes of the results. ValueError, TypeError for invalid operands."""
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        """Run the collective. All arrays are contiguous; the call owns them until it returns. Raises the errors of
-        `comm`."""
+        """Run the collective. Arrays are contiguous; the call owns them until it returns. Raises errors of `comm`."""
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
         """Cotangents of the operands from those of the results. For linear collectives: see `check_linear`."""

@@ -71,8 +71,7 @@ def how() -> Literal["ffi", "io_callback"]:
 
 
 def _interface() -> int:
-    """The minor version of XLA's interface in this jaxlib, from its header; the oldest version if there is no
-    header."""
+    """The minor version of XLA's interface, from jaxlib's header; the oldest version if there is no header."""
     try:
         header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
     except OSError:

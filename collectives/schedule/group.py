@@ -17,8 +17,7 @@ _LOCAL = -2
 
 
 class Group:
-    """The schedules of ranks 0 to size - 1, with every message matched; VerificationError if a message cannot be
-    matched.
+    """The schedules of ranks 0 to size - 1, with every message matched; VerificationError if that is impossible.
 
     Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. All lists but `schedules` and
     `start` have one entry for each step. `behind[n]` are the steps just before step n in its queues. `takers[n]` are

@@ -13,8 +13,10 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`hosts[r]` is rank r's host; `members[h]` are host h's ranks, ascending; `largest` is the most ranks of a
-    host."""
+    """`hosts[r]` is the host of rank r; `members[h]` are the ranks of host h, ascending.
+
+    `largest` is the most ranks on one host.
+    """
 
     hosts: tuple[int, ...]
     members: tuple[tuple[int, ...], ...] = field(init=False, compare=False, repr=False)

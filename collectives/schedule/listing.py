@@ -35,8 +35,7 @@ def explain(schedule: Schedule, in_place: bool = False) -> str:
 def explain_group(
     schedules: Sequence[Schedule], width: int = 120, in_place: bool = False, layout: Layout | None = None
 ) -> str:
-    """The steps of all ranks, with a row for each round and a column for each rank; as many columns as fit into
-    `width`.
+    """The steps of all ranks: a row for each round, a column for each rank; as many columns as fit into `width`.
 
     All steps of a round can happen at the same time; each depends on a step of the round before. If `layout` has
     several hosts, and several ranks on a host, each column names its host, and ranks of two hosts are never side by

@@ -61,8 +61,10 @@ def seconds(text: str) -> float:
 
 
 def rate(text: str, may_be_none: bool = False) -> float:
-    """The bytes (per second) of a text like "12.5GB", "100Gbit", "8GB/s", in powers of 1000. ValueError for other
-    texts, and for 0 unless `may_be_none`."""
+    """The bytes (per second) of a text like "12.5GB", "100Gbit", "8GB/s", in powers of 1000.
+
+    ValueError for other texts, and for 0 unless `may_be_none`.
+    """
     found = _RATE.fullmatch(text.strip())
     value = float(found[1]) * _RATES[found[2]] if found else -1.0
     if found is None or value < 0 or (value == 0 and not may_be_none):
@@ -72,8 +74,10 @@ def rate(text: str, may_be_none: bool = False) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs that the module's docstring explains, in seconds and bytes per second. ValueError for invalid
-    values."""
+    """The costs that the module's docstring explains.
+
+    Units are seconds, bytes and bytes per second. ValueError for invalid values.
+    """
 
     latency: float = 2e-6
     bandwidth: float = 12.5e9

@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 _NEAR: Final = 16  # rounds; steps longer ago are over before a step waits for them, which is checked
 _PERIODS: Final = (1, 2, 3, 4, 6, 8)
 _SAME: Final = 1e-9
-_KEPT: Final = 1 << 24  # up to so many times, all are kept
+_KEPT: Final = 1 << 24  # times; if there are more, those of early rounds are dropped
 
 
 class _Times(NamedTuple):
@@ -151,8 +151,7 @@ class Lanes:
         return rounds
 
     def _signatures(self) -> Array:
-        """A number for each round; rounds with the same number have the same steps, which wait for the same steps
-        before."""
+        """A number for each round; rounds with the same number have the same steps, with waits as many rounds ago."""
         known: dict[object, int] = {}
         looks = []
         for number, tasks in enumerate(self.rounds):

@@ -33,9 +33,9 @@ FIXED: Final = 2
 MIRROR: Final = 3  # (d - rank) mod size
 BEHIND: Final = -1.0  # `progress` of a wait that only the end of the step depends on
 
-_EXAMINED: Final = 64  # up to so many members of a family, all schedules are computed
-_LONG: Final = 8192  # for schedules with more steps, or more blocks than
-_WIDE: Final = 100_000  # so many, only two members' schedules are computed
+_EXAMINED: Final = 64  # members; all members of a smaller family are examined
+_LONG: Final = 8192  # steps; of a family with longer schedules, only two members are examined
+_WIDE: Final = 100_000  # blocks; the same for schedules with more blocks
 
 Array = npt.NDArray[Any]
 

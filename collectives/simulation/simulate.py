@@ -31,11 +31,11 @@ from collectives.simulation.topology import Topology
 
 # Sizes of a small group whose schedules are all compared; if equal, a large group's schedules count as equal too.
 _FEW: Final = (12, 8, 9, 7)
-_SMALL: Final = 64  # ranks; a group of at most so many takes about a megabyte or less
+_SMALL: Final = 64  # ranks; a group of so many takes about a megabyte
 _MOST_STEPS: Final = 3_000_000  # steps and peers of all schedules that are computed
 _PATIENCE: Final = 60  # seconds to compute schedules
 _MOST_MESSAGES: Final = 16_000_000
-_MOST_BLOCKS: Final = 30_000_000  # blocks that steps use, as their dependencies have to be found
+_MOST_BLOCKS: Final = 30_000_000  # blocks that the steps of all families use
 _MOST_TIMES: Final = 600_000_000  # steps times ranks that `lanes` simulates
 
 

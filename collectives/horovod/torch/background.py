@@ -163,8 +163,7 @@ def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
 
 
 def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:
-    """Each op with the indices of its tensors, sorted by op. Averages of integers have op "sum", so there may be
-    two."""
+    """Each op with the indices of its tensors, in one order on all ranks. Averages of integers use op "sum"."""
     ops = sorted({how.op for how in hows})
     return [(op, [i for i, how in enumerate(hows) if how.op == op]) for op in ops]
 

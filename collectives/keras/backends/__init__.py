@@ -36,8 +36,7 @@ class Options:
 
 
 class Accumulate(Protocol):
-    """Called with the gradients of each backward pass. At every k-th pass it calls `step` with the means of k
-    passes."""
+    """Called with the gradients of each backward pass; at every k-th pass, calls `step` with the means of k passes."""
 
     def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None: ...
 

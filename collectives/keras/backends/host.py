@@ -45,8 +45,7 @@ class HostExchange:
         return zeros(variable)
 
     def run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
-        """The exchanged gradients; `arrays` are this rank's gradients that are not None, in order, and are only
-        read."""
+        """The exchanged gradients; `arrays`, this rank's gradients that are not None, in order, are only read."""
         try:
             return self._run(agreed, arrays)
         except BaseException as error:

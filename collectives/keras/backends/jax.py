@@ -79,7 +79,7 @@ class _Exchange(HostExchange):
 
 
 def _outside(function: Callable[[list[Array]], list[Array]], arrays: list[Any]) -> list[Any]:
-    """Call `function` with NumPy copies of `arrays`; it returns arrays like them. In a traced step, when the step
+    """Call `function`, which returns arrays like its arguments, with `arrays` as NumPy's; in a traced step, when it
     runs."""
     if not any(isinstance(x, jax.core.Tracer) for x in arrays):
         return [jax.numpy.asarray(x) for x in function([np.asarray(x) for x in arrays])]
