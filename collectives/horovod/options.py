@@ -20,7 +20,7 @@ class Factors(NamedTuple):
 
 
 def predivided(op: Any, factor: float) -> Factors:
-    """Factors that do part of an average's division before the sum, part after it. ValueError for other ops."""
+    """Factors that do an average's division partly before the sum, partly after it. ValueError for other ops."""
     if factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if not factor > 0:

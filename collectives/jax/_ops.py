@@ -76,7 +76,7 @@ def barrier(token: Any = None, *, comm: Communicator | None = None) -> Any:
 def send(x: Any, dest: int, *, comm: Communicator | None = None) -> None:
     """Send the array `x` to rank `dest`, which calls `recv`. Has no derivative.
 
-    Of two ranks that exchange arrays one has to receive first.
+    If two ranks exchange arrays, one of them has to receive first.
     """
     bind(Send(dest), channel_of(comm), None, [_array(x)])
 

@@ -220,7 +220,7 @@ class _Run:
                 self._times.pop(task, None)
 
     def forward(self, number: int) -> int:
-        """The next round to simulate: `number`, or the last round that repeats it if the times in between follow."""
+        """The next round to simulate: `number`, or, if times repeat from here on, the last round that repeats it."""
         if number >= len(self._all.rounds):
             return number
         period, begin, until = (int(column[number]) for column in self._all.repetitions)
