@@ -1,6 +1,6 @@
-"""The bars of the library relative to other systems: our time over theirs, by number of ranks, collective and size.
+"""The bars: the largest accepted ratios of our time to another system's, by number of ranks, collective and size.
 
-Invariant: bars are data; nothing here measures or judges. They come from a prototype on a machine with two cores.
+Invariant: bars are data; nothing here measures or judges. A prototype reached them on a machine with two cores.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ BANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: the ratio to the best of `against` has to be at most `bars`, one for each band.
+    """One line of the table: our time over that of the fastest system in `against` has to be at most the bar.
 
-    `near`: other bars if the cores are near each other (see `ping`). `buffers`, `row`: as in a plan.
+    `bars` has one bar for each band. `near`: the bars to use instead if the cores share a cache (see `ping`).
+    `buffers` and `row` are those of `Plan`.
     """
 
     transport: str
@@ -57,7 +58,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The possible measurements of one run."""
+    """What is the same for all measurements of one run."""
 
     transport: str
     buffers: str

@@ -1,7 +1,7 @@
 """A case bound to a communicator and to memory: one call, ready to be repeated.
 
 Invariant: the call is one that a user would write, with all its checks; arrays are made once per case and used for all
-its measurements.
+measurements of the case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A rank's memory for one case. `out` is for results for which the caller provides memory."""
+    """A rank's memory for one case. `out` is the array that a call gets as `out=`, unless it works in place."""
 
     inp: Array
     out: Array
@@ -34,7 +34,7 @@ class Arrays:
 
     @staticmethod
     def of(comm: Communicator, case: Case, shared: bool, needs_out: bool) -> Arrays:
-        """`shared`: memory that ranks of this host read directly, from `comm.empty`."""
+        """New arrays. If `shared`, they come from `comm.empty`, so that ranks of this host read them directly."""
         dtype = dtype_of(case.dtype)
         ranks = case.ranks
 
@@ -59,7 +59,7 @@ class Bound:
     call: Callable[[], Any]
 
     def renew(self) -> None:
-        """Write the input, so that it is in the state of data that was just computed."""
+        """Write the input, so that the caches hold it like data that was just computed."""
         self.arrays.inp.fill(1)
 
     def wrong(self, salt: int) -> int:
@@ -78,7 +78,7 @@ class Bound:
 
 
 def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
-    """The call of this rank."""
+    """The call that this rank makes for `case`."""
     inp = arrays.inp
     out = inp if place == IN_PLACE else arrays.out
 
@@ -90,12 +90,15 @@ def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
 
 
 def _one(comm: Communicator, case: Case, x: Array, out: Array) -> tuple[Callable[[], Any], Array]:
-    """The call for one array, and its result's array; `out` may be `x`."""
+    """The call for one array, and the array of its result; `out` may be `x`."""
     return _call(comm, case, x, out), out
 
 
 def _call(comm: Communicator, case: Case, x: Array, out: Array) -> Callable[[], Any]:
-    """Written out, as in the workers of peers: `functools.partial` makes a dictionary of names for each call."""
+    """The call as a lambda, like those in the workers of other systems.
+
+    `functools.partial` would make a dictionary of the keyword arguments in each call.
+    """
     op, root, algorithm = case.op, case.root, case.algorithm
     match case.collective:
         case "allreduce":
@@ -127,7 +130,7 @@ def _call(comm: Communicator, case: Case, x: Array, out: Array) -> Callable[[], 
 
 
 def algorithm_of(comm: Communicator, case: Case) -> str:
-    """The name of the algorithm that runs for this case; for a sequence of calls, how many there are."""
+    """The name of the algorithm that runs for this case; the number of calls, if the case is a sequence of calls."""
     if case.bucket:
         return f"{len(buckets(case.parts, case.bucket // case.itemsize))}_buckets"
     if case.parts:

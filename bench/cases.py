@@ -27,8 +27,8 @@ IN_PLACE: Final = "in-place"
 class Kind:
     """A collective in the benchmark.
 
-    `parts`: size counts the parts of all ranks together. `places`: the forms of the call, the usual one first.
-    `factor(ranks)`: bus bandwidth over algorithm bandwidth.
+    `parts`: whether the size counts the parts of all ranks together. `places`: "out-of-place" and "in-place", as far as
+    the collective has these forms, the usual one first. `factor(ranks)`: bus bandwidth over algorithm bandwidth.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Case:
     """One line of the table. `op` is "none" and `root` -1 if the collective has none.
 
     `count` as in nccl-tests: elements of a rank's array, or of one part if ranks have parts. A case with `parts` is a
-    sequence of calls, one for each number of elements in it, together `count`; they are fused into buckets of `bucket`
-    bytes, if not 0. `trace` is the name of their model.
+    sequence of calls, one for the gradient of each parameter of the model `trace`: `parts` has their numbers of elements,
+    `count` in all. The gradients are fused into buckets of `bucket` bytes, unless that is 0.
     """
 
     collective: str
@@ -116,7 +116,7 @@ class Case:
         return self.nbytes / seconds / 1e9 if seconds > 0 else 0.0
 
     def busbw(self, seconds: float) -> float:
-        """The same scaled to the load of a link, so that numbers of ranks can be compared."""
+        """`algbw` scaled to the load of a link, so that runs with different numbers of ranks can be compared."""
         return self.algbw(seconds) * self.kind.factor(self.ranks)
 
 

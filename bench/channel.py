@@ -1,7 +1,7 @@
 """Messages between processes of this machine that sleep while they wait.
 
 Invariant: a process that waits here is blocked in the kernel and uses no processor time, unlike a rank that waits in a
-collective; only processes of this user are accepted. Imports nothing but the standard library: the workers of peers use
+collective; only processes of this user are accepted. Imports nothing but the standard library: the workers of other systems use
 it with a Python of their own.
 
 One side opens a `Listener` and passes its name to the others, which `connect`; a message is a line of JSON.
@@ -25,7 +25,7 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class Channel:
-    """One connection; owns its socket. Errors: TimeoutError, ConnectionError if the other side has ended."""
+    """One connection; owns its socket. Methods raise TimeoutError, and ConnectionError if the other process has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket: Final = connection
@@ -54,7 +54,7 @@ class Channel:
 
 
 class Listener:
-    """Accepts connections, each with a number of its own. Close it, or use it in a `with` statement."""
+    """Accepts connections, each under the number that it passes. Close it, or use it in a `with` statement."""
 
     def __init__(self) -> None:
         self.name: Final = f"pycollectives-bench-{secrets.token_hex(16)}"
@@ -93,7 +93,7 @@ class Listener:
 
 
 def connect(name: str, number: int, timeout: float) -> Channel:
-    """Connect to the listener of that name, with that number. Raises OSError."""
+    """Connect to the listener called `name`; `number` identifies this process there. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)

@@ -1,7 +1,7 @@
-"""How close the automatic choice comes to the best single algorithm: the measurement of a rank, and its launcher.
+"""Measures how close the automatic choice comes to the best single algorithm: the code of a rank, and its launcher.
 
 Invariant: the automatic choice and every algorithm that is not far slower take turns within one run, and are compared
-within each turn; a time is that of the slowest rank after a barrier, and after every rank has written its input again.
+round by round; a time is that of the slowest rank, after every rank has written its input again and left a barrier.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from collectives.calibration.run import candidates
 from collectives.calibration.timing import Stopwatch
 from collectives.schedule.select import select
 
-BAR: Final = 1.15  # of the best algorithm's time
+BAR: Final = 1.15  # times the best algorithm's time: the automatic choice may take that long
 AUTO: Final = "auto"
 ROUNDS: Final = 7
-_LOOKS: Final = (5, 2)  # iterations and rounds of a first look
+_LOOKS: Final = (5, 2)  # iterations and rounds of a first, short measurement
 _FAR: Final = 2.0  # algorithms that are slower than the choice by this factor at first are not measured again
 _BOUNDS: Final = (3, 200)  # iterations in a round
 
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """One call: the algorithm `chosen`, and seconds by round, of AUTO and of the others.
+    """One call: the algorithm `chosen`, and the seconds of AUTO and of each other algorithm in every round.
 
-    None for a round in which an algorithm did not take part: it was far behind in that launch.
+    The seconds are None for the rounds of a launch in which the algorithm was far slower, and was left out.
     """
 
     collective: str
@@ -44,7 +44,7 @@ class Heat:
 
     @property
     def best(self) -> str:
-        """AUTO, or a faster algorithm."""
+        """The name of the fastest algorithm, or AUTO if no algorithm was faster than AUTO."""
         behind = self._behind()
         return max(behind, key=behind.__getitem__) if max(behind.values(), default=0.0) > 1 else AUTO
 
@@ -62,12 +62,12 @@ class Heat:
         }
 
     def median(self, name: str) -> float:
-        """The median of its seconds, over its rounds."""
+        """The median of the seconds of that algorithm, over the rounds in which it took part."""
         return median(seconds for seconds in self.seconds[name] if seconds is not None)
 
 
 def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
-    """Start that many ranks, `launches` times, to measure, with the budget for each size in all launches together.
+    """Start the ranks `launches` times, to measure; the budget of a size is divided among the launches.
 
     Raises StartError, OSError; RuntimeError if a rank failed.
     """
@@ -77,14 +77,14 @@ def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
 
 
 def together(heats: Sequence[Heat]) -> Heat:
-    """The same call in several launches, round after round."""
+    """Join the measurements of one call in several launches: the rounds of all launches, one after the other."""
     names = dict.fromkeys(name for heat in heats for name in heat.seconds)
     seconds = {n: [s for heat in heats for s in heat.seconds.get(n, [None] * len(heat.seconds[AUTO]))] for n in names}
     return replace(heats[-1], seconds=seconds)
 
 
 def run(order: Order) -> list[dict[str, Any]] | None:
-    """Measure, as one rank; on rank 0 each Heat, as JSON values."""
+    """Measure, as one rank; returns every Heat as JSON values on rank 0, and None on other ranks."""
     with collectives.init(transport=order.transport) as comm:
         arrays, watch = Arrays(max(order.sizes), comm.size), Stopwatch(comm)
         situation, table = comm._linked.situation, comm._calls.prepare.table

@@ -1,7 +1,7 @@
-"""Compares two results of the benchmark: which figures have become slower, and whether noise explains it.
+"""Compares two results of the benchmark: which figures have become slower, and whether noise explains the difference.
 
-Invariant: only equal cases are compared: the same case on as many ranks over the same transport, in the same mode of
-the machine; judged by raw samples, never by two medians alone.
+Invariant: a figure is compared only with that of the same case on as many ranks, over the same transport and in the
+same mode of the machine. The verdict rests on raw samples, never on two medians alone.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from collectives.bench.ping import CORE_FACTOR, FACTOR
 
 SLOWER, FASTER, SAME, MODE = "SLOWER", "faster", "same", "mode"
 _RESAMPLES: Final = 2000
-_TAILS: Final = (0.5, 99.5)  # per cent: many cases are looked at, and few of them may be called slower by chance
-_BLOCKS: Final = 20  # parts of a series of samples: neighbours in time are alike, so parts are drawn, not samples
-_MODES: Final = {"flag": FACTOR, "core": CORE_FACTOR}  # by how much these pings differ within one mode
+_TAILS: Final = (0.5, 99.5)  # percentiles, far out: of many cases, few may be called slower by chance
+_BLOCKS: Final = 20  # blocks of a series of samples: neighbours in time are alike, so blocks are drawn, not samples
+_MODES: Final = {"flag": FACTOR, "core": CORE_FACTOR}  # the factor by which these readings may differ in one mode
 
 Key = tuple[Any, ...]
 
 
 class NotComparable(Exception):
-    """A file is no result of the benchmark, or the two have nothing in common; the message has the reason."""
+    """A file is no result of the benchmark, or the two files have no case in common; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of ours in both: medians in seconds, the quotient second / first, and its confidence interval."""
+    """A figure of this library in both results: its two medians in seconds, and the verdict.
+
+    `low` and `high`: the confidence interval of the quotient second / first.
+    """
 
     title: str
     nbytes: int
@@ -54,7 +57,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`missing`: figures that only one of the two has. `remarks`: other differences, in words."""
+    """`missing`: the number of figures that only one of the results has. `remarks`: other differences, in words."""
 
     changes: tuple[Change, ...]
     missing: int
@@ -81,7 +84,10 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold: float) -> Comparison:
-    """`threshold`: the fraction by which a figure may rise. NotComparable if the two have no case in common."""
+    """Compare two lists of runs. `threshold`: the fraction by which a figure may rise.
+
+    Raises NotComparable if the two have no case in common.
+    """
     before, after = _figures(first), _figures(second)
     common = [key for key in before if key in after]
     if not common:
@@ -99,7 +105,7 @@ class _Figure:
     pings: list[list[dict[str, Any]]]
 
     def typical(self, name: str) -> float | None:
-        """The median of that ping, if it is known."""
+        """The median of all readings called `name`; None if there are none."""
         known = [reading[name] for pair in self.pings for reading in pair if reading.get(name) is not None]
         return median(known) if known else None
 
@@ -144,7 +150,7 @@ def _change(key: Key, first: _Figure, second: _Figure, threshold: float, random:
 
 
 def _draw(figure: _Figure, random: np.random.Generator) -> Samples:
-    """Medians that the figure might have had as well."""
+    """Medians of blocks drawn at random from the samples (bootstrap): their spread shows the noise of the figure."""
     parts = max(1, round(_BLOCKS / len(figure.rounds)))
     blocks = [part for samples in figure.rounds for part in np.array_split(samples, min(parts, len(samples)))]
     medians = np.array([float(np.median(block)) for block in blocks])

@@ -1,7 +1,7 @@
 """Ranks as threads of this process, and stores for them: for measuring how groups form, not how data moves.
 
-Invariant: the threads stay the same from one task to the next, so that resources that a task leaves can be
-distinguished from those of starting threads; a store made here is removed when its context ends.
+Invariant: all tasks run on the same threads, so starting threads does not count among the resources that a task
+leaves behind; a store made here is removed when its context ends.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from collectives.rendezvous import memory
 
 T = TypeVar("T")
 
-OWN: Final = ("memory", "file", "tcp")  # places that can be made here
-LIMIT: Final = 120.0  # seconds for one task of all
+OWN: Final = ("memory", "file", "tcp")  # stores that can be made here
+LIMIT: Final = 120.0  # seconds that a thread waits for the others to begin a task
 _KEYS: Final = "collectives:*"  # what the library keeps in a Redis server
 
 
 class Crowd:
-    """So many threads. Use it in a `with` statement."""
+    """`ranks` threads, which run tasks together. Use it in a `with` statement."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks: Final = ranks
@@ -41,9 +41,10 @@ class Crowd:
         self._gate: Final = threading.Barrier(ranks)
 
     def run(self, task: Callable[[int], T]) -> tuple[list[T], float]:
-        """`task(rank)` on all at once: the results, and the seconds from the first's start to the last's end.
+        """Run `task(rank)` on all threads at once.
 
-        Raises the first error, once all have ended.
+        Returns the results, and the seconds from the start of the first task to the end of the last. Raises the first
+        error, once all tasks have ended.
         """
 
         errors: list[BaseException] = []
@@ -66,7 +67,7 @@ class Crowd:
         return [found for found, _, _ in done], max(end for _, _, end in done) - min(start for _, start, _ in done)
 
     def __enter__(self) -> Crowd:
-        self.run(lambda _rank: None)  # all threads are there
+        self.run(lambda _rank: None)  # starts all threads
         return self
 
     def __exit__(
@@ -81,13 +82,13 @@ class Place:
 
     kind: str
     url: str
-    keys: Callable[[], int]  # how many are left there now
+    keys: Callable[[], int]  # the number of keys that are in the store now
     files: Callable[[], int]
 
 
 @contextmanager
 def place(name: str) -> Iterator[Place]:
-    """One of `OWN`, or the URL of a Redis server. ValueError for other stores, RedisError."""
+    """The store called `name`: one of `OWN`, or the URL of a Redis server. Raises ValueError, RedisError."""
     match urlsplit(name).scheme or name:
         case "memory":
             yield Place("memory", f"memory://{secrets.token_hex(8)}", _kept_in_memory, _nothing)
@@ -98,7 +99,7 @@ def place(name: str) -> Iterator[Place]:
         case "tcp":
             with closing(socket.create_server(("127.0.0.1", 0))) as probe:
                 port = probe.getsockname()[1]
-            yield Place("tcp", f"tcp://127.0.0.1:{port}", _nothing, _nothing)  # its keys end with rank 0's store
+            yield Place("tcp", f"tcp://127.0.0.1:{port}", _nothing, _nothing)  # keys end with rank 0's store
         case "redis" if name != "redis":
             with closing(redis.Redis.from_url(name, socket_timeout=5.0)) as client:
                 client.ping()
@@ -115,7 +116,7 @@ def usual() -> tuple[str, ...]:
 
 @contextmanager
 def job() -> Iterator[bytes]:
-    """A run id and a secret, as every launcher passes them."""
+    """Set a run id in the environment and yield a secret, as a launcher does for each job."""
     before = os.environ.get("COLLECTIVES_RUN_ID")
     os.environ["COLLECTIVES_RUN_ID"] = secrets.token_hex(16)
     try:

@@ -1,7 +1,7 @@
 """The inputs of a rank in a case, and the expected results.
 
-Invariant: this is the one place that defines the collectives' meaning for the benchmark, so that our results and a
-peer's are compared with the same values. Imports nothing but NumPy: see `values`.
+Invariant: this is the one place that defines the collectives' meaning for the benchmark, so that our results and those
+of other systems are compared with the same values. Imports nothing but NumPy: see `values`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collectives.bench import values
 from collectives.bench.cases import Case
 from collectives.bench.values import Array, Values
 
-Part = tuple[int, int, Array, int]  # from element, to element, table, phase
+Part = tuple[int, int, Array, int]  # first element, last element + 1, repeated table, index where the table begins
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One rank's side of one check; `salt` makes the values of this check different from those of another."""
+    """One rank's data in one check; a different `salt` gives different values."""
 
     case: Case
     dtype: np.dtype[Any]
@@ -30,7 +30,7 @@ class Data:
 
     @property
     def sends(self) -> bool:
-        """Whether this rank passes data at all."""
+        """Whether this rank passes data to the call."""
         return self.case.collective not in ("broadcast", "scatter") or self.rank == self.case.root
 
     @property
@@ -40,12 +40,12 @@ class Data:
         return self.case.collective not in ("reduce", "gather") or self.rank == self.case.root
 
     def fill(self, array: Array) -> None:
-        """Write this rank's input. For a broadcast `array` is sent from the root and overwritten elsewhere."""
+        """Write this rank's input. In a broadcast, the root sends `array`; the call overwrites it on other ranks."""
         if self.sends:
             values.fill(array, self._values.table(self.rank))
 
     def spoil(self, array: Array) -> None:
-        """Set every element of the output to a wrong value. Not for arrays that are also the input."""
+        """Set every element of the output to a wrong value. `array` must not be the input, too."""
         if self.receives and not (self.case.collective == "broadcast" and self.sends):
             for start, stop, table, phase in self._expected():
                 values.spoil(array.reshape(-1)[start:stop], table, phase)

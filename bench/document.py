@@ -1,7 +1,7 @@
 """The JSON of a run: all measurements, and the conditions that are needed to judge and repeat it.
 
 Invariant: raw samples are kept, so any statistic can be computed again; the file is written in one atomic step, also if
-the run is interrupted (`complete`). No secrets: stores are not named.
+the run is interrupted (then `complete` is false). It contains no secrets: stores are not named.
 
     {"format": "pycollectives bench", "version": 1, "complete": true, "started": ISO 8601, "seconds": s,
      "arguments": the plan, "command": [...], "group": {"ranks": [facts of each], "pairs": {transport: number},
@@ -47,7 +47,7 @@ def document(
     seconds: float,
     complete: bool,
 ) -> dict[str, Any]:
-    """All about a run, ready for JSON."""
+    """Everything about a run, as JSON values."""
     return {
         "format": FORMAT,
         "version": VERSION,

@@ -1,4 +1,4 @@
-"""Exit codes of the benchmark and of the ranks that it starts, besides those of the command line itself."""
+"""Exit codes of the benchmark and of the ranks that it starts; the command line has further codes of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERRUPTED: Final = 130
 
 
 def guarded(name: str, work: Callable[[], int]) -> int:
-    """The exit code of `work`, or of its error, which is printed in a line that begins with `name`."""
+    """The exit code that `work` returns, or that of its error, which is printed in a line that begins with `name`."""
     try:
         return work()
     except KeyboardInterrupt:

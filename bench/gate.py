@@ -1,6 +1,6 @@
-"""Lets our own ranks sleep while others are measured.
+"""Lets our own ranks sleep while other systems are measured.
 
-Invariant: a rank at the gate uses no processor time, and none continues before rank 0 opens it.
+Invariant: a rank at the gate uses no processor time, and no rank continues before rank 0 opens the gate.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collectives import Communicator
 from collectives.bench.channel import Channel, Listener, connect
 
 JOIN: Final = 30.0  # seconds for connecting
-WAIT: Final = 3600.0  # seconds that a rank sleeps at most; the end of rank 0 wakes it at once
+WAIT: Final = 3600.0  # seconds that a rank sleeps at most; if rank 0 ends, the others wake up at once
 _NAME: Final = 128
 
 
 class Gate:
-    """Between the ranks of one communicator, all of them on this machine. Close it, or use it with `with`."""
+    """A gate for the ranks of one communicator, all of them on this machine. Close it, or use it with `with`."""
 
     def __init__(self, comm: Communicator) -> None:
         """Collective. Raises OSError, CollectiveError."""
@@ -39,7 +39,7 @@ class Gate:
             self._up = connect(name.tobytes().rstrip(b"\0").decode(), comm.rank, JOIN)
 
     def while_asleep(self, work: Callable[[], str]) -> str:
-        """On rank 0 run `work`, while the others sleep; its result is returned on every rank."""
+        """Run `work` on rank 0 while the other ranks sleep; returns its result on every rank."""
         if self._up is not None:
             return str(self._up.receive(WAIT))
         answer = work()

@@ -1,7 +1,7 @@
 """The cost of gradient hooks compared with the frameworks' own exchange: the cases, the systems, and the bars.
 
-Invariant: a factor is the quotient of times that were taken in turns, in one run, of calls whose results were checked.
-Of several forms of the call, the best of theirs is compared with the best of ours.
+Invariant: a factor is the quotient of two times that were measured in turns, in one run, of calls whose results were
+checked. If a call has several forms, the framework's fastest form is compared with our fastest.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from collectives.bench.plan import PeerPlan, Plan
 from collectives.bench.traces import TRACES, gradients
 
 _ITEMSIZE: Final = 4
-_LISTS: Final = {"fused": 10}  # of a list's size, that ranks of both systems hold; gRPC's copies are among them
+_LISTS: Final = {"fused": 10}  # memory of one rank of each system, over the list's size; gRPC's copies are included
 _USUALLY: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """`ours`, `theirs`: names in `peers.HOOKS`; `what`: the description of theirs for users. `bar`: how many times as
-    fast.
+    """A framework whose exchange of gradients is compared with our hook.
 
-    `ways`: forms of the call, which are theirs alone unless ours has them, too.
+    `ours`, `theirs`: names in `peers.HOOKS`. `what`: a description of the framework's exchange for users. `ways`: forms
+    of the call; `own_ways`: whether our hook has these forms, too. `bar`: our hook has to be so many times as fast.
     """
 
     name: str
@@ -52,12 +52,12 @@ FRAMEWORKS: Final = {
         Framework("torch", "hook-torch", "gloo-torch", "Gloo", ("each", "coalesced", "buckets"), True, 3.0),
     )
 }
-BARRED: Final = ("resnet50", "bert-large")  # lists that have a bar; a step of training is to be faster at all
+BARRED: Final = ("resnet50", "bert-large")  # lists for which `bar` holds; for steps of training the bar is 1
 NAMES: Final = (*TRACES, *NETWORKS)
 
 
 def cases(framework: Framework, names: Sequence[str], ranks: int) -> Iterator[Case]:
-    """Each list in each form of the call, and steps of training if the framework has them."""
+    """Each list of gradients in each form of the call, and steps of training if the framework has them."""
     for name in names:
         if name in NETWORKS:
             if framework.name == "torch":
@@ -72,7 +72,7 @@ def _case(name: str, count: int, way: str, ranks: int) -> Case:
 
 
 def memory_needed(case: Case) -> int:
-    """Approximate bytes that the ranks of both systems use at once."""
+    """The approximate number of bytes that the ranks of both systems together have in use at one time."""
     return _LISTS.get(case.algorithm, _USUALLY) * case.ranks * case.nbytes
 
 
@@ -87,7 +87,8 @@ def run(
 ) -> dict[str, dict[str, str]]:
     """Measure these cases, in turns; returns the versions of the systems' packages.
 
-    `comm` is this process's alone: all ranks are processes that this one starts, and ends. `folder` is private.
+    `comm` has this process as its only rank: the measured ranks are processes that are started and ended here. `folder`
+    is private.
     """
     by_name = {peer.name: peer for peer in plan.peers}
     ranks = todo[0].ranks
@@ -110,13 +111,13 @@ def peers(frameworks: Sequence[Framework], python: str) -> tuple[PeerPlan, ...]:
 
 
 def factor(row: Row) -> float | None:
-    """Their time divided by ours, in rounds taken in turns; None if one of them has no figure."""
+    """The framework's time divided by ours, in rounds taken in turns; None if one of the two has no figure."""
     ours, theirs = _pair(row)
     return None if ours.unsupported or theirs.unsupported else 1 / row.ratio(theirs)
 
 
 def missing_figures(row: Row) -> list[str]:
-    """Why there are no figures."""
+    """The systems without figures, each with the reason."""
     return [f"{m.contestant}: {' '.join(m.unsupported.split())}" for m in _pair(row) if m.unsupported]
 
 
@@ -127,7 +128,7 @@ def _pair(row: Row) -> tuple[Measurement, Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one list or network: seconds of the best forms, and the bar, None if it has none."""
+    """The result for one list or network: seconds of the fastest forms, their factor, and the bar if there is one."""
 
     framework: str
     name: str
@@ -144,7 +145,7 @@ class Verdict:
 
 
 def verdicts(framework: Framework, rows: Sequence[Row]) -> list[Verdict]:
-    """One for each name that both systems have figures for, whose results were right."""
+    """A verdict for each list or network for which both systems have figures and correct results."""
     found = []
     for name in dict.fromkeys(row.case.trace for row in rows):
         sound = [row for row in rows if row.case.trace == name and _sound(row)]

@@ -1,6 +1,6 @@
 """The conditions of a run, without which its figures have no meaning.
 
-Invariant: read from the kernel and the running interpreter, never from settings of a user or a launcher.
+Invariant: they are read from the kernel and the running interpreter, never from settings of a user or a launcher.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from collectives.transports.host import HostIdentity, oversubscribed, processor,
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """About one rank. `cores`: how many it may keep busy; `affinity` in the kernel's notation, "0-3,8"."""
+    """The facts about one rank.
+
+    `cores`: how many cores the rank may keep busy. `affinity`: the cores that it may use, as the kernel writes them
+    ("0-3,8").
+    """
 
     rank: int
     host: str
@@ -43,18 +47,18 @@ class Facts:
     numpy: str
     ml_dtypes: str
     pycollectives: str
-    transports: dict[str, int]  # how many peers over which
+    transports: dict[str, int]  # the number of peers that are reached over each transport
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """About all ranks."""
+    """The facts about all ranks."""
 
     ranks: tuple[Facts, ...]
 
     @property
     def hosts(self) -> list[tuple[Facts, int]]:
-        """A rank of each machine, and how many ranks run there."""
+        """The facts about one rank of each machine, and the number of ranks there."""
         counts = Counter(facts.machine for facts in self.ranks)
         first = {facts.machine: facts for facts in reversed(self.ranks)}
         return [(first[machine], counts[machine]) for machine in counts]

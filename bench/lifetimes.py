@@ -1,7 +1,7 @@
-"""Communicators that are made and closed many times in one process, and the resources that remain.
+"""Makes and closes communicators many times in one process, and counts the resources that remain.
 
-Invariant: counted by the kernel and the store, before and after, with the same threads; the first rounds are a warm-up,
-because they load code and fill caches of Python and the allocator.
+Invariant: the kernel's and the store's counts before and after are compared, with the same threads; the first rounds
+are a warm-up, because they load code and fill caches of Python and the allocator.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _ELEMENTS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Resources of this process and of the store. `memory` is resident, in bytes."""
+    """Resources of this process and of the store. `memory`: bytes of resident memory."""
 
     descriptors: int
     threads: int
     segments: int  # mappings of shared memory
     keys: int
-    files: int  # in the store's directory, and ours in /dev/shm
+    files: int  # in the store's directory, and the library's in /dev/shm
     memory: int
 
     @staticmethod
@@ -52,7 +52,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """`wrong`: elements of all results. `seconds` for the counted rounds."""
+    """`wrong`: the number of wrong elements in all results. `seconds`: the time of all rounds but the warm-up."""
 
     store: str
     transport: str
@@ -73,7 +73,10 @@ class Lifetimes:
 def measure(
     place: Place, transport: str, ranks: int, rounds: int, timeout: float, note: Callable[[int], None]
 ) -> Lifetimes:
-    """`note` hears of each round. Raises CollectiveError."""
+    """Make and close communicators `rounds` times; `note` is called with the number of each round.
+
+    Raises CollectiveError.
+    """
     wrong = 0
     with Crowd(ranks) as crowd, job() as secret:
 

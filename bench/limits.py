@@ -1,16 +1,16 @@
 """The floors of this machine: lower limits of a collective's time, measured in the same run.
 
-Invariant: measured like everything else, by all ranks at the same time, in turns with the rest, and without the
-library, except the function that adds arrays, in `push`. docs/benchmark.md lists what floors add to the true limit:
-`flag` has Python's polling in it, `push` has NumPy's stores.
+Invariant: floors are measured like the systems, in turns with them and by all ranks at the same time, but without the
+library; only `push` uses its function that adds arrays. docs/benchmark.md lists what floors add to the true limit:
+Python's polling in `flag`, NumPy's stores in `push`.
 
     flag     8 bytes through memory that two ranks map, one way
     copy     every rank copies as many bytes as the size, from one ordinary array to another
-    push     an allreduce without waiting: each rank reduces its share of all inputs, in memory that all map, and
-             stores it into all outputs
+    push     an allreduce without waiting: each rank reduces its share of all inputs, in memory that all ranks map,
+             and stores the sums into all outputs
     oneway   as many bytes as the size from rank 0 to rank 1, through a plain socket over loopback
-    duplex   every rank sends the bytes that bus bandwidth counts to the next and receives as many, through plain
-             sockets over loopback
+    duplex   every rank sends the bytes that bus bandwidth counts to the next rank, and receives as many from the
+             previous rank, through plain sockets over loopback
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ OF_MEMORY: Final = ("flag", "copy", "push")
 OF_SOCKETS: Final = ("oneway", "duplex")
 _BLOCK: Final = 128 << 10  # bytes that are reduced and then stored elsewhere while they are in the cache
 _ALIGNED: Final = 4096
-_WRITES: Final = (48 << 10, 1 << 40)  # bytes of one write at most: pieces, and the whole
+_WRITES: Final = (48 << 10, 1 << 40)  # bytes of one write at most: in pieces, or everything at once; the faster counts
 _TRIALS: Final = 6
 
 Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, on every rank alike
 
 
 def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStack) -> list[Contestant]:
-    """The named ones as contestants; `stack` closes their resources. Collective."""
+    """The floors called `names` as contestants; `stack` closes their resources. Collective."""
     ring: Ring | None = None
     if set(names) & set(OF_SOCKETS) and 1 < comm.size == comm.local_size:
         ring = stack.enter_context(contextlib.closing(Ring(comm)))
@@ -59,7 +59,7 @@ def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStac
 
 
 class Floor:
-    """An operation that all ranks run at the same time. `begin` gets the memory for a case, and returns the call."""
+    """A floor that all ranks measure at the same time. `begin` allocates the memory of a case, and returns the call."""
 
     is_ours: Final = False
 
@@ -93,7 +93,7 @@ class Floor:
 
 
 class Flag:
-    """Times of a flag in one direction between ranks 0 and 1, for any size."""
+    """The floor `flag`: its time between ranks 0 and 1 is the same for every size."""
 
     name: Final = "flag"
     is_ours: Final = False
@@ -163,7 +163,7 @@ def _sockets(comm: Communicator, ring: Ring | None, case: Case, both: bool) -> C
     if ring is None:
         raise Unsupported("sockets need at least two ranks, all of them on one machine")
     nbytes = max(1, round(case.nbytes * case.kind.factor(comm.size))) if both else case.nbytes
-    data, into = bytearray(b"\1") * nbytes, bytearray(b"\1") * nbytes  # pages of their own
+    data, into = bytearray(b"\1") * nbytes, bytearray(b"\1") * nbytes  # zeros would share one page
 
     def move(piece: int) -> Callable[[], None]:
         if both:

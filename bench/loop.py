@@ -1,8 +1,8 @@
 """The timing loop, and the figures computed from its times.
 
 Invariant: the clock starts after the barrier on each rank, so neither the barrier nor waiting for the slowest rank's
-previous iteration is measured; nothing else happens inside the loop. Imports nothing but NumPy: the workers of peers
-run this very code, with a Python of their own.
+previous iteration is measured; nothing else happens inside the loop. Imports nothing but NumPy: the workers of other
+systems run this code, too, with a Python of their own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 FEWEST: Final = 7  # iterations, however long they take: a median of fewer says little
 MOST: Final = 2000
-_FIRST: Final = 3  # iterations of the first attempt to find out how many there is time for
-_ENOUGH: Final = 0.1  # of the available time: an attempt that took that much is long enough
+_FIRST: Final = 3  # iterations of the first attempt, from which their number is computed
+_ENOUGH: Final = 0.1  # an attempt that took this part of the available time is long enough
 
 Samples = npt.NDArray[np.float64]
 
@@ -32,9 +32,9 @@ def sample(
     renew: Callable[[], Any] | None = None,
     row: int = 1,
 ) -> Samples:
-    """Seconds of the call on this rank, in each of so many iterations.
+    """Seconds of the call on this rank, in each iteration.
 
-    `renew` writes the input again, before the barrier. `row`: calls in a row in an iteration, whose mean is its figure.
+    `renew` writes the input again, before the barrier. `row`: the calls in a row in each iteration; their mean counts.
     """
     many = call if row == 1 else _in_a_row(call, row)
     clock = time.perf_counter_ns
@@ -70,7 +70,7 @@ def elapsed(
     renew: Callable[[], Any] | None = None,
     row: int = 1,
 ) -> float:
-    """Seconds of that many iterations, barriers included."""
+    """Seconds of all iterations together, barriers included; the arguments are those of `sample`."""
     start = time.perf_counter()
     sample(call, barrier, iterations, renew, row)
     return time.perf_counter() - start
@@ -86,11 +86,14 @@ class Pace:
 
     @staticmethod
     def of(budget: float, rounds: int) -> Pace:
-        """For one of `rounds` turns that share `budget` seconds."""
+        """The pace of one of `rounds` turns that share `budget` seconds."""
         return Pace(budget / rounds, max(3, math.ceil(FEWEST / rounds)), max(3, MOST // rounds))
 
     def iterations(self, attempt: Callable[[int], float]) -> int:
-        """How many iterations fit. `attempt(n)` returns the seconds of n iterations, the same on all ranks."""
+        """The number of iterations that fit into a turn.
+
+        `attempt(n)` returns the seconds of n iterations, the same number on all ranks.
+        """
         tried = _FIRST
         while (seconds := attempt(tried)) < _ENOUGH * self.seconds and tried < self.most // 4:
             tried *= 4
@@ -120,9 +123,9 @@ class Times:
 
 
 def ratio(ours: Sequence[Samples], theirs: Sequence[Samples], rounds: Sequence[int] | None = None) -> float:
-    """Our time over theirs: the median over `rounds` (all) of the quotient of the rounds' medians.
+    """Our time over theirs: the median of the quotients of `rounds` (None: all rounds).
 
-    What is compared was measured within the same second or so: a machine that changes its speed between rounds
+    The two times of a quotient were measured within a second or so, so a machine that changes its speed between rounds
     changes both.
     """
     each = quotients(ours, theirs)
@@ -130,5 +133,5 @@ def ratio(ours: Sequence[Samples], theirs: Sequence[Samples], rounds: Sequence[i
 
 
 def quotients(ours: Sequence[Samples], theirs: Sequence[Samples]) -> list[float]:
-    """Our time over theirs, from the medians of each round."""
+    """For each round, the median of our times over the median of theirs."""
     return [float(np.median(a) / np.median(b)) for a, b in zip(ours, theirs, strict=True)]

@@ -1,7 +1,7 @@
 """Measures cases: all contestants prepare, are timed in turns, and are checked again.
 
 Invariant: contestants take turns round by round (A B A B ...), so that a change of the machine's speed affects all of
-them; a time is that of the slowest rank in each iteration; samples are exchanged only after the last iteration of a
+them; the time of an iteration is that of its slowest rank; samples are exchanged only after the last iteration of a
 turn. Every rank goes through the same steps in the same order.
 """
 
@@ -31,7 +31,7 @@ class Unsupported(Exception):
 class Contestant(Protocol):
     """A system that can be timed on a case. Every method is called on every rank; rank 0's result counts.
 
-    `name` is the name of its figures. `is_ours`: whether it is this library.
+    Its figures are listed under `name`. `is_ours`: whether the system is this library.
     """
 
     @property
@@ -43,13 +43,13 @@ class Contestant(Protocol):
         """Prepare, and make the first calls. Raises Unsupported, on every rank alike."""
 
     def wrong(self, case: Case, salt: int) -> int:
-        """Elements of all ranks' results that are wrong, with values chosen by `salt`."""
+        """The number of wrong elements in all ranks' results, with values chosen by `salt`."""
 
     def iterations(self, pace: Pace) -> int:
-        """How many iterations a turn has time for."""
+        """The number of iterations for which a turn has time."""
 
     def turn(self, iterations: int) -> tuple[Samples, ...]:
-        """Seconds of each iteration, for every rank. Empty if there are none."""
+        """For every rank, the seconds of each iteration. Empty if nothing could be measured."""
 
     def finish(self) -> None:
         """Release the case's memory."""
@@ -83,7 +83,7 @@ class Measurement:
 class Row:
     """One line of the table: the algorithm that ran, and the figures of all contestants, ours first.
 
-    `pings`: for each round, before and after it.
+    `pings`: for each round, the readings before and after it (see `ping`).
     """
 
     case: Case
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def ours(self) -> Measurement:
-        """The figure with which others are compared: the usual form of the call, among the measured ones."""
+        """Our figure with which others are compared: that of the usual form of the call, if this form was measured."""
         return next(m for m in self.measurements.values() if m.is_ours and not m.unsupported)
 
     @property
@@ -102,21 +102,21 @@ class Row:
 
     @property
     def set_aside(self) -> list[int]:
-        """Rounds that ratios omit: the machine was in another mode."""
+        """The rounds that ratios omit, because the machine was in another mode than usually (see `ping`)."""
         return sorted(set(range(len(self.pings))) - set(alike(self.pings)))
 
     def ratio(self, theirs: Measurement) -> float:
-        """Our time over theirs, over rounds of one mode."""
+        """Our time over theirs, in the rounds in which the machine was in its usual mode."""
         return ratio(self.ours.rounds, theirs.rounds, alike(self.pings) if self.pings else None)
 
     @property
     def wrong(self) -> int:
-        """Elements that we got wrong."""
+        """The number of wrong elements in our results."""
         return sum(m.wrong or 0 for m in self.measurements.values() if m.is_ours)
 
 
 class Ours:
-    """The library itself, called in one place. `Arrays` are shared between places through `memory`."""
+    """The library itself, called in place or out of place; both forms use the arrays in `memory`."""
 
     is_ours = True
 
@@ -181,7 +181,7 @@ class Memory:
 
     def arrays(self, case: Case) -> Arrays:
         if self._case != case or self._arrays is None:
-            self._arrays = None  # before there are new ones
+            self._arrays = None  # frees the old arrays before new ones are made
             needs_out = OUT_OF_PLACE in places(self._plan, case.kind)
             self._arrays = Arrays.of(self._comm, case, self._plan.buffers == "shared", needs_out)
             self._case = case
@@ -191,13 +191,13 @@ class Memory:
         self._case = self._arrays = None
 
 
-Note = Callable[[Case, str], None]  # what is being done, for those who watch
+Note = Callable[[Case, str], None]  # called with the current step, to show progress
 
 
 def measure(
     comm: Communicator, plan: Plan, contestants: Sequence[Contestant], ping: Ping, case: Case, number: int, note: Note
 ) -> Row:
-    """The row of that case, the run's `number`th. Only rank 0's row has the figures of other contestants."""
+    """Measure the `number`th case of the run. Only rank 0's row has the figures of other systems."""
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
     iterations: dict[str, int] = {}
     for contestant in contestants:

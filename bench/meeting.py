@@ -1,7 +1,7 @@
-"""The time to form a group: through a store alone, and until a communicator is ready.
+"""The time to form a group through a store, and the time until a communicator is ready.
 
-Invariant: the clock runs from the first rank's start to the last rank's end; all ranks are existing threads of one
-process.
+Invariant: the clock runs from the first rank's start to the last rank's end; all ranks are threads of one process,
+which have been started before.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collectives.rendezvous import Membership, Store, form, open_store, release
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Seconds, for each round: until all ranks have all records (`meet`), and until `init` has returned on all
-    (`init`)."""
+    """Seconds of each round: until every rank has the records of all ranks (`meet`), and until `init` has returned on
+    all ranks (`init`)."""
 
     store: str
     ranks: int
@@ -25,7 +25,7 @@ class Meeting:
 
 
 def measure(place: Place, ranks: int, rounds: int, timeout: float) -> Meeting:
-    """Both, that many times. Raises CollectiveError."""
+    """Measure both times in each of `rounds` rounds. Raises CollectiveError."""
     with Crowd(ranks) as crowd:
         meet = [_meet(crowd, place, timeout) for _ in range(rounds)]
         init = [_init(crowd, place, timeout) for _ in range(rounds)]

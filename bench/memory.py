@@ -1,7 +1,7 @@
 """The library's memory, measured in separate processes.
 
 Invariant: a figure is resident memory as the kernel counts it for the process, shared memory included, so memory that
-several ranks map counts for each of them; each is printed beside its bar.
+several ranks map counts for each of them; each figure is printed beside its bar.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from collectives.bench.report import Screen
 from collectives.bench.start import processes
 
 MIB: Final = 1 << 20
-SIZE: Final = 1 << 30  # of the array, unless another is asked for
+SIZE: Final = 1 << 30  # bytes of the array, by default
 RANKS: Final = 4
-LINKED: Final = 16  # ranks of the group whose links are opened
+LINKED: Final = 16  # ranks of the group in which all links are opened
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`ranks`: the figure on each rank, in bytes; `value` the largest. `wrong`: elements of the results."""
+    """`ranks`: the figure on each rank, in bytes; `value`: the largest of them. `wrong`: wrong elements in results."""
 
     what: str
     value: int
@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing to measure: `name` is that of a function in `collectives.bench.probes`."""
+    """One thing to measure, by the function called `name` in `collectives.bench.probes`."""
 
     name: str
     what: str
@@ -56,7 +56,7 @@ class Probe:
 
 
 def probes(plan: Plan, ranks: int) -> list[Probe]:
-    """All measurements, for those sizes and that many ranks."""
+    """All measurements, for the sizes of `plan` and that many ranks."""
     common = {"timeout": plan.timeout}
     segment = {"COLLECTIVES_SEGMENT": str(plan.segment)} if plan.segment else {}
     links = {**segment, **({"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {})}
@@ -106,7 +106,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
 
 
 def report(plan: Plan, ranks: int, screen: Screen) -> int:
-    """Measure all and print the table; the exit code is 1 if a result was wrong, 3 if something failed."""
+    """Run all probes and print the table; the exit code is 1 if a result was wrong, 3 if a probe failed."""
     console = screen.console()
     started = datetime.now(timezone.utc).astimezone()
     console.print(Text(f"# {'figure':>12} {'bar':>12}  {'':4}  what", style="bold"))
@@ -131,11 +131,11 @@ def report(plan: Plan, ranks: int, screen: Screen) -> int:
 
 
 def measure(probe: Probe) -> Figure | None:
-    """Start the processes, and read their results; None if they failed, in which case they print the error."""
+    """Start the processes, and read their results; None if they failed and printed their error."""
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         result = Path(folder, "result.json")
         reported = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}
-        environment = {"COLLECTIVES_CALIBRATE": "off", **probe.environment}  # measuring takes memory, once
+        environment = {"COLLECTIVES_CALIBRATE": "off", **probe.environment}  # calibrating takes memory
         if processes("collectives.bench.probes", reported, probe.ranks, environment=environment) or not result.exists():
             return None
         found = json.loads(result.read_text())

@@ -1,6 +1,6 @@
 """Several hosts on one machine: network namespaces joined by a bridge, for measuring and for tests.
 
-Invariant: every namespace and device made here is removed again, and all traffic stays among them. Needs root.
+Invariant: every namespace and device made here is removed again, and no traffic leaves them. Needs root.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _serial = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """`addresses` by interface; `namespace` is its name for `ip netns exec`."""
+    """`addresses`: the address of each interface, by its name. `namespace`: the name for `ip netns exec`."""
 
     namespace: str
     addresses: Mapping[str, str]
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """The prefix of a command that is to run there."""
+        """The words before a command that make it run on this host."""
         return ("ip", "netns", "exec", self.namespace)
 
 
 def why_not(rate: str | None = None) -> str | None:
-    """Why namespaces, and links of that rate, can't be made here, or None."""
+    """The reason that namespaces, or links of that rate, cannot be made here; None if they can."""
     for program in ("ip", "tc") if rate else ("ip",):
         if shutil.which(program) is None:
             return f"needs the {program} program: apt-get install iproute2"
@@ -55,10 +55,10 @@ def why_not(rate: str | None = None) -> str | None:
 
 @contextlib.contextmanager
 def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Sequence[str] = ()) -> Iterator[list[Host]]:
-    """`count` hosts, each with one interface (net0, net1, …) on each of `networks`, patterns of addresses.
+    """`count` hosts, each with one interface (net0, net1, …) on each of `networks`.
 
-    `rates`: the limit of the interfaces on each network, in each direction, in tc's notation (1gbit); no limit if there
-    are none.
+    A network is given by its pattern of addresses. `rates`: for each network the limit of its interfaces, in each
+    direction and in tc's notation (1gbit); if it is empty, there are no limits.
     """
     prefix = f"pc{os.getpid()}n{next(_serial)}"
     switch = f"{prefix}sw"
@@ -90,10 +90,10 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Seque
 
 @contextlib.contextmanager
 def bonded_hosts(count: int, rates: Sequence[str]) -> Iterator[list[Host]]:
-    """`count` hosts with a link of each of `rates`, and one address, on interface `bond`, reached over all of them.
+    """`count` hosts, each with one address, on interface `bond`, which is reached over several links.
 
-    Each connection uses one of the links, chosen by a hash of its ports, as with bonded network cards, or equal routes
-    of a switched network.
+    A host has one link for each of `rates`. Each connection uses one link, chosen by a hash of its ports, as with bonded
+    network cards or with equal routes in a switched network.
     """
     networks = [f"10.99.{net}.{{}}/24" for net in range(len(rates))]
     with hosts(count, networks, rates) as made:
@@ -159,7 +159,7 @@ def run_ranks(
 
 
 def set_kernel(host: Host, setting: str) -> None:
-    """Set one of the kernel's network parameters (net.ipv4.tcp_notsent_lowat=131072) on one host. ValueError."""
+    """Set a network parameter of the kernel (net.ipv4.tcp_notsent_lowat=131072) on one host. Raises ValueError."""
     command = [*host.enter, "sysctl", "-qw", setting]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or done.stderr:
@@ -167,14 +167,14 @@ def set_kernel(host: Host, setting: str) -> None:
 
 
 def received_bytes(host: Host, interface: str) -> int:
-    """Bytes that were received over an interface so far."""
+    """The number of bytes received over an interface so far."""
     path = f"/sys/class/net/{interface}/statistics/rx_bytes"
     shown = subprocess.run([*host.enter, "cat", path], capture_output=True, text=True, check=True)
     return int(shown.stdout)
 
 
 def _limit(namespace: str, interface: str, rate: str) -> list[str]:
-    """A bucket that holds a few of the largest segments (64 KiB), and a queue of 20 ms like that of a switch."""
+    """tc's words for a token bucket that holds a few of the largest segments (64 KiB), and a queue of 20 ms."""
     shape = ["tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
     return ["tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *shape]
 

@@ -1,6 +1,6 @@
 """Networks whose training steps are measured: dense layers, by width.
 
-Invariant: data. Imports nothing but the standard library.
+Invariant: only data. Imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ NETWORKS: Final = {
 
 
 def parameters(name: str) -> int:
-    """How many numbers are trained: weights and biases."""
+    """The number of trained parameters: weights and biases."""
     return sum(wide * narrow + narrow for wide, narrow in pairwise(NETWORKS[name]))

@@ -1,6 +1,6 @@
 """The task of ranks that a command starts for measuring.
 
-Invariant: survives JSON, in which it is passed to them.
+Invariant: it is passed to the ranks as JSON, and is the same value there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`budget`: seconds, for all of it or for each size, as the one who measures has it."""
+    """`budget`: seconds, for everything or for each size: see the function that measures."""
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]

@@ -1,7 +1,7 @@
 """How much of an exchange of gradients overlaps with backpropagation, between hosts on a slow link.
 
-Invariant: the hosts are network namespaces of this machine, whose link is the bottleneck; steps with buckets, with one
-fused call and with no exchange take turns. All of them compute the same gradients, which the ranks check.
+Invariant: the hosts are network namespaces of this machine, and the link between them is the bottleneck; steps with
+buckets, with one fused call and with no exchange take turns. All compute the same gradients, which the ranks check.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from collectives.bench.namespaces import hosts, run_ranks
 
 RANKS: Final = 2
 WAYS: Final = ("none", "fused", "bucketed")
-BAR: Final = 0.15  # of the fused step, that buckets are to save
+BAR: Final = 0.15  # the part of a fused step's time that buckets have to save
 _STARTING: Final = 120.0  # seconds: frameworks are slow to import
-_COMPUTING: Final = 2.0  # seconds that a step computes, at most
+_COMPUTING: Final = 2.0  # seconds of computation in a step, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The network: `layers` dense ones, `width` wide, on `batch` samples a rank. `rate` in tc's notation."""
+    """The neural network: `layers` dense layers of `width` units, with `batch` samples on each rank.
+
+    `rate`: that of the link between the hosts, in tc's notation.
+    """
 
     rate: str
     layers: int
@@ -35,13 +38,13 @@ class Setting:
 
     @property
     def nbytes(self) -> int:
-        """Of all gradients."""
+        """Bytes of all gradients."""
         return self.layers * self.width * self.width * 4
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """When it was on the wire: seconds from the step's beginning."""
+    """When a bucket's exchange started and finished, in seconds from the beginning of the step."""
 
     number: int
     started: float
@@ -50,7 +53,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's step in one mode. `backward`: when backpropagation ended; seconds from the step's beginning."""
+    """One rank's step in one mode. `backward`: when backpropagation ended, in seconds from the beginning of the step."""
 
     way: str
     seconds: float
@@ -64,25 +67,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """`ranks`: the steps of each rank, in order."""
+    """All steps that were measured. `ranks`: the steps of each rank, in order."""
 
     setting: Setting
     ranks: tuple[tuple[Step, ...], ...]
 
     def times(self, way: str) -> list[float]:
-        """Seconds of each step, of the slower rank."""
+        """The seconds of each step in mode `way`, on the rank where it took longer."""
         each = ([step.seconds for step in rank if step.way == way] for rank in self.ranks)
         return [max(pair) for pair in zip(*each, strict=True)]
 
     @property
     def gain(self) -> float:
-        """Part of the fused step that buckets save: the median over pairs that ran one after the other."""
+        """The part of a fused step's time that buckets save: the median over pairs of a fused and a bucketed step."""
         pairs = zip(self.times("bucketed"), self.times("fused"), strict=True)
         return 1 - median(bucketed / fused for bucketed, fused in pairs)
 
     @property
     def leads(self) -> list[float]:
-        """Seconds from the first bucket's start to the end of backpropagation, of every rank's bucketed steps."""
+        """For every bucketed step of every rank, the seconds from the first bucket's start to backpropagation's end."""
         bucketed = (step for rank in self.ranks for step in rank if step.way == "bucketed")
         return [step.backward - step.buckets[0].started for step in bucketed]
 
@@ -95,7 +98,7 @@ class Overlap:
 
 
 def measure(setting: Setting, rate: float) -> Overlap:
-    """`rate`: bytes a second. Raises RuntimeError if a rank failed, subprocess.SubprocessError, OSError."""
+    """Measure on two hosts. `rate`: bytes a second. RuntimeError if a rank failed; subprocess.SubprocessError, OSError."""
     longest = setting.steps * (len(WAYS) * _COMPUTING + 4 * setting.nbytes / rate)
     with hosts(RANKS, rates=[setting.rate]) as made:
         arguments = ("-m", "collectives.bench.overlap_rank", json.dumps(asdict(setting)))

@@ -1,7 +1,7 @@
-"""One rank's part of `overlap`: timed steps of training in TensorFlow, with the records of the hook.
+"""One rank's part of `overlap`: timed steps of training in TensorFlow, with the hook's record of each bucket.
 
-Invariant: a step ends when all exchanged gradients are there. The results of all modes are compared in full with a sum
-that is made without the hook.
+Invariant: a step ends when all exchanged gradients are there. All elements of the results, in every mode, are compared
+with a sum that is made without the hook.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMEOUT: Final = 120.0
 
 
 class Network:
-    """Dense layers on this rank's own samples."""
+    """Dense layers, and this rank's own samples."""
 
     def __init__(self, setting: Setting, rank: int) -> None:
         random, mine = np.random.default_rng(1), np.random.default_rng([2, rank])
@@ -33,7 +33,7 @@ class Network:
         self.samples = tf.constant(mine.normal(0, 1, (setting.batch, setting.width)), tf.float32)
 
     def stepping(self, exchange: GradientExchange | None) -> Any:
-        """A compiled step: returns the time when backpropagation had ended, and the gradients."""
+        """A compiled step, which returns the time when backpropagation had ended, and the gradients."""
 
         @tf.function(autograph=False)
         def step(samples: Any) -> Any:
@@ -43,7 +43,7 @@ class Network:
                     y = tf.nn.relu(y @ weight)
                 loss = tf.reduce_sum(y * y)
             gradients = tape.gradient(loss, self.weights)
-            # Stateless, or it would wait for its turn among the exchange's operations.
+            # If this function were stateful, TensorFlow would run it in order with the operations of the exchange.
             ended = tf.numpy_function(_now, [gradient[:1] for gradient in gradients], tf.float64, stateful=False)
             return ended, gradients if exchange is None else exchange(gradients, self.weights)
 
@@ -85,7 +85,7 @@ def run(setting: Setting) -> list[Step]:
 
 
 def _check(comm: collectives.Communicator, gradients: dict[str, list[Any]]) -> None:
-    """The sums of two ranks' gradients have the same bits in whatever way they were added."""
+    """End the process if sums are wrong. The sum of two ranks' gradients has the same bits in every mode."""
     wanted = [comm.allreduce(gradient) for gradient in gradients["none"]]
     for way in ("fused", "bucketed"):
         wrong = sum(int((got != right).sum()) for got, right in zip(gradients[way], wanted, strict=True))
@@ -94,7 +94,7 @@ def _check(comm: collectives.Communicator, gradients: dict[str, list[Any]]) -> N
 
 
 def main() -> None:
-    """The setting is JSON in the first argument; the results are written to standard output, as JSON."""
+    """Read the setting, JSON in the first argument; write the results to the standard output, as JSON."""
     print(json.dumps([asdict(step) for step in run(Setting(**json.loads(sys.argv[1])))]))
 
 

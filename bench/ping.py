@@ -1,12 +1,13 @@
 """The time of a small message between ranks 0 and 1, and of a short loop on their cores, to detect modes of a machine.
 
-Invariant: cheap enough to be measured before and after every round; ranks that take no part sleep or wait in a barrier
-meanwhile. Python is in every figure, so pings are compared with one another and are not lower limits.
+Invariant: a ping is cheap enough to be measured before and after every round; ranks that take no part sleep or wait in
+a barrier meanwhile. Every figure includes Python's time, so pings are compared with one another and are not lower
+limits.
 
-Virtual machines are moved between cores: the same two processes share a cache at one time and not at another, and all
-that goes through memory becomes two or three times as slow. A core that is a hardware thread runs at little more than
-half its speed while the other thread is busy, with our other rank or another machine. Figures from different modes
-cannot be compared.
+A virtual machine is moved between cores. Two processes may share a cache at first and share none later, when everything
+that goes through memory takes two or three times as long. A core that is a hardware thread runs at little more than
+half its speed while the other thread of its core is busy with another rank or another virtual machine. Such states are
+called modes of the machine; figures from different modes cannot be compared.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ from collectives import Communicator
 from collectives.bench.loop import sample
 from collectives.bench.shared import shared
 
-FACTOR: Final = 1.5  # between pings of one mode
-CORE_FACTOR: Final = 1.25  # between times of the same work in one mode
+FACTOR: Final = 1.5  # by which pings of one mode may differ
+CORE_FACTOR: Final = 1.25  # by which times of the same work may differ in one mode
 FEWEST: Final = 3  # rounds that have to be left for a comparison
-NEAR: Final = 200e-9  # seconds: a flag that is seen sooner, by a loop in Python, comes through a common cache
+NEAR: Final = 200e-9  # seconds: a flag that a loop in Python sees sooner comes through a common cache
 FLAGS: Final = 400  # round trips of a ping
 MESSAGES: Final = 60
 _LOOPS: Final = 25
-_TURNS: Final = range(1500)  # of a loop, some 20 microseconds
+_TURNS: Final = range(1500)  # turns of a loop that takes some 20 microseconds
 _PATIENCE: Final = 10.0  # seconds without an answer
-_SPINS: Final = 300  # looks at a flag, some ten microseconds, before the core is offered to others
-_LINES: Final = (0, 16)  # where ranks 0 and 1 write, in words: not on one cache line, nor on neighbouring ones
+_SPINS: Final = 300  # reads of a flag, some ten microseconds, before the core is offered to others
+_LINES: Final = (0, 16)  # the words that ranks 0 and 1 write: neither on one cache line nor on neighbouring lines
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Times of one direction in seconds. `flag`: 8 bytes in memory that both map, None if there is none.
+    """Times between ranks 0 and 1 in one direction, in seconds.
 
-    `link`: a message of 8 bytes over the group's own link. `core`: a short loop while both run it, the slower one's.
+    `flag`: for 8 bytes in memory that both ranks map, None without such memory. `link`: for a message of 8 bytes over
+    the group's link. `core`: for a short loop that both ranks run at the same time, on the slower rank.
     """
 
     flag: float | None
@@ -50,12 +52,12 @@ class Reading:
 
     @property
     def ping(self) -> float | None:
-        """The value by which near and far are distinguished."""
+        """The value by which modes are distinguished: `flag`, or `link` without common memory."""
         return self.flag if self.flag is not None else self.link
 
 
 class Ping:
-    """Between ranks 0 and 1 of a communicator. Every method is collective."""
+    """Measures between ranks 0 and 1 of a communicator. Every method is collective."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm: Final = comm
@@ -66,7 +68,7 @@ class Ping:
 
     @property
     def has_flags(self) -> bool:
-        """Whether there is memory that all ranks map: the same on every rank."""
+        """Whether there is memory that all ranks map; the result is the same on every rank."""
         return self._flags is not None
 
     def read(self) -> Reading:
@@ -82,9 +84,9 @@ class Ping:
         return Reading(median(hops) if hops else None, median(links) if links else None, core)
 
     def flags(self, trips: int) -> list[float]:
-        """That many times of a flag in one direction, each half of a round trip.
+        """`trips` times of a flag in one direction, each half of a round trip.
 
-        None if there is no common memory, and on ranks that take no part.
+        Empty if there is no common memory, and on all ranks but rank 0.
         """
         self._comm.barrier()
         found = self._hops(trips)
@@ -146,10 +148,10 @@ def _loop() -> None:
 
 
 def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
-    """The rounds that can be compared with each other, by the pings before and after each.
+    """The rounds that can be compared with each other, by the readings before and after each round.
 
-    Those whose pings are within `FACTOR` of the median round's, and their cores' times within `CORE_FACTOR`; all, if
-    too few would be left or the pings are unknown.
+    Their pings are within a factor of `FACTOR` of the median round's, and their times of a loop within `CORE_FACTOR`.
+    All rounds are returned if too few would be left or the readings are unknown.
     """
     rounds = range(len(pings))
     near = _steady([[r.ping for r in pair] for pair in pings], FACTOR)
@@ -159,7 +161,7 @@ def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
 
 
 def _steady(figures: Sequence[Sequence[float | None]], factor: float) -> list[bool]:
-    """The rounds whose figures, before and after, are within `factor` of the median round's; all, if one is missing."""
+    """For each round, whether its figures are within `factor` of the median round's; true for all if one is missing."""
     known = [[f for f in pair if f is not None] for pair in figures]
     if not all(len(pair) == 2 for pair in known):
         return [True] * len(figures)
@@ -168,6 +170,6 @@ def _steady(figures: Sequence[Sequence[float | None]], factor: float) -> list[bo
 
 
 def mode(pings: Sequence[tuple[Reading, Reading]]) -> str:
-    """ "near" or "far", by the flags; "" if there are none."""
+    """Whether the cores share a cache, by the times of flags: "near" or "far"; "" if there are no flags."""
     flags = [r.flag for pair in pings for r in pair if r.flag is not None]
     return "" if not flags else "near" if median(flags) < NEAR else "far"

@@ -1,7 +1,7 @@
 """A run of the benchmark as a value: what is measured and how, the same on every rank.
 
-Invariant: a plan that `check` accepted names only existing things, so that no error remains once ranks have been
-started. It contains no secrets: the launcher sets the store and the secret.
+Invariant: a plan that `check` accepted names only existing things, so started ranks find no error in it. It contains no
+secrets: the launcher sets the store and the secret.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPS: Final = tuple(_engine.OPS)
 
 @dataclass(frozen=True, slots=True)
 class PeerPlan:
-    """Another system to run beside ours, and the Python that it is installed for."""
+    """Another system that is measured in turns with ours, and the Python for which it is installed."""
 
     name: str
     python: str
@@ -36,15 +36,14 @@ class PeerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. "all" among the dtypes, ops and algorithms stands for those that fit.
+    """What to measure. "all" among the dtypes, ops or algorithms stands for all that fit the other choices.
 
-    `places`: the wanted ones, of which a collective may lack some; `usual`: only the first that it has of them.
-    `iterations` None: as many as fit into `budget`
-    seconds for each line and place. `rounds`: how often the contestants take turns. `limits`: names of floors.
-    `addresses`: as `collectives run` has them, of our ranks and those of peers alike.
-    `renew`: every rank writes its input before each call, outside what is timed. `row`: calls right after one another,
-    between two barriers.
-    `traces`: models whose gradients take the place of `sizes`, one by one and in buckets of `bucket` bytes.
+    `places`: the wanted forms of calls (out of place, in place); a collective is measured in those that it has, with
+    `usual` only in the first of them. `iterations`: None for as many as fit into `budget` seconds for each line and
+    form. `rounds`: how often the contestants take turns. `limits`: names of floors. `peers`: other systems.
+    `addresses`: as in `collectives run`, for our ranks and those of other systems. `renew`: every rank writes its input
+    before each call, outside the timed part. `row`: calls right after one another, between two barriers. `traces`:
+    models whose gradients replace `sizes`, one call for each gradient, and fused into buckets of `bucket` bytes.
     """
 
     collectives: tuple[str, ...]
@@ -86,23 +85,23 @@ class Plan:
 
     @property
     def fingerprint(self) -> int:
-        """The same on ranks with the same plan. The files for results and pictures concern rank 0 alone."""
+        """A number that is the same on ranks with the same plan, apart from the output files, which only rank 0 uses."""
         return zlib.crc32(replace(self, json=None, plot=None).to_json().encode())
 
 
 def load(modules: tuple[str, ...], folder: str) -> None:
-    """Import modules that register the user's algorithms; they may be in `folder`. ValueError with the error."""
+    """Import modules that register the user's algorithms; they may be in `folder`. Raises ValueError."""
     if folder not in sys.path:
         sys.path.append(folder)
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # the user's code may raise anything
             raise ValueError(f"cannot import {module}: {type(error).__name__}: {error}") from error
 
 
 def cases(plan: Plan, ranks: int) -> list[Case]:
-    """The lines of the table, in order. ValueError for combinations that are not possible, or do not exist."""
+    """The lines of the table, in order. ValueError for combinations that are impossible, or names that do not exist."""
     found = list(dict.fromkeys(_cases(plan, ranks)))
     if not found:
         raise ValueError("nothing to measure: none of the dtypes supports any of the ops")
@@ -155,7 +154,7 @@ def _dtypes(plan: Plan, kind: Kind) -> tuple[str, ...]:
 
 
 def _ops(plan: Plan, kind: Kind, dtype: str) -> tuple[str, ...]:
-    """Those of the named ops that the dtype supports. ValueError if both were named and do not fit."""
+    """The named ops that the dtype supports. ValueError for an op that does not fit, if neither was given as "all"."""
     if not kind.reduces:
         return ("none",)
     every = "all" in plan.ops
@@ -183,13 +182,13 @@ def _algorithms(plan: Plan, collective: str, ranks: int) -> tuple[str, ...]:
 
 
 def places(plan: Plan, kind: Kind) -> tuple[str, ...]:
-    """How calls of that collective are measured."""
+    """The forms, out of place and in place, in which calls of that collective are measured."""
     found = tuple(place for place in kind.places if place in plan.places)
     return found[:1] if plan.usual else found
 
 
 def memory_needed(plan: Plan, ranks: int) -> int:
-    """Bytes of arrays that `ranks` ranks on this machine have at once."""
+    """Bytes of all arrays that exist at one time, with `ranks` ranks on this machine."""
     each = 0
     for case in cases(plan, ranks):
         arrays = 2 if OUT_OF_PLACE in places(plan, case.kind) else 1

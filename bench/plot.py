@@ -1,7 +1,7 @@
 """A run as a picture: latency and bus bandwidth against size, a line for each system.
 
-Invariant: drawn from the JSON of a run, so that a picture can be drawn again; matplotlib is needed
-only here, and only when something is drawn.
+Invariant: a picture is drawn from the JSON of a run, so it can be drawn again; matplotlib is needed only when something
+is drawn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Curve:
 
 
 def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
-    """Lines by picture (the collective, or the model); cases of no bytes have none."""
+    """The lines of each picture, by its name, a collective or a model; cases without bytes have no line."""
     found: dict[str, dict[tuple[str, str], list[tuple[int, float, float]]]] = {}
     results = [r for r in results if r["bytes"]]
     for result in results:
@@ -47,7 +47,7 @@ def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
 
 
 def _label(result: dict[str, Any], name: str, results: list[dict[str, Any]]) -> str:
-    """The contestant's name, and whatever else differs between the cases."""
+    """The contestant's name, and the properties in which the cases differ."""
     words = ["pycollectives " + name if name in _OURS else name]
     for key in ("dtype", "op", "asked"):
         if len({r[key] for r in results if r["collective"] == result["collective"]}) > 1:
@@ -58,7 +58,7 @@ def _label(result: dict[str, Any], name: str, results: list[dict[str, Any]]) -> 
 
 
 def plot(document: dict[str, Any], file: str | os.PathLike[str]) -> None:
-    """Draw it into a file, whose suffix determines the format. ImportError without matplotlib; OSError."""
+    """Draw a run into a file, whose suffix determines the format. ImportError without matplotlib; OSError."""
     require()
     from matplotlib.figure import Figure
 

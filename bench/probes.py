@@ -32,17 +32,17 @@ class CannotReset(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Bytes on each rank, and wrong elements on all."""
+    """Bytes on each rank, and the number of wrong elements on all ranks."""
 
     ranks: list[int]
     wrong: int = 0
 
 
 class Peak:
-    """The rise of this process's peak since this was made."""
+    """The rise of this process's peak memory since the object was made."""
 
     def __init__(self) -> None:
-        """Raises CannotReset if the kernel keeps the peak of earlier times."""
+        """Reset the kernel's record of the peak. Raises CannotReset if the kernel keeps the old one."""
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError as error:
@@ -69,10 +69,10 @@ def allreduce(nbytes: int, buffers: str, algorithm: str, timeout: float) -> Foun
 
 
 def communicator(timeout: float) -> Found:
-    """A communicator with all its links, after it has been used."""
+    """The memory of a communicator with all its links, after it has been used."""
     x = np.ones(1 << 18, np.float32)
     with collectives.init("memory://alone", rank=0, size=1, name="alone") as alone:
-        alone.allreduce(x, out=x)  # the code is there
+        alone.allreduce(x, out=x)  # loads the code
     peak = Peak()
     with collectives.init(timeout=timeout) as comm:
         comm.alltoall(np.ones(comm.size, np.uint8), algorithm="direct")
@@ -81,7 +81,7 @@ def communicator(timeout: float) -> Found:
 
 
 def link(timeout: float) -> Found:
-    """An open link without traffic."""
+    """The memory of an open link without traffic."""
     with collectives.init(timeout=timeout) as comm:
         x = np.ones(comm.size, np.uint8)
         out = np.empty_like(x)
@@ -105,7 +105,7 @@ def link(timeout: float) -> Found:
 
 
 def threads(ranks: int, timeout: float) -> Found:
-    """Ranks as threads of this process."""
+    """The memory of a process whose threads are the ranks."""
     wrong = [1] * ranks
 
     def rank(number: int) -> None:

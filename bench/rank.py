@@ -1,6 +1,6 @@
-"""One rank of a benchmark, from forming the group to the last line.
+"""One rank of a benchmark, from forming the group to the last line of the table.
 
-Invariant: every rank goes through the same steps; only rank 0 writes, and it writes the JSON file also if the run is
+Invariant: every rank goes through the same steps; only rank 0 prints, and it writes the JSON file even if the run is
 interrupted.
 """
 
@@ -33,9 +33,9 @@ from collectives.bench.report import Progress, Screen, Table
 
 
 def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
-    """Measure, as one rank of the job in the environment; the exit code.
+    """Measure, as one rank of the job that the environment describes; returns the exit code.
 
-    `folder`: a private one, which peers need. Raises CollectiveError, ValueError, OSError.
+    `folder`: a private directory, which other systems need. Raises CollectiveError, ValueError, OSError.
     """
     with collectives.init(store, transport=plan.transport, timeout=plan.timeout, segment=plan.segment) as comm:
         if not agree(comm, plan.fingerprint):
@@ -75,7 +75,7 @@ def _contestants(
     found += floors(comm, plan.limits, ping, stack)
     if plan.peers:
         gate = stack.enter_context(Gate(comm))
-        everywhere = cores(comm)  # a peer's ranks share what ours have, however ours are bound
+        everywhere = cores(comm)  # the ranks of another system share all cores of ours, which may be bound to one each
         for peer in plan.peers:
             show(f"starting {peer.name}: its {comm.size} ranks import it, and meet")
             side = Side(gate, plan, peer, comm.size, folder, everywhere)
@@ -90,7 +90,7 @@ class _Session:
 
     plan: Plan
     group: Group
-    peers: dict[str, dict[str, str]]  # versions
+    peers: dict[str, dict[str, str]]  # versions of the packages of other systems
     table: Table
     rows: list[Row] = field(default_factory=list)
     complete: bool = False
@@ -106,7 +106,7 @@ class _Session:
         self.table.row(row)
 
     def finish(self) -> int:
-        """The exit code."""
+        """Print the end of the table and write the file; returns the exit code."""
         self.complete = True
         self.table.foot(time.monotonic() - self.clock)
         return REFUTED if any(row.wrong for row in self.rows) else 0
@@ -122,7 +122,7 @@ class _Session:
 
 
 def _nobody(_case: Case, _what: str) -> None:
-    """Nobody watches the other ranks."""
+    """Ranks other than 0 do not report their progress."""
 
 
 def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
@@ -135,6 +135,6 @@ def main() -> None:
     result = json.loads(sys.argv[1])
     plan = Plan.from_json(result["plan"])
     load(plan.modules, result["cwd"])
-    # The launcher's directory for this job: other users cannot read it, and it is removed in every case.
+    # The launcher's directory for this job. Other users cannot read it, and the launcher always removes it.
     private = os.path.dirname(os.environ["COLLECTIVES_SECRET_FILE"])
     sys.exit(guarded(plan, Screen(**result["screen"]), folder=private))

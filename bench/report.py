@@ -1,8 +1,8 @@
 """The table of results, line by line.
 
-Invariant: without a terminal the output is plain text whose columns never move and whose comment lines begin with
-"#": one line per case, fields separated by spaces, none of them empty or containing one. Colours change nothing
-but colours. What is not there is "N/A".
+Invariant: without a terminal the output is plain text with columns of fixed width. Comment lines begin with "#". Each
+case is one line; its fields are separated by spaces, contain no spaces, and are never empty: a missing value is "N/A".
+Output with colours differs in nothing else.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ from collectives.bench.plan import Plan
 
 ABSENT: Final = "N/A"
 
-Versions = Mapping[str, Mapping[str, str]]  # of each peer's packages
+Versions = Mapping[str, Mapping[str, str]]  # by system, the versions of its packages
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """The kinds of the standard streams in the process that the user started. `table`: whether to print a line for each
-    case."""
+    """What the standard streams of the process that the user started can show: colours, and a progress line.
+
+    `table`: whether to print a line for each case.
+    """
 
     colour: bool = False
     progress: bool = False
     table: bool = True
 
     def console(self) -> Console:
-        """The standard output, without a limit for the length of lines."""
+        """A console on the standard output, with no limit to the length of lines."""
         return Console(
             force_terminal=self.colour, no_color=not self.colour, width=1000, highlight=False, soft_wrap=True
         )
@@ -52,7 +54,7 @@ class _Column:
     title: str
     unit: str
     width: int
-    group: str = ""  # the heading above it and its neighbours
+    group: str = ""  # the heading above this column and its neighbours
 
 
 class Table:
@@ -68,13 +70,13 @@ class Table:
         self._begun = False
         self._pings: list[tuple[Reading, Reading]] = []
         self._set_aside = 0
-        self._ratios: dict[str, list[tuple[float, int]]] = {}  # by contestant: ours over theirs, and the size
+        self._ratios: dict[str, list[tuple[float, int]]] = {}  # by system: our time over its time, and the size
         self._total: Final = len(todo)
         self._done = 0
         self._start: Final = time.monotonic()
 
     def head(self, title: str, group: Group, peers: Versions, started: datetime) -> None:
-        """A heading; before the first, the conditions of the run."""
+        """Print a heading; before the first heading, print the conditions of the run."""
         self._progress.clear()
         for line in () if self._begun else _preamble(self._plan, group, peers, started):
             self._print(Text("# " + line, style="dim"))
@@ -133,7 +135,7 @@ class Table:
         self._progress.clear()
 
     def _modes(self) -> list[str]:
-        """The modes of the machine, by the pings of ranks 0 and 1."""
+        """Lines about the modes of the machine during the run (see `ping`)."""
         readings = [reading for pair in self._pings for reading in pair]
         summary = []
         for name, what, unit in (
@@ -199,7 +201,7 @@ class Table:
         if theirs.contestant in self._plan.limits:
             return [(microseconds(theirs.times.median), ""), (f"{100 / quotient:.1f}", "dim")]
         style = "green" if quotient <= 1 else "red"
-        marked = "!" if theirs.wrong else ""  # their results are wrong: the comparison means nothing
+        marked = "!" if theirs.wrong else ""  # the other system's results are wrong: the comparison means nothing
         return [(microseconds(theirs.times.median) + marked, ""), (f"{quotient:.3f}", style)]
 
     def _print(self, line: Text) -> None:
@@ -211,7 +213,7 @@ class Table:
 
 
 class Progress:
-    """One line on the standard error with the current step, which is removed at the end. Silent without a terminal."""
+    """One line on the standard error with the current step; the line is removed at the end. Silent without a terminal."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted: Final = wanted
@@ -240,7 +242,7 @@ def remaining(done: int, total: int, seconds: float) -> str:
 
 
 def microseconds(seconds: float) -> str:
-    """With four digits that mean something, as nccl-tests has it."""
+    """The time in microseconds with four significant digits, as nccl-tests prints it."""
     value = seconds * 1e6
     decimals = 2 if value < 100 else 1 if value < 10000 else 0
     return f"{value:.{decimals}f}"

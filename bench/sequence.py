@@ -1,8 +1,8 @@
 """A case of many arrays as one call: an allreduce for each array, or for buckets of several arrays.
 
-Invariant: the same for all systems, ours and the others', which only bring the call for one array. A fused call's
-time has the copies into buckets and back in it, as for gradients that lie where a framework has put them. Imports
-nothing but NumPy: the workers of peers use it with a Python of their own.
+Invariant: all systems use this code, and bring only the call for one array. The time of a fused call includes the copies
+into buckets and back, since a framework's gradients do not lie in buckets. Imports nothing but NumPy: the workers of
+other systems use it with a Python of their own.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ One = Callable[[Case, Any, Any], Bound]
 
 
 def bind(case: Case, inp: Any, out: Any, one: One, memory: Callable[[int, Any], Any] = np.zeros) -> Bound:
-    """The call for `case`, made of those that `one` binds to an input and an output, which may be the same.
+    """The call for `case`; `one(input, output)` returns the call for one array, where both may be the same array.
 
-    `memory(elements, dtype)`: for buckets.
+    `memory(elements, dtype)` allocates the buckets.
     """
     if not case.parts:
         return one(case, inp, out)

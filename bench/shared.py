@@ -1,7 +1,7 @@
 """Memory that all ranks of a communicator on one machine map, for measuring the machine itself.
 
-Invariant: the library does not take part in reads and writes here, and nothing is left behind: the memory has no name,
-and ends with the last process that maps it.
+Invariant: the library takes no part in reading and writing this memory, and nothing is left behind: the memory has no
+name, and ends with the last process that maps it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collectives.bench.values import Array
 
 
 def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
-    """So many bytes, zero, the same ones on every rank; None on all if one cannot map them. Collective.
+    """Memory of `nbytes` zeros that every rank maps; None on all ranks if a rank cannot map it. Collective.
 
-    They are unmapped with the last reference.
+    It is unmapped with the last reference.
     """
     with contextlib.ExitStack() as stack:
         descriptor = -1
-        place = np.full(2, -1, np.int64)  # process and descriptor
+        place = np.full(2, -1, np.int64)  # numbers of the process and of the file descriptor
         if comm.rank == 0:
             with contextlib.suppress(OSError):
                 descriptor = stack.enter_context(_closing(os.memfd_create("bench", os.MFD_CLOEXEC)))
@@ -33,8 +33,7 @@ def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
                 place[:] = os.getpid(), descriptor
         comm.broadcast(place)
         found: mmap.mmap | None = None
-        # Another machine may have a process of that number with a descriptor of that number: the token distinguishes
-        # them.
+        # Another machine may have a process and a descriptor with these numbers; the token identifies the memory.
         token = np.frombuffer(os.urandom(8), np.int64).copy()
         comm.broadcast(token)
         with contextlib.suppress(OSError, ValueError):

@@ -1,10 +1,10 @@
 """How ranks that share cores yield to each other and to other programs, by the kernel's count of context switches.
 
-Invariant: figures, which take a machine on which nothing else runs; no test depends on them.
+Invariant: the figures mean something only on a machine on which nothing else runs; no test depends on them.
 
-Measured are two things that have been wrong before. Ranks that outnumber cores, some of which compute between calls,
-do not go to sleep in calls: a rank whose core another one computed on once took that for a stranger, and slept ever
-after. And ranks beside a busy program leave its core to it and do not sleep for it on the others.
+Two cases are measured. In the first, ranks outnumber cores, and some ranks compute between calls: the others must not
+take a computing rank for another program, and sleep in calls. In the second, a busy program occupies a core: the ranks
+must leave it that core, and must not sleep in calls on the other cores.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import collectives
 from collectives.bench.start import answer, answering
 from collectives.core.communicator import Communicator
 
-BAR: Final = 1.0  # sleeps in a call, of the rank that sleeps most
+BAR: Final = 1.0  # sleeps per call, for the rank that sleeps most
 _TURNS: Final = 30
-_SETTLED: Final = 10  # turns that do not count: ranks start at different times
-_CORES: Final = 2  # that all ranks are put on
-_SHARED: Final = 10  # turns, of those that count, in which ranks may have ended on the busy program's core
+_SETTLED: Final = 10  # first turns, which do not count: ranks start at different times
+_CORES: Final = 2  # cores that all ranks share
+_SHARED: Final = 10  # a rank must end fewer of the counted turns than this on the busy program's core
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`ranks` on two cores, with a busy program on one of them or without."""
+    """`ranks` ranks on two cores; `beside`: whether a busy program runs on one of the cores."""
 
     name: str
     ranks: int
@@ -48,7 +48,7 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """By rank: sleeps per call, in the median turn; and the number of turns that ended on the busy core."""
+    """For each rank, its sleeps per call in the median turn, and the number of turns that it ended on the busy core."""
 
     slept: list[float]
     on_busy_core: list[int]
@@ -59,7 +59,7 @@ class Found:
 
 
 def measure(case: Case) -> Found:
-    """Raises StartError, OSError; RuntimeError if a rank failed, or there are fewer than two cores."""
+    """Measure one case. StartError, OSError; RuntimeError if a rank failed, or there are fewer than two cores."""
     if len(os.sched_getaffinity(0)) < _CORES:
         raise RuntimeError(f"this needs {_CORES} cores")
     return Found(
@@ -68,7 +68,7 @@ def measure(case: Case) -> Found:
 
 
 def run(beside: bool) -> dict[str, Any] | None:
-    """Measure, as one rank; on rank 0 the results of all."""
+    """Measure, as one rank; returns the results of all ranks on rank 0, and None on other ranks."""
     cores = sorted(os.sched_getaffinity(0))[:_CORES]
     os.sched_setaffinity(0, cores)
     with collectives.init() as comm:
@@ -87,13 +87,13 @@ def run(beside: bool) -> dict[str, Any] | None:
 
 def _stranger(cores: list[int]) -> subprocess.Popen[bytes]:
     os.sched_setaffinity(0, cores[:1])
-    started = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # ends with our process group
+    started = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # a signal to our process group ends it, too
     os.sched_setaffinity(0, cores)
     return started
 
 
 def _computing(comm: Communicator, calls: int = 50) -> list[float]:
-    """Sleeps in a call, by turn; two ranks compute for 4 ms before each."""
+    """Sleeps per call in each turn; two ranks compute for 4 ms before the calls of a turn."""
     x = np.ones(2, np.float32)
     out, slept = np.empty_like(x), []
     for _ in range(_TURNS):
@@ -101,7 +101,7 @@ def _computing(comm: Communicator, calls: int = 50) -> list[float]:
         end = time.perf_counter() + (0.004 if comm.rank < 2 else 0.0)
         while time.perf_counter() < end:
             pass
-        comm.barrier()  # which waits for these two
+        comm.barrier()  # waits for the computing ranks
         before = _sleeps()
         for _ in range(calls):
             comm.barrier()
@@ -111,7 +111,7 @@ def _computing(comm: Communicator, calls: int = 50) -> list[float]:
 
 
 def _beside(comm: Communicator, busy: int, calls: int = 200) -> tuple[list[float], list[bool]]:
-    """Sleeps in a call, and whether the rank was on the busy core at the end, by turn."""
+    """For each turn, the sleeps per call, and whether the rank was on the busy core at the end."""
     x = np.ones(2, np.float32)
     out, slept, there = np.empty_like(x), list[float](), list[bool]()
     for _ in range(_TURNS):

@@ -1,7 +1,7 @@
-"""Times of collectives on this machine, to which the simulator is fitted: the measurement of a rank, and its launcher.
+"""Measures times of collectives on this machine, to which the simulator is fitted: the code of a rank, and its launcher.
 
 Invariant: a time is that of the slowest rank after a barrier, as in the benchmark. Everything is measured in several
-passes, in turns, and the fastest pass counts: what other programs do to a call is not the simulator's to know.
+passes, in turns, and the fastest pass counts, since the simulator does not predict the effect of other programs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BOUNDS: Final = (2, 25)  # iterations of a case in a pass
 
 
 def measure(order: Order, ranks: int) -> list[Measured]:
-    """Start so many ranks, which measure, in about the budget.
+    """Start `ranks` ranks, which measure for about as long as the budget.
 
     Raises StartError, OSError; RuntimeError if a rank failed.
     """
@@ -34,7 +34,7 @@ def measure(order: Order, ranks: int) -> list[Measured]:
 
 
 def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
-    """The least of several measurements."""
+    """For each case, its shortest time in several measurements."""
     found: dict[Case, float] = {}
     for measured in several:
         for case, seconds in measured:
@@ -43,7 +43,7 @@ def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
 
 
 def run(order: Order) -> list[Any] | None:
-    """Measure, as one rank; on rank 0 each case and its seconds."""
+    """Measure, as one rank; returns each case and its seconds on rank 0, and None on other ranks."""
     with collectives.init(transport=order.transport) as comm:
         reported = [json.loads(text) for text in comm._everyones(json.dumps(comm._linked.place.to_json()).encode())]
         cores = group_cores(comm._linked.place, [HostIdentity.from_json(value) for value in reported])
@@ -52,7 +52,7 @@ def run(order: Order) -> list[Any] | None:
             for nbytes in order.sizes
             for collective in order.collectives
             for known in registry.algorithms(collective, comm.size)
-            if not known.hosts  # on one host they are what they are made of
+            if not known.hosts  # on one host, an algorithm for several hosts equals the algorithm inside it
         ]
         arrays, watch = Arrays(max(order.sizes), comm.size), Stopwatch(comm)
         calls = [arrays.call(comm, case.collective, case.algorithm, case.nbytes) for case in cases]

@@ -1,4 +1,4 @@
-"""Sizes, as all commands read and write them: see `collectives.base.sizes`."""
+"""Sizes in the notation of all commands: see `collectives.base.sizes`."""
 
 from collectives.base.sizes import LARGEST, parse, series, text
 

@@ -1,7 +1,7 @@
 """Plain sockets between the ranks, of one machine or several hosts, with as little overhead as possible in Python.
 
-Invariant: one thread drives both directions and never waits for one while the other could move; connections come
-from ranks of this communicator, which a random number proves.
+Invariant: one thread serves both directions, and never waits in one direction while data could move in the other. A
+connection is accepted only if the peer sends a random number that only ranks of this communicator know.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ import numpy as np
 
 from collectives import Communicator
 
-_PATIENCE: Final = 10.0  # seconds without a byte
-_TRIES: Final = 20  # in vain, before the kernel is asked to wait
+_PATIENCE: Final = 10.0  # seconds without a byte, after which an error is raised
+_TRIES: Final = 20  # attempts that move no byte, before the thread sleeps in poll()
 _TOKEN: Final = 16
-_UNDER_WAY: Final = 768 << 10  # bytes in a send buffer: as a link between processes of one machine has
+_UNDER_WAY: Final = 768 << 10  # bytes of a send buffer, as in the library's links between processes of one machine
 _HERE: Final = "127.0.0.1"
 
 
 class Ring:
-    """A connection from each rank to the next; between two ranks one, for both directions.
+    """A connection from each rank to the next; two ranks share one connection for both directions.
 
-    Made by all ranks together, of which there are at least two. Close it.
+    All ranks of the communicator, at least two, make it together. Close it.
     """
 
     def __init__(self, comm: Communicator, addresses: Sequence[str] = ()) -> None:
-        """Raises OSError, CollectiveError. `addresses`: of the ranks; over loopback, in one network namespace, if there
-        are none.
+        """Connect. `addresses`: the address of each rank; if empty, all ranks use the loopback of one network namespace.
+
+        Raises OSError, CollectiveError.
         """
         size, rank = comm.size, comm.rank
         places = addresses or [_HERE] * size
@@ -54,10 +55,12 @@ class Ring:
                 end.setblocking(False)
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if addresses:
-                    continue  # the kernel knows its network
+                    continue  # the kernel's defaults suit a network
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNDER_WAY)
                 with contextlib.suppress(OSError):
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # does not pace
+                    end.setsockopt(
+                        socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno"
+                    )  # unlike others, sends without pauses
             self._out: Final = ends[0]
             self._in: Final = ends[-1]
             comm.barrier()
@@ -66,7 +69,7 @@ class Ring:
     def exchange(self, data: bytes | bytearray, into: bytes | bytearray, piece: int) -> None:
         """Send `data` to the next rank, in writes of at most `piece` bytes, and fill `into` from the previous one.
 
-        Raises OSError; ConnectionError if the other side is gone, TimeoutError where nothing moves any more.
+        Raises OSError; ConnectionError if the other side has ended, TimeoutError if no byte moves for ten seconds.
         """
         out, inp = self._out, self._in
         source, target = memoryview(data), memoryview(into)
@@ -105,7 +108,7 @@ def _accept(listener: socket.socket, token: bytes) -> socket.socket:
 
 
 def _wait(out: socket.socket | None, inp: socket.socket | None) -> None:
-    """Until one of them can move."""
+    """Wait until bytes can move on one of the sockets."""
     poll = select.poll()
     events: dict[int, int] = {}
     for end, event in ((out, select.POLLOUT), (inp, select.POLLIN)):

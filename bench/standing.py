@@ -1,8 +1,8 @@
 """The comparison with other systems: runs of the benchmark, and the table of bars from their results.
 
-Invariant: a cell is judged by rounds in which the systems took turns, inside one mode of the machine, in processes
-that were started several times: where their pages lie changes a figure by more than a bar leaves, and stays the same
-while they live. A cell without figures is neither passed nor failed.
+Invariant: a cell is judged by rounds in which the systems took turns, in one mode of the machine. All processes are
+started several times, because the addresses of their pages change a figure noticeably, and stay the same while a
+process lives. A cell without figures is neither passed nor failed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from collectives.bench.plan import PeerPlan, Plan
 from collectives.bench.report import ABSENT
 
 PASS, FAIL = "pass", "FAIL"
-SHORTEST, LONGEST = 0.05, 1.0  # seconds for a figure
-_BESIDES: Final = 0.35  # seconds that a figure costs beyond its budget, until there is experience: checks, memory
+SHORTEST, LONGEST = 0.05, 1.0  # limits for the seconds of one figure
+_BESIDES: Final = 0.35  # first estimate of the seconds that a figure takes beyond its budget, for checks and memory
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One size: the ratio to the best of the others, and the bar that counts in the mode it was measured in.
+    """One size: our time over that of the fastest other system, `best`, and the bar for the mode of the machine.
 
-    `set_aside`: how many of the `rounds` were in another mode than most.
+    `set_aside`: the number of `rounds` left out because the machine was in another mode than in most rounds.
     """
 
     nbytes: int
@@ -44,7 +44,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One band of one line. `sizes` is empty if nothing could be compared."""
+    """One band of sizes in one line of the table. `sizes` is empty if nothing could be compared."""
 
     line: Line
     band: Band
@@ -95,7 +95,7 @@ def _size(line: Line, band: int, nbytes: int, launches: Sequence[dict[str, Any]]
 
 
 def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
-    """Our time over theirs in each round, of the medians; None if it had none, or was wrong."""
+    """For each round, our median time over that of system `name`; None if there are no times, or its results are wrong."""
     measurements = result["measurements"]
     ours = next((m for place in (OUT_OF_PLACE, IN_PLACE) if "rounds" in (m := measurements.get(place, {}))), None)
     theirs = measurements.get(name, {})
@@ -106,10 +106,10 @@ def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """All runs of one table. `run` measures a plan with so many ranks, and returns the document, or None.
+    """All runs of one table. `run(plan, ranks)` measures, and returns the document of the run, or None if it failed.
 
-    `launches`: how often all processes are started, each time for so many `rounds`. `budget`: seconds for everything.
-    `say`: called with messages for the user. `renew` as in a plan.
+    `launches`: how often all processes are started, each time for `rounds` rounds. `budget`: seconds for everything.
+    `say`: called with messages for the user. `renew`: as in `Plan`.
     """
 
     lines: tuple[Line, ...]
@@ -139,11 +139,11 @@ class Session:
         )
 
     def documents(self) -> dict[Setting, list[dict[str, Any]]]:
-        """Measure everything; a run that failed has no document."""
+        """Measure everything; returns the documents of the runs that did not fail, by setting."""
         found: dict[Setting, list[dict[str, Any]]] = {}
         runs = list(product(range(self.launches), dict.fromkeys(line.setting for line in self.lines)))
         end = time.monotonic() + self.budget
-        besides: dict[Setting, float] = {}  # as measured, seconds that a figure costs beyond its budget
+        besides: dict[Setting, float] = {}  # measured seconds that a figure takes beyond its budget
         for number, (_, setting) in enumerate(runs):
             left = [(figures(self.plan(s, 1.0)), besides.get(s, _BESIDES)) for _, s in runs[number:]]
             for_them = end - time.monotonic() - sum(count * cost for count, cost in left)
@@ -160,5 +160,5 @@ class Session:
 
 
 def figures(plan: Plan) -> int:
-    """How many systems are measured on how many cases."""
+    """The number of figures in a run: cases times systems."""
     return len(plan.collectives) * len(plan.sizes) * (1 + len(plan.peers))

@@ -1,7 +1,7 @@
 """Starts ranks on this machine, as `collectives run` does, with their task as one argument.
 
-Invariant: a rank finds the packages that this process has found, in any working directory. The argument contains no
-secrets: all users of the host can read it.
+Invariant: in any working directory, a rank finds the packages that this process has found. The argument contains no
+secrets, because all users of the host can read it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BOOT: Final = (
 
 
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
-    """Measure with that many ranks; the exit code. Raises as `processes`."""
+    """Measure with that many ranks; returns the exit code. Raises the errors of `processes`."""
     task = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
     return processes("collectives.bench.rank", task, ranks, store=store, bind=bind, addresses=plan.addresses)
 
@@ -42,10 +42,10 @@ def processes(
     addresses: str = "random",
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run `main()` of that module in so many processes, which gets `task` as JSON; the exit code.
+    """Run `main()` of that module in `ranks` processes, with `task` as JSON in an argument; returns the exit code.
 
-    Raises StartError, OSError; SystemExit of 128 + n if signal n interrupted this process, whatever the exit codes of
-    the ranks: one that has just been started can fail in any way.
+    Raises StartError, OSError; SystemExit with code 128 + n if signal n interrupted this process. The exit codes of the
+    ranks do not count then, because an interrupted rank that has just started may fail in any way.
     """
     command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(task)]
     outcome = launch(
@@ -65,9 +65,9 @@ def processes(
 
 
 def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
-    """The result of `answering` on rank 0 of so many processes of that module.
+    """Start that module in `ranks` processes, and return the result of its `answering` on rank 0.
 
-    Raises as `processes`; RuntimeError if a rank failed.
+    Raises the errors of `processes`; RuntimeError if a rank failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         file = Path(folder) / "answer"
@@ -78,9 +78,10 @@ def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mappin
 
 
 def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
-    """`main()` of such a module. `run` gets the task; its result on rank 0, as JSON values, is the answer.
+    """The body of `main()` in a module for `answer`: calls `run` with the task.
 
-    It returns None on all other ranks. An error is printed in a line that begins with `name`.
+    On rank 0 `run` returns the answer, as JSON values; on other ranks it returns None. An error is printed in a line
+    that begins with `name`.
     """
     given = json.loads(sys.argv[1])
 

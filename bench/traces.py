@@ -1,7 +1,7 @@
 """What data-parallel training sends: the gradients of well-known models, as lists of shapes.
 
-Invariant: shapes follow from the published architectures by the code here, in the order in which parameters are
-declared; the numbers of parameters are those that are published. Imports nothing but the standard library.
+Invariant: the code here computes the shapes from the published architectures, in the order in which parameters are
+declared; the numbers of parameters are the published ones. Imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ Shape = tuple[int, ...]
 
 
 def gradients(name: str) -> tuple[int, ...]:
-    """Elements of each gradient, in the order in which backpropagation finishes them: the last layer's first."""
+    """The number of elements of each gradient, in the order of backpropagation: the last layer's gradients first."""
     return tuple(math.prod(shape) for shape in reversed(shapes(name)))
 
 
 def shapes(name: str) -> list[Shape]:
-    """The gradients of that model's parameters. ValueError lists the known models."""
+    """The shapes of that model's parameters. A ValueError lists the known models."""
     if name not in TRACES:
         raise ValueError(f"there is no trace {name!r}; there are {', '.join(TRACES)}")
     return list(TRACES[name]())
 
 
 def buckets(parts: tuple[int, ...], most: int) -> list[tuple[int, int]]:
-    """Consecutive parts joined while they have at most `most` elements: (first, last + 1) of each bucket. A larger part
-    is a bucket by itself."""
+    """Join consecutive parts into buckets of at most `most` elements; a larger part is a bucket by itself.
+
+    Returns (first part, last part + 1) of each bucket.
+    """
     found: list[tuple[int, int]] = []
     first = held = 0
     for i, part in enumerate(parts):
@@ -74,7 +76,7 @@ def _vgg16() -> Iterator[Shape]:
 def _bert_large() -> Iterator[Shape]:
     """Devlin et al., BERT, 2018: 24 layers of 1024, 30 522 word pieces, with the pooler."""
     width, inner = 1024, 4096
-    for rows in (30522, 512, 2):  # words, positions, segments
+    for rows in (30522, 512, 2):  # embeddings of words, positions and segments
         yield (rows, width)
     yield from _norm(width)
     for _ in range(24):
@@ -88,7 +90,7 @@ def _bert_large() -> Iterator[Shape]:
 
 
 def _mnist_cnn() -> Iterator[Shape]:
-    """TensorFlow's first tutorial for convolutions, after LeCun et al., 1998: two of 5x5, then two dense layers."""
+    """TensorFlow's first tutorial for convolutions, after LeCun et al., 1998: two 5x5 convolutions, two dense layers."""
     yield from _convolution(32, 1, 5)
     yield from _convolution(64, 32, 5)
     yield from _dense(1024, 64 * 7 * 7)

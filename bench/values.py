@@ -1,11 +1,11 @@
 """Inputs whose exact result is known, and the comparison with it.
 
-Invariant: whatever the order of reduction, no intermediate result is rounded, in no dtype: integers are small enough
-for bfloat16's eight bits (averages: for up to 128 ranks). Every rank's values differ, and differ again for another
-`salt`. All elements are compared. Imports nothing but NumPy: the workers of peers use it with a Python of their own.
+Invariant: whatever the order of reduction, no dtype rounds an intermediate result: integers are small enough for
+bfloat16's eight bits (averages: for up to 128 ranks). Values differ from rank to rank, and from `salt` to `salt`. All
+elements are compared. Imports nothing but NumPy: the workers of other systems use it with a Python of their own.
 
 An array repeats a table of `PERIOD` random values. The period is a prime, so data that ended up in the wrong place
-does not fit by accident; and filling and comparing run at the speed of memory, with no second array of that size.
+does not fit by accident. Filling and comparing run at the speed of memory, without a second array of the same size.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 PERIOD: Final = 65521
 _EXACT: Final = 256  # integers up to this are exact in bfloat16
-_DOUBLING: Final = 6  # ranks that may bring a factor of 2 to a product: 2**6 fits into an int8
+_DOUBLING: Final = 6  # ranks whose values in a product may be 2: 2**6 fits into an int8
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The data of one check: `op` combines it, "none" if nothing is combined; `length` elements matter."""
+    """The data of one check, of which the first `length` elements matter; `op` is "none" if nothing is reduced."""
 
     dtype: np.dtype[Any]
     op: str
@@ -41,7 +41,7 @@ class Values:
         return self._random(rank)
 
     def total(self, ranks: int | None = None) -> Array:
-        """The values that the reduction of all ranks' inputs repeats, or that of the first `ranks`, at least one."""
+        """The values that the result repeats: the inputs of the first `ranks` ranks, reduced. None: of all ranks."""
         if self.op == "avg":
             whole = self.table(0).astype(np.complex128)
             for rank in range(1, self.ranks):
@@ -83,14 +83,16 @@ class Values:
 
 
 def touched(array: Array) -> Array:
-    """The array, written, so that the kernel has given its pages before anything is timed. Not with zeros, which some
-    memory takes in half the time."""
+    """Write the array, so that the kernel allocates its pages before anything is timed; returns the array.
+
+    It is not filled with zeros, because some memory stores zeros in half the time.
+    """
     array.fill(1)
     return array
 
 
 def fill(array: Array, table: Array, phase: int = 0) -> None:
-    """Overwrite `array` with the table, again and again, from its element `phase` on."""
+    """Overwrite `array` with repetitions of `table`, beginning with the element `phase` of the table."""
     for part, values in _parts(array, table, phase):
         part[...] = values
 
@@ -102,9 +104,9 @@ def spoil(array: Array, table: Array, phase: int = 0) -> None:
 
 
 def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int:
-    """The number of elements that differ from those of `fill` by more than the fraction `slack`; NaN always does."""
+    """The number of elements that differ from those of `fill` by more than the fraction `slack`; NaN always differs."""
     bad = 0
-    with np.errstate(all="ignore"):  # whatever a wrong value is
+    with np.errstate(all="ignore"):  # a wrong value may be anything
         for part, values in _parts(array, table, phase):
             good = part == values if slack == 0.0 else np.abs(part - values) <= slack * np.abs(values)
             bad += part.size - int(np.count_nonzero(good))
@@ -112,17 +114,17 @@ def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int
 
 
 def slack(dtype: np.dtype[Any], op: str, ranks: int) -> float:
-    """The allowed error of an exact reduction: multiplying by 1/n, for an average, rounds once or twice."""
+    """The allowed relative error of an exact reduction: an average multiplies by 1/n, which rounds once or twice."""
     if op != "avg" or ranks & (ranks - 1) == 0:
         return 0.0
     return 2.0 ** {2: -7, 4: -22, 8: -51}[dtype.itemsize // (2 if dtype.kind == "c" else 1)]
 
 
 def _parts(array: Array, table: Array, phase: int) -> Iterator[tuple[Array, Array]]:
-    """Pairs of a part of `array` and the equally long part of the repeated table that belongs there."""
+    """Divide `array` into parts; yields each with the equally long part of the table that belongs there."""
     flat = array.reshape(-1)
     phase %= PERIOD
-    if len(table) < PERIOD:  # the array is no longer than one period, and its table was cut to what it needs
+    if len(table) < PERIOD:  # the array is no longer than one period, and its table was cut to that length
         yield flat, table[phase : phase + flat.size]
         return
     start = 0

@@ -1,11 +1,11 @@
 """`python -m collectives.bench.wire`: allreduce between hosts with a slow network, compared with the bound of that
 network.
 
-Invariant: the hosts are network namespaces of this machine, with links slow enough that the machine itself is not what
-is measured. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes: the rate is the nominal one, of all
-links of a host, of which packets of 1500 bytes leave 95.6 % for data. Algorithms, and numbers of sockets, take turns,
-so that all see the same machine. With `--limits` plain sockets do, too, which send as many bytes round the hosts as an
-allreduce has to, and add nothing up.
+Invariant: the hosts are network namespaces of this machine, and their links are so slow that the processor does not
+limit the speed. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes; rate is the nominal rate of all
+links of a host together, of which packets of 1500 bytes leave 95.6 % for data. Algorithms, and numbers of sockets, take
+turns, so that changes of the machine's speed affect all of them. With `--limits`, plain sockets take turns with them:
+they send as many bytes round the hosts as an allreduce needs to, but reduce nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, float]:
-    """As tc takes it, and in bytes a second."""
+    """A rate in tc's notation, and the same rate in bytes a second."""
     return _rate(value.lower())
 
 
 def rates(ctx: click.Context, param: click.Parameter, value: str) -> list[tuple[str, float]]:
-    """Each in tc's notation, and in bytes a second."""
+    """Rates, each in tc's notation and in bytes a second."""
     return [_rate(text.strip()) for text in value.lower().split(",")]
 
 
@@ -70,7 +70,7 @@ def _sockets(ctx: click.Context, param: click.Parameter, value: str) -> list[int
     default="1gbit",
     show_default=True,
     metavar="RATE,…",
-    help="Of each link, each way; of several, each connection uses one.",
+    help="Of each link of a host, in each direction. A connection uses one link.",
 )
 @click.option(
     "--sockets", callback=_sockets, default="1", show_default=True, metavar="N,…", help="Connections between two ranks."
@@ -78,7 +78,7 @@ def _sockets(ctx: click.Context, param: click.Parameter, value: str) -> list[int
 @click.option("-b", "--bytes", "nbytes", callback=_sizes, default="16M,64M", show_default=True, metavar="SIZE,…")
 @click.option("--algorithms", default=",".join(ALGORITHMS), show_default=True, metavar="NAME,…")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N")
-@click.option("--limits", "with_limits", is_flag=True, help="Print beside it what plain sockets round the hosts take.")
+@click.option("--limits", "with_limits", is_flag=True, help="Also measure plain sockets round the hosts.")
 @click.option("--sysctl", "settings", multiple=True, metavar="NAME=VALUE", help="A kernel parameter of every host.")
 @click.option("--json", "as_json", is_flag=True, help="Print all times instead of a table.")
 def main(
@@ -101,7 +101,7 @@ def main(
     if reason is not None:
         raise click.ClickException(reason)
     names = [name.strip() for name in algorithms.split(",")]
-    needed = [2 * (count - 1) * size // count for size in nbytes]  # bytes that leave each host at least
+    needed = [2 * (count - 1) * size // count for size in nbytes]  # the fewest bytes that can leave each host
     plan: dict[str, Any] = {
         "sizes": nbytes,
         "algorithms": names,
@@ -152,7 +152,7 @@ def _row(size: int, name: str, links: int, seconds: float, bound: float) -> str:
 
 
 def _slowest(ranks: Iterable[Sequence[float]]) -> float:
-    """The median over the calls, of the rank that took longest."""
+    """The median time of a call, taking the slowest rank in each call."""
     return statistics.median(max(call) for call in zip(*ranks, strict=True))
 
 

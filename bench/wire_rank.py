@@ -24,7 +24,7 @@ _WRITE: Final = 256 << 10
 
 
 def main() -> None:
-    """The plan is JSON in the first argument; the results are written to standard output, as JSON."""
+    """Read the plan, JSON in the first argument; write the results to the standard output, as JSON."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
     with collectives.init(timeout=600) as comm, contextlib.ExitStack() as stack:
         groups = {
@@ -55,13 +55,13 @@ def main() -> None:
 
 
 def _go_round(ring: Ring, nbytes: int) -> Callable[[], None]:
-    """As many bytes to the next rank, and from the one before."""
+    """The call that sends `nbytes` bytes to the next rank and receives as many from the previous rank."""
     data, into = bytes(nbytes), bytearray(nbytes)
     return partial(ring.exchange, data, into, _WRITE)
 
 
 def _check(comm: collectives.Communicator, size: int, name: str) -> int:
-    """One call that also opens the links; the bytes that this host sent during it."""
+    """Check one call, which also opens the links; returns the number of bytes that this host sent during the call."""
     x = np.arange(size // 4, dtype="float32") % 97 + comm.rank
     expected = comm.size * (np.arange(size // 4) % 97) + sum(range(comm.size))
     comm.barrier()
