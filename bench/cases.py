@@ -69,8 +69,8 @@ class Case:
     """One line of the table. `op` is "none" and `root` -1 if the collective has none.
 
     `count` as in nccl-tests: elements of a rank's array, or of one part if ranks have parts. A case with `parts` is a
-    sequence of calls, one for the gradient of each parameter of the model `trace`: `parts` has their numbers of elements,
-    `count` in all. The gradients are fused into buckets of `bucket` bytes, unless that is 0.
+    sequence of calls, one for each gradient of the model `trace`: `parts` has the numbers of elements, `count` in all.
+    The gradients are fused into buckets of `bucket` bytes, unless that is 0.
     """
 
     collective: str

@@ -1,8 +1,8 @@
 """Messages between processes of this machine that sleep while they wait.
 
 Invariant: a process that waits here is blocked in the kernel and uses no processor time, unlike a rank that waits in a
-collective; only processes of this user are accepted. Imports nothing but the standard library: the workers of other systems use
-it with a Python of their own.
+collective; only processes of this user are accepted. Imports nothing but the standard library: the workers of other
+systems use it with a Python of their own.
 
 One side opens a `Listener` and passes its name to the others, which `connect`; a message is a line of JSON.
 """
@@ -25,7 +25,7 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class Channel:
-    """One connection; owns its socket. Methods raise TimeoutError, and ConnectionError if the other process has ended."""
+    """One connection; owns its socket. Methods raise TimeoutError; ConnectionError if the other process has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket: Final = connection

@@ -92,8 +92,8 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Seque
 def bonded_hosts(count: int, rates: Sequence[str]) -> Iterator[list[Host]]:
     """`count` hosts, each with one address, on interface `bond`, which is reached over several links.
 
-    A host has one link for each of `rates`. Each connection uses one link, chosen by a hash of its ports, as with bonded
-    network cards or with equal routes in a switched network.
+    A host has one link for each of `rates`. Each connection uses one link, chosen by a hash of its ports, as with
+    bonded network cards or with equal routes in a switched network.
     """
     networks = [f"10.99.{net}.{{}}/24" for net in range(len(rates))]
     with hosts(count, networks, rates) as made:

@@ -53,7 +53,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's step in one mode. `backward`: when backpropagation ended, in seconds from the beginning of the step."""
+    """One rank's step in one mode. `backward`: seconds from the beginning of the step to backpropagation's end."""
 
     way: str
     seconds: float
@@ -98,7 +98,10 @@ class Overlap:
 
 
 def measure(setting: Setting, rate: float) -> Overlap:
-    """Measure on two hosts. `rate`: bytes a second. RuntimeError if a rank failed; subprocess.SubprocessError, OSError."""
+    """Measure on two hosts. `rate`: bytes a second.
+
+    Raises RuntimeError if a rank failed; subprocess.SubprocessError, OSError.
+    """
     longest = setting.steps * (len(WAYS) * _COMPUTING + 4 * setting.nbytes / rate)
     with hosts(RANKS, rates=[setting.rate]) as made:
         arguments = ("-m", "collectives.bench.overlap_rank", json.dumps(asdict(setting)))

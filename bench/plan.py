@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> int:
-        """A number that is the same on ranks with the same plan, apart from the output files, which only rank 0 uses."""
+        """A number that is the same on ranks with the same plan; the names of output files, for rank 0, may differ."""
         return zlib.crc32(replace(self, json=None, plot=None).to_json().encode())
 
 

@@ -106,7 +106,7 @@ class _Session:
         self.table.row(row)
 
     def finish(self) -> int:
-        """Print the end of the table and write the file; returns the exit code."""
+        """Print the end of the table; returns the exit code."""
         self.complete = True
         self.table.foot(time.monotonic() - self.clock)
         return REFUTED if any(row.wrong for row in self.rows) else 0

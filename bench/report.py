@@ -213,7 +213,7 @@ class Table:
 
 
 class Progress:
-    """One line on the standard error with the current step; the line is removed at the end. Silent without a terminal."""
+    """One line on the standard error with the current step, removed at the end. Silent without a terminal."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted: Final = wanted

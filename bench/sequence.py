@@ -1,8 +1,8 @@
 """A case of many arrays as one call: an allreduce for each array, or for buckets of several arrays.
 
-Invariant: all systems use this code, and bring only the call for one array. The time of a fused call includes the copies
-into buckets and back, since a framework's gradients do not lie in buckets. Imports nothing but NumPy: the workers of
-other systems use it with a Python of their own.
+Invariant: all systems use this code, and bring only the call for one array. The time of a fused call includes the
+copies into buckets and back, since a framework's gradients do not lie in buckets. Imports nothing but NumPy: the
+workers of other systems use it with a Python of their own.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Ring:
     """
 
     def __init__(self, comm: Communicator, addresses: Sequence[str] = ()) -> None:
-        """Connect. `addresses`: the address of each rank; if empty, all ranks use the loopback of one network namespace.
+        """Connect. `addresses`: the address of each rank; if empty, all ranks use the loopback of one host.
 
         Raises OSError, CollectiveError.
         """

@@ -95,7 +95,7 @@ def _size(line: Line, band: int, nbytes: int, launches: Sequence[dict[str, Any]]
 
 
 def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
-    """For each round, our median time over that of system `name`; None if there are no times, or its results are wrong."""
+    """For each round, our median time over that of system `name`; None without times, or with wrong results."""
     measurements = result["measurements"]
     ours = next((m for place in (OUT_OF_PLACE, IN_PLACE) if "rounds" in (m := measurements.get(place, {}))), None)
     theirs = measurements.get(name, {})

@@ -90,7 +90,7 @@ def _bert_large() -> Iterator[Shape]:
 
 
 def _mnist_cnn() -> Iterator[Shape]:
-    """TensorFlow's first tutorial for convolutions, after LeCun et al., 1998: two 5x5 convolutions, two dense layers."""
+    """TensorFlow's first tutorial on convolutions, after LeCun et al., 1998: two 5x5 convolutions, two dense layers."""
     yield from _convolution(32, 1, 5)
     yield from _convolution(64, 32, 5)
     yield from _dense(1024, 64 * 7 * 7)

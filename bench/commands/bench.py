@@ -1,4 +1,4 @@
-"""`collectives bench`: finds the named subcommand; without one it measures.
+"""`collectives bench`: runs the named subcommand; without a subcommand it measures collectives.
 
 Invariant: a command's file is imported when it is used.
 """
@@ -26,7 +26,7 @@ OTHERS: Final = {
 
 
 class _Bench(click.Command):
-    """The measuring command, unless the first word is the name of another."""
+    """The measuring command, unless the first word is the name of a subcommand."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -44,7 +44,7 @@ _NAME: Final = "collectives calibrate"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The task and its output file; `output` None: the cache folder."""
+    """The task of the ranks, and the output file; `output` None: a file in the cache folder."""
 
     transport: str | None
     budget: float
@@ -80,7 +80,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     default=FULL.seconds,
     show_default=True,
     metavar="SECONDS",
-    help="Time for all of it.",
+    help="Time for everything.",
 )
 @click.option(
     "-e", "--maxbytes", callback=_size, default="64M", show_default=True, metavar="SIZE", help="Largest size."
@@ -101,12 +101,12 @@ def command(
     """Measure which algorithm is fastest for each COLLECTIVE (all, unless some are named) and size.
 
     Started by hand it runs N ranks on this machine; under a launcher (collectives run, torchrun, mpirun, srun) the
-    processes are the ranks. The table is kept for this machine, this number of ranks and ranks per host; from then on
-    collectives.init() uses it for such groups, on all ranks, where rank 0 runs here. With --output it goes into a file,
-    for COLLECTIVES_TABLE=FILE or init(table=FILE).
+    processes are the ranks. The table is kept for groups with this number of ranks, and of ranks per host. From then on
+    collectives.init() uses it in such groups whose rank 0 runs on this machine. With --output the table is written to
+    that file, for COLLECTIVES_TABLE=FILE or init(table=FILE).
 
-    Keeps nothing that was measured while the machine was not quiet: other programs used the cores, a hypervisor gave
-    them to other machines, or times differed from round to round. The built-in choices stay then; the exit code is 3.
+    If the machine was not quiet, nothing is kept: other programs used the cores, a hypervisor gave them to other
+    virtual machines, or times differed from round to round. Then the built-in choices stay, and the exit code is 3.
 
     \b
       collectives calibrate -n 4
@@ -143,7 +143,7 @@ def command(
 
 
 def run(order: Order, seen: Screen) -> int:
-    """Measure, as one rank; the exit code. Raises CollectiveError, ValueError, OSError."""
+    """Measure, as one rank; returns the exit code. Raises CollectiveError, ValueError, OSError."""
     effort = FULL.with_(order.budget, order.most, order.collectives)
     with collectives.init(transport=order.transport, calibrate="off") as comm:
         reported = comm._everyones(json.dumps(comm._linked.place.to_json()).encode())

@@ -1,4 +1,4 @@
-"""`collectives bench choice`: the automatic choice compared with every algorithm, and its bar.
+"""`collectives bench choice`: the automatic choice compared with every algorithm, and with the bar for it.
 
 Invariant: all errors in the command line are reported before a process is started.
 """
@@ -38,17 +38,22 @@ from collectives.transports import registry
     default=4,
     show_default=True,
     metavar="FACTOR",
-    help="Between sizes.",
+    help="Factor between sizes.",
 )
 @click.option("--transport", default="auto", show_default=True, metavar="NAME", help="auto, shm, tcp, ...")
 @click.option(
     "--budget", type=float, callback=positive, default=2.0, show_default=True, metavar="SECONDS", help="For each size."
 )
 @click.option(
-    "--launches", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="New processes."
+    "--launches",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How often all processes start.",
 )
 @click.option("--json", "document", metavar="FILE", callback=writable, help="Write the times of every round.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 where the bar is missed.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if the bar is missed.")
 def command(
     collective: tuple[str, ...],
     counts: tuple[int, ...],
@@ -62,10 +67,10 @@ def command(
     strict: bool,
 ) -> None:
     """Measure each COLLECTIVE (allreduce, unless some are named) by the automatic choice and by every algorithm, in
-    turns, among ranks on this machine that are started several times, and print how much longer the choice took than
-    the best of them.
+    turns, among ranks on this machine that are started several times. Print how much longer the choice took than the
+    best algorithm.
 
-    It chooses as any program does, by the tables that were measured here too.
+    The choice is that of any program, and takes tables into account that were measured on this machine.
 
     \b
       collectives bench choice
@@ -99,7 +104,7 @@ def command(
 
 
 def report(found: Sequence[Heat]) -> Iterator[str]:
-    """A line for each call, and the worst of them."""
+    """A line for each call, and a summary with the worst ratio."""
     width = max(len(name) for heat in found for name in (heat.chosen, heat.best, "algorithm"))
     yield "time: median over the rounds, of the slowest rank; ratio: to the best single algorithm's, within each round"
     head = f"{'collective':16}{'ranks':>5}{'bytes':>8}  {'choice':{width}}{'us':>10}  {'best':{width}}"

@@ -30,11 +30,11 @@ _STYLES = {SLOWER: "bold red", FASTER: "green", SAME: "dim", MODE: "yellow"}
     metavar="FRACTION",
     help="By how much a time may rise.",
 )
-@click.option("--all", "everything", is_flag=True, help="Also show what is the same.")
+@click.option("--all", "everything", is_flag=True, help="Also show figures that are the same.")
 def command(first: str, second: str, threshold: float, everything: bool) -> None:
     """Compare our figures in SECOND with those in FIRST, two files of --json.
 
-    A figure is SLOWER where its median has risen by more than the threshold, and by more than noise explains:
+    A figure is SLOWER if its median has risen by more than the threshold, and by more than noise explains:
     the 99 % interval of the quotient, from the raw samples, lies above 1. Figures taken in different modes of
     the machine (see the documentation) are shown as "mode" and not judged.
 

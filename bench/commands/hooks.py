@@ -48,7 +48,7 @@ from collectives.native.spelling import hint
 from collectives.rendezvous.bootstrap import bootstrap
 
 RANKS: Final = 2
-BUDGET: Final = 2.0  # seconds for each system, way and list
+BUDGET: Final = 2.0  # seconds for each system, form of the call and list
 USUAL: Final = ("resnet50", *NETWORKS)
 
 
@@ -76,7 +76,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     default="all",
     show_default=True,
     callback=_frameworks,
-    help="Which, of those that are installed with this interpreter.",
+    help="Which installed framework to measure.",
 )
 @click.option("-n", "--ranks", type=click.IntRange(min=2), default=RANKS, show_default=True, metavar="N")
 @click.option(
@@ -90,7 +90,9 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 @click.option(
     "--repeats", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Turns that systems take."
 )
-@click.option("--iters", type=click.IntRange(min=1), metavar="N", help="Of a turn.  [default: as --budget allows]")
+@click.option(
+    "--iters", type=click.IntRange(min=1), metavar="N", help="Iterations in a turn.  [default: as --budget allows]"
+)
 @click.option(
     "--budget",
     type=float,
@@ -101,7 +103,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     help="For each figure; every turn has 3 iterations at least.",
 )
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 also where a bar is missed.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 also if a bar is missed.")
 def command(
     frameworks: list[Framework],
     ranks: int,
@@ -112,16 +114,17 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Measure a model's gradients through our hooks, beside what TensorFlow and PyTorch have of their own.
+    """Measure the exchange of a model's gradients through our hooks, and through TensorFlow's and PyTorch's own means.
 
     \b
       tensorflow  GradientExchange in a tf.function; CollectiveReduce over the
                   ring through gRPC, for each tensor or for all of them joined
       torch       torch.distributed's all_reduce with our backend and with
                   Gloo: asynchronous for each tensor, coalesced, and in
-                  buckets as of DistributedDataParallel; and its steps (ddp-…)
+                  buckets as in DistributedDataParallel; and steps of training
+                  with DistributedDataParallel (ddp-…)
 
-    Ranks are processes of this machine, in the interpreter that runs this command. Systems take turns, and every
+    Ranks are processes of this machine, with the interpreter that runs this command. Systems take turns, and every
     result is checked. A time is that of the slowest rank; the factor is their time over ours, the median over turns.
 
     \b
@@ -167,7 +170,7 @@ def _too_much(case: Case, free: int) -> str:
 
 
 def _end(_signal: int, _frame: Any) -> None:
-    """As after Ctrl-C: processes that were started are ended."""
+    """End the started processes, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
@@ -185,10 +188,10 @@ class _Session:
         self._versions: Final[dict[str, dict[str, str]]] = {}
 
     def run(self, frameworks: Sequence[Framework], todo: dict[str, list[Case]]) -> int:
-        """The exit code."""
+        """Measure everything and print it; returns the exit code."""
         started, clock = datetime.now(timezone.utc).astimezone(), time.monotonic()
         complete = False
-        # The group of one is for what all measuring goes through; ranks that are measured meet by themselves.
+        # The measuring functions need a communicator: this one has one rank. The measured ranks form their own group.
         with (
             tempfile.TemporaryDirectory(prefix="collectives-hooks-") as folder,
             collectives.init("memory://bench-hooks", rank=0, size=1) as comm,

@@ -34,11 +34,11 @@ _WIDTH = 11
 @click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
 @click.option("--json", metavar="FILE", callback=writable, help="Write the counts.")
 def command(rounds: int, ranks: int, stores: tuple[str, ...], transport: str, timeout: float, json: str | None) -> None:
-    """Make and close communicators, again and again in one process, and count what is there before and after.
+    """Make and close communicators many times in one process, and compare the resources in use before and after.
 
     In each round N ranks, which are threads, meet, run two allreduces, one of them on memory of comm.empty, and
-    close. Counted are descriptors, threads, mappings of shared memory, keys in the store, files in its
-    directory and in /dev/shm, and resident memory. The first rounds do not count.
+    close. The command counts file descriptors, threads, mappings of shared memory, keys in the store, files in the
+    store's directory and in /dev/shm, and bytes of resident memory. The first rounds do not count.
 
     The exit code is 1 if anything has grown (memory: by more than 4 MiB) or a result was wrong, 3 if ranks
     did not meet.

@@ -39,8 +39,8 @@ from collectives.transports import registry
 
 RANKS = 2
 BUCKET = 25 << 20
-ROUNDS = 5  # where others are measured too
-BUDGET, BESIDE = 0.2, 0.5  # seconds; they share the rounds
+ROUNDS = 5  # default if other systems or floors are measured, too
+BUDGET, BESIDE = 0.2, 0.5  # seconds of a figure, for all rounds: alone, and beside other systems or floors
 
 
 def _segment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -91,8 +91,8 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 )
 @click.option("-b", "--minbytes", callback=size, metavar="SIZE", help="Smallest size.  [default: 8]")
 @click.option("-e", "--maxbytes", callback=size, metavar="SIZE", help="Largest size.  [default: 64M]")
-@click.option("-f", "--stepfactor", type=float, metavar="FACTOR", help="Between sizes.  [default: 2]")
-@click.option("-i", "--stepbytes", callback=size, metavar="SIZE", help="Between sizes, instead of a factor.")
+@click.option("-f", "--stepfactor", type=float, metavar="FACTOR", help="Factor between sizes.  [default: 2]")
+@click.option("-i", "--stepbytes", callback=size, metavar="SIZE", help="Step between sizes, instead of a factor.")
 @click.option(
     "-d", "--datatype", multiple=True, callback=names, metavar="NAMES", help="float32, bfloat16, ..., or all."
 )
@@ -100,7 +100,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     "-o", "--op", multiple=True, callback=names, metavar="NAMES", help="sum, max, ..., or all that there are."
 )
 @click.option(
-    "-r", "--root", type=click.IntRange(min=0), default=0, show_default=True, metavar="RANK", help="Of rooted ones."
+    "-r", "--root", type=click.IntRange(min=0), default=0, show_default=True, metavar="RANK", help="Root of the call."
 )
 @click.option(
     "-w",
@@ -119,29 +119,31 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     type=float,
     callback=positive,
     metavar="SECONDS",
-    help=f"Time for each figure.  [default: {BUDGET}, beside others {BESIDE}]",
+    help=f"Time for each figure.  [default: {BUDGET}; with --peers or --limits {BESIDE}]",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"Turns that systems take.  [default: {ROUNDS} beside others, else 1]",
+    help=f"Turns of each system.  [default: 1; with --peers or --limits {ROUNDS}]",
 )
 @click.option(
     "-c", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="Verify every element."
 )
-@click.option("--in-place/--out-of-place", "in_place", default=None, help="Only that way of calling.  [default: both]")
+@click.option(
+    "--in-place/--out-of-place", "in_place", default=None, help="Only this form of the call.  [default: both]"
+)
 @click.option(
     "--buffers",
     type=click.Choice(["plain", "shared"]),
     default="plain",
     show_default=True,
-    help="Ordinary arrays, or comm.empty's.",
+    help="Ordinary arrays, or arrays of comm.empty.",
 )
 @click.option(
     "--renew",
     is_flag=True,
-    help="Write the input anew before each call, outside the clock: it lies in its own cache then.",
+    help="Write the input before each call, outside the timed part, so that it is in the core's cache.",
 )
 @click.option(
     "--row",
@@ -149,9 +151,9 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     default=1,
     show_default=True,
     metavar="N",
-    help="Calls right after one another, without barriers between them: time is their mean.",
+    help="Calls in a row, without barriers between them: the time is their mean.",
 )
-@click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="auto, all, or one of them.")
+@click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="auto, all, or an algorithm.")
 @click.option(
     "--import",
     "modules",
@@ -166,7 +168,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     envvar="COLLECTIVES_SEGMENT",
     callback=_segment,
     metavar="SIZE",
-    help="Staged, copied or reduced at a time.",
+    help="Bytes staged, copied or reduced at a time.",
 )
 @click.option(
     "--store",
@@ -184,16 +186,22 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="For one operation.",
+    help="Timeout of one operation.",
 )
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
 @click.option("--plot", metavar="FILE", callback=_picture, help="Draw time and bus bandwidth: .svg, .png or .pdf.")
-@click.option("--peers", multiple=True, callback=_peers, metavar="NAMES", help=f"Run beside: {', '.join(PEERS)}.")
-@click.option("--limits", is_flag=True, help="Also this machine's floors, and the share of them that we reach.")
+@click.option(
+    "--peers",
+    multiple=True,
+    callback=_peers,
+    metavar="NAMES",
+    help=f"Other systems to measure in turns: {', '.join(PEERS)}.",
+)
+@click.option("--limits", is_flag=True, help="Also measure lower limits of this machine, and compare with them.")
 @click.option(
     "--trace", "traces", multiple=True, callback=_traces, metavar="NAMES", help=f"Gradients of {', '.join(TRACES)}."
 )
-@click.option("--bucket", callback=size, metavar="SIZE", help="Of fused gradients.  [default: 25M]")
+@click.option("--bucket", callback=size, metavar="SIZE", help="Size of buckets of gradients.  [default: 25M]")
 @click.option("--memory", "in_memory", is_flag=True, help="Measure memory instead of time.")
 def command(
     collective: str,
@@ -236,16 +244,16 @@ def command(
     the processes are the ranks. The columns are those of nccl-tests:
 
     \b
-      size   bytes of the array that a rank passes and gets; where ranks have
+      size   bytes of the array that a rank passes and gets; if ranks have
              parts (allgather, reduce_scatter, alltoall, gather, scatter), of
              all parts together
       count  elements of the array, or of one part
-      time   microseconds: of the slowest rank in each iteration, the median
-             over the iterations; the barrier between them is not included
+      time   microseconds: the median over the iterations of the slowest rank's
+             time, without the barrier between iterations
       algbw  size / time
-      busbw  algbw x 2(n-1)/n for allreduce, x (n-1)/n for those with parts,
-             x 1 for broadcast and reduce
-      #wrong elements that are not what they have to be, on all ranks
+      busbw  algbw x 2(n-1)/n for allreduce, x (n-1)/n for collectives with
+             parts, x 1 for broadcast and reduce
+      #wrong wrong elements in the results of all ranks
 
     The exit code is 1 if any value is wrong, 2 for a wrong command line, 3 if the run failed.
 
@@ -277,7 +285,7 @@ def command(
     if traces:
         if collective != "allreduce" or in_memory or {minbytes, maxbytes, stepfactor, stepbytes} != {None}:
             raise click.UsageError("--trace has sizes of its own, for allreduce: it goes with no others")
-        in_place = True if in_place is None else in_place  # as gradients are averaged
+        in_place = True if in_place is None else in_place  # gradients are usually reduced in place
     elif bucket is not None:
         raise click.UsageError("--bucket is for --trace")
     if renew and row > 1:
@@ -334,7 +342,7 @@ def _series(first: int | None, last: int | None, factor: float | None, step: int
 
 
 def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
-    """Raises for plans that cannot work."""
+    """Raises UsageError if the plan cannot work."""
     try:
         load(plan.modules, os.getcwd())
         cases(plan, ranks)
@@ -353,7 +361,7 @@ def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
 
 
 def _with_peers(plan: Plan, wanted: Sequence[str], here: Screen) -> Plan:
-    """The plan, once the packages of the peers have been installed."""
+    """Install the packages of the other systems, and return the plan with them."""
 
     try:
         return replace(plan, peers=tuple(PeerPlan(name, python_for(name, say, here.progress)) for name in wanted))

@@ -24,20 +24,20 @@ from collectives.bench.report import Progress
 
 @click.command("meeting")
 @click.option("-n", "--ranks", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="Threads.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Of each.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="For each store.")
 @store_option
 @click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
 @click.option("--json", metavar="FILE", callback=writable, help="Write every round's times.")
 def command(ranks: int, rounds: int, stores: tuple[str, ...], timeout: float, json: str | None) -> None:
-    """Time how long N ranks take to meet: threads of one process, which start at the same moment.
+    """Measure how long N ranks take to meet. They are threads of one process, which start at the same moment.
 
     \b
-      meet   until every rank knows of all others, through the store
-      init   until collectives.init() has returned on every rank: met, linked,
-             and a first barrier passed
+      meet   until every rank has the records of all ranks from the store
+      init   until collectives.init() has returned on every rank, which includes
+             meeting, opening links and a first barrier
 
-    Each is the time from the first rank's start to the last one's end. Ranks have a run id and a secret, as
-    under any launcher. For Redis, name a server in $COLLECTIVES_STORE.
+    Both times run from the first rank's start to the last rank's end. Ranks have a run id and a secret, as under any
+    launcher. For Redis, name a server in $COLLECTIVES_STORE.
 
     The exit code is 3 if ranks did not meet.
     """

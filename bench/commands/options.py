@@ -22,12 +22,12 @@ addresses_option = click.option(
     type=click.Choice(ADDRESSES),
     default="random",
     show_default=True,
-    help="As of `collectives run`, of our ranks and those of peers alike.",
+    help="As in `collectives run`, for ranks of all systems.",
 )
 
 
 def names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Commas separate; an option may also be repeated."""
+    """The names in an option that may be repeated; commas separate names."""
     return tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
 
 
@@ -38,7 +38,7 @@ def positive(ctx: click.Context, param: click.Parameter, value: float | None) ->
 
 
 def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """In bytes."""
+    """The size in bytes."""
     try:
         return None if value is None else sizes.parse(value)
     except ValueError as error:
@@ -57,7 +57,7 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int
 
 
 def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """As an absolute path."""
+    """The absolute path of a file that can be written."""
     if value is not None:
         path = Path(value).absolute()
         if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
@@ -67,10 +67,10 @@ def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 
 def screen() -> Screen:
-    """The standard streams, as the process that the user started sees them."""
+    """What the standard streams of this process, which the user started, can show."""
     return Screen(colourful(1), sys.stderr.isatty())
 
 
 def say(text: str) -> None:
-    """A line on the standard error about a long step."""
+    """Print a line about a long step on the standard error."""
     click.echo(f"collectives bench: {text}", err=True)

@@ -24,14 +24,22 @@ from collectives.bench.wire import rate as rate_of
 
 
 @click.command("overlap")
-@click.option("--rate", callback=rate_of, default="1gbit", show_default=True, help="Of the link, each way.")
+@click.option(
+    "--rate", callback=rate_of, default="1gbit", show_default=True, help="Rate of the link in each direction."
+)
 @click.option("--layers", type=click.IntRange(min=2), default=8, show_default=True, metavar="N")
-@click.option("--width", type=click.IntRange(min=16), default=768, show_default=True, metavar="N", help="Of a layer.")
-@click.option("--batch", type=click.IntRange(min=1), default=512, show_default=True, metavar="N", help="Of a rank.")
+@click.option(
+    "--width", type=click.IntRange(min=16), default=768, show_default=True, metavar="N", help="Width of a layer."
+)
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=512, show_default=True, metavar="N", help="Samples of a rank."
+)
 @click.option("--bucket", callback=size, default="4M", show_default=True, metavar="SIZE")
-@click.option("--steps", type=click.IntRange(min=1), default=15, show_default=True, metavar="N", help="In each way.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=15, show_default=True, metavar="N", help="Steps in each mode."
+)
 @click.option("--json", metavar="FILE", callback=writable, help="Write every step of every rank.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 where the bar is missed.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if the bar is missed.")
 def command(
     rate: tuple[str, float],
     layers: int,
@@ -42,11 +50,11 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Time steps of training in TensorFlow whose gradients travel in buckets, as one fused call, and not at all.
+    """Time steps of training in TensorFlow in three modes: gradients exchanged in buckets, in one fused call, or not.
 
     Two ranks, each in a network namespace of its own with a link of limited rate between them, train dense layers. A
-    bucket goes out as soon as its gradients are there, while the others are still worked out; the hook records when.
-    Ways take turns, step by step. Needs root, ip, tc and TensorFlow.
+    bucket is sent as soon as its gradients are computed, while other gradients are still being computed; the hook
+    records the times. The modes take turns, step by step. Needs root, ip, tc and TensorFlow.
 
     The exit code is 3 if a rank failed.
     """

@@ -1,6 +1,6 @@
-"""`collectives bench sharing`: ranks that share cores, and whether they yield as they should.
+"""`collectives bench sharing`: whether ranks that share cores yield to each other and to other programs as they should.
 
-Invariant: the exit code shows whether they do; on a machine that is not quiet the result is undecided, and reported so.
+Invariant: the exit code is the answer; on a machine that is not quiet, a message says that the figures mean little.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collectives.commands.child import StartError
 
 @click.command("sharing")
 def command() -> None:
-    """Put ranks on two cores, with and without a busy program beside them, and count how often they sleep in calls.
+    """Run ranks on two cores, with and without a busy program there, and count how often the ranks sleep in calls.
 
     The exit code is 1 if a rank sleeps in every call or does not leave the busy program its core, 3 if ranks failed.
     Needs a machine on which nothing else runs.

@@ -1,7 +1,7 @@
 """`collectives bench simulator`: fit the simulator's costs on this machine, and measure its errors.
 
-Invariant: costs are fitted at some sizes and checked at others, all measured within one run; the file with the costs is
-replaced only by complete ones.
+Invariant: costs are fitted at some sizes and checked at other sizes, all measured within one run; the file is replaced
+only if all costs have been found.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from collectives.native.errors import CollectiveError
 from collectives.transports import registry
 
 CHECKED: Final = ("allreduce", "reduce_scatter", "allgather", "broadcast")
-_BETWEEN: Final = 8  # a size at which costs are found and the next
-_TIMES: Final = 2  # that all numbers of ranks are measured, in turns
-_WITHIN: Final = 0.2  # what the summary counts
+_BETWEEN: Final = 8  # factor between the sizes at which costs are fitted
+_TIMES: Final = 2  # how often all numbers of ranks are measured, in turns
+_WITHIN: Final = 0.2  # the summary counts predictions with at most this relative error
 
 
 def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes to find costs at, up to `most`, and those to check them at, in the geometric middle between two."""
+    """The sizes at which costs are fitted, up to `most`, and the sizes between them at which costs are checked."""
     found = [8]
     while found[-1] * _BETWEEN <= max(most, 64):
         found.append(found[-1] * _BETWEEN)
@@ -58,9 +58,9 @@ def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="To measure each number of ranks, of each collective.",
+    help="For each number of ranks and each collective.",
 )
-@click.option("--kept", is_flag=True, help="Check the costs that were found before; find none.")
+@click.option("--kept", is_flag=True, help="Only check the costs that were found before.")
 @click.option("--output", metavar="FILE", callback=writable, help="Write the costs there.  [default: the cache folder]")
 @click.option("--despite-noise", "tolerant", is_flag=True, help="Keep the costs even if the machine is not quiet.")
 @click.option("--json", "document", metavar="FILE", callback=writable, help="Write all times, predictions and costs.")
@@ -76,10 +76,10 @@ def command(
     document: str | None,
 ) -> None:
     """Measure every algorithm of each COLLECTIVE (allreduce, unless some are named) among ranks on this machine, find
-    the costs with which `collectives simulate` predicts those times best, and print how far off it is.
+    the costs with which `collectives simulate` predicts the measured times best, and print the errors that remain.
 
-    Costs are found at every second size and checked at the others, which lie between them. They are kept for this
-    machine: `collectives simulate --here shm` goes by them.
+    Costs are found at every second size, and checked at the sizes between. They are kept for this machine, for
+    `collectives simulate --here shm`.
 
     \b
       collectives bench simulator

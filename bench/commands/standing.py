@@ -32,26 +32,33 @@ from collectives.bench.start import start
 from collectives.commands.child import StartError
 
 BUDGET: Final = 600.0
-CROWDED: Final = 0.1  # cores that others keep busy
+CROWDED: Final = 0.1  # from this number of cores on that other programs keep busy, there is a warning
 _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 
 
 @click.command("standing")
-@click.option("--budget", type=float, callback=positive, metavar="SECONDS", help="For everything.  [default: 600]")
+@click.option("--budget", type=float, callback=positive, metavar="SECONDS", help="Time for everything.  [default: 600]")
 @click.option(
-    "--launches", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="New processes."
+    "--launches",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How often all processes start.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Turns in each.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Turns in each launch."
+)
 @click.option("-n", "--ranks", multiple=True, type=int, metavar="N", help="Only lines with so many ranks.")
 @click.option("--transport", multiple=True, callback=names, metavar="NAMES", help="Only lines for shm, or tcp.")
 @click.option("--collective", multiple=True, callback=names, metavar="NAMES", help="Only lines for these.")
 @click.option(
     "--buffers", type=click.Choice(["plain", "shared"]), help="Only lines for ordinary arrays, or for comm.empty's."
 )
-@click.option("--renew", is_flag=True, help="Every rank writes its input before each call, outside the clock.")
+@click.option("--renew", is_flag=True, help="Every rank writes its input before each call, outside the timed part.")
 @addresses_option
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 also where a bar is missed.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 also if a bar is missed.")
 def command(
     budget: float | None,
     launches: int,
@@ -65,12 +72,13 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Measure beside Open MPI, MPICH, Intel MPI and Gloo, and print the table of bars.
+    """Compare with Open MPI, MPICH, Intel MPI and Gloo, and print the table of bars.
 
-    Each cell is our time over the best of theirs for float32 sums: of the worst of the band's sizes, and the
-    median over them. "pass" means that every size is at or below its bar. Systems take turns, all of them are
-    started several times; rounds in which the machine was in another mode are set aside. A row: short calls right
-    after one another, without a barrier before each. About ten minutes for all lines.
+    A cell stands for a band of sizes. It has our time over that of the fastest other system, for float32 sums: at
+    the worst size of the band, and the median over its sizes. "pass" means that the ratio of every size is at most
+    its bar. Systems take turns, and all of them are started several times; rounds in which the machine was in
+    another mode than usually are set aside. "(row)" marks short calls in a row, without a barrier before each. All
+    lines take about ten minutes.
 
     \b
       collectives bench standing --json standing.json
@@ -133,7 +141,7 @@ class Runs:
 
     def measure(self, plan: Plan, ranks: int) -> dict[str, Any] | None:
         self._file.unlink(missing_ok=True)
-        bind = ranks <= _cores()  # as the MPIs do by themselves
+        bind = ranks <= _cores()  # the MPI libraries bind ranks by default, too
         chosen = replace(plan, json=str(self._file), addresses=self._addresses)
         code = start(chosen, self._screen, ranks, "", bind)
         self.wrong |= code == 1

@@ -1,4 +1,4 @@
-"""The loop of commands that measure one store after the other."""
+"""The loop that commands share which measure one store after the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ store_option = click.option(
     multiple=True,
     callback=names,
     metavar="STORES",
-    help=f"{', '.join(OWN)}, redis://host.  [default: all, and $COLLECTIVES_STORE if that is Redis]",
+    help=f"{', '.join(OWN)}, or redis://host.  [default: {', '.join(OWN)}, and $COLLECTIVES_STORE if it is Redis]",
 )
 
 

@@ -1,19 +1,19 @@
-"""Other systems, run beside ours for comparison: each in processes of its own, with a Python of its own.
+"""Peers: other systems that are measured for comparison, each in processes of its own, with a Python of its own.
 
-Invariant: a peer is one file here, which the benchmark reads for what to install and how to start, and its workers
-load for how to call. Such a file imports nothing of ours but what needs only NumPy.
+Invariant: a peer is one file here. The benchmark reads from it what to install and how to start; the peer's processes,
+the workers, load it to call the system. Of this library, such a file imports only what needs nothing but NumPy.
 
 A peer's module has
 
-    ENVIRONMENT                             the environment's name: peers of one name share what is installed there
-    REQUIREMENTS                            what to install, pinned, besides NumPy
-    BARE                                    what to install without the packages that it says it depends on
+    ENVIRONMENT                             name of its virtual environment; peers with the same name share one
+    REQUIREMENTS                            packages to install, pinned, besides NumPy
+    BARE                                    packages to install without their dependencies
     commands(python, worker, ranks)         the processes to start; `worker` are the arguments for `python`
-    environment(folder)                     variables that they need; `folder` is theirs alone, and empty
-    connect(folder, ranks, rank) -> Member  in a worker: join the others
+    environment(folder)                     environment variables for the workers; `folder` is empty and only for them
+    connect(folder, ranks, rank) -> Member  in a worker: join the other ranks
 
-and its line in `NAMES`. Those in `HOOKS` are not installed: they are what the interpreter that runs the benchmark has,
-and call it as a framework's users do. Their members have `task` in the place of `empty` and `bind`.
+and a line in `NAMES`. The peers in `HOOKS` are not installed: they use the packages of the interpreter that runs the
+benchmark, and call a framework as its users do. Their members have the method `task` instead of `empty` and `bind`.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ class Member(Protocol):
 
     def barrier(self) -> None: ...
     def bind(self, case: Any, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
-        """The call for a `Case`, and the array that holds its result: `inp` or `out`, or None if the
-        call returns it, as an object with the buffer protocol.
+        """The call for a `Case`, and the array that holds the result of the call: `inp` or `out`.
 
-        Raises NotImplementedError for what this system does not have.
+        None instead of the array if the call returns its result, as an object with the buffer protocol. Raises
+        NotImplementedError for cases that this system does not support.
         """
 
     def close(self) -> None: ...
 
 
 class Task(Protocol):
-    """A case made ready, in memory of the system's own."""
+    """A case that is ready to be called, with arrays of the system's own."""
 
     def call(self) -> Any: ...
     def wrong(self, salt: int) -> int:
-        """Call it with values chosen by `salt`: how many elements of this rank's result are wrong."""
+        """Call with values chosen by `salt`; returns the number of wrong elements in this rank's result."""
 
-    # def renew(self) -> None: write the input, as if it had just been computed; where the task can do that
+    # def renew(self) -> None: write the input, as if it had just been computed; only in tasks that can do this
 
 
 class Tasker(Protocol):
-    """One rank of a group that does cases as a whole, such as a list of gradients or a step of training."""
+    """One rank of a group that runs whole cases, such as a list of gradients or a step of training."""
 
     @property
     def rank(self) -> int: ...
     def barrier(self) -> Any: ...
     def task(self, case: Any) -> Task:
-        """Raises NotImplementedError for cases that this system does not support."""
+        """Prepare a case. Raises NotImplementedError if this system does not support it."""
 
     def close(self) -> None: ...
 
@@ -81,9 +81,11 @@ class Peer(Protocol):
 
 
 def peer(name: str) -> Peer:
-    """The module of a peer that can be installed; ValueError lists those there are."""
+    """The module of a peer that can be installed; for an unknown name, a ValueError lists these peers."""
     if name not in NAMES:
-        from collectives.native.spelling import hint  # workers, which have NumPy only, import this file
+        from collectives.native.spelling import (
+            hint,
+        )  # not at the head: workers import this file, too, and have only NumPy
 
         raise ValueError(f"there is no peer {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
     return system(name)
@@ -95,5 +97,5 @@ def system(name: str) -> Peer:
 
 
 def module(name: str) -> str:
-    """Where that peer's file is imported from."""
+    """The name by which that peer's module is imported."""
     return f"collectives.bench.peers.{name.replace('-', '_')}"

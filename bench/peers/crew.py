@@ -1,7 +1,7 @@
 """The running processes of a peer, as rank 0 of the benchmark controls them.
 
-Invariant: every command is answered by all workers within a deadline, or the peer has failed for good, with the reason
-kept and its processes ended; when a crew is closed none of them is left.
+Invariant: if a worker does not answer a command within a deadline, the peer has failed for good: its processes are
+ended, and the reason is kept. When a crew is closed, none of its processes is left.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class Crew:
     """Workers of one peer, one per rank, which sleep between commands."""
 
     def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
-        """Start them, and wait until they are connected; `folder` is private, and stays the caller's. PeerFailed.
+        """Start the workers, and wait until they are connected. Raises PeerFailed.
 
-        `cores`: those that they may use; empty for this process's.
+        `folder`: a private directory, which the caller removes. `cores`: the cores that the workers may use; empty for
+        those of this process.
         """
         self._name: Final = plan.name
         self._processes: Final[list[subprocess.Popen[bytes]]] = []
@@ -75,7 +76,7 @@ class Crew:
             raise
 
     def _meet(self, listener: Listener, ranks: int) -> None:
-        """Wait for all workers; look now and then whether a process has ended meanwhile."""
+        """Wait for all workers, and check at intervals whether a process has ended."""
         end = time.monotonic() + START
         while missing := set(range(ranks)) - self._channels.keys():
             with contextlib.suppress(TimeoutError):
@@ -88,7 +89,7 @@ class Crew:
                 raise TimeoutError(f"ranks {sorted(missing)} did not come within {START:g} s")
 
     def prepare(self, case: Case, warmup: int, renew: bool = False, row: int = 1) -> None:
-        """PeerCannot, PeerFailed."""
+        """Let all workers prepare `case`. Raises PeerCannot, PeerFailed."""
         answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup, "renew": renew, "row": row})
         reasons = [a.get("unsupported") or a.get("error") for a in answers]
         if all(reasons):
@@ -138,7 +139,7 @@ class Crew:
         return ""
 
     def close(self) -> None:
-        """End it: by a command, then by force. Never raises."""
+        """End the workers: by a command, then by signals. Never raises."""
         for channel in self._channels.values():
             with contextlib.suppress(OSError):
                 channel.send({"do": "end"}, 1.0)
@@ -151,7 +152,7 @@ class Crew:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
             for process in self._processes:
-                end(process)  # nothing happens to one that has been waited for
+                end(process)  # does nothing if the process has ended
             polite = END
         for process in self._processes:
             process.wait()
@@ -159,7 +160,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _on(cores: Collection[int]) -> Iterator[None]:
-    """Processes that are started meanwhile may use these cores, also if this rank is bound to other ones."""
+    """While the context is entered, processes start on these cores, even if this rank is bound to other cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores or before)
     try:

@@ -1,7 +1,7 @@
-"""Virtual environments in the user's cache folder, one for each peer and version of Python.
+"""Virtual environments for other systems (peers) in the user's cache folder, one for each version of Python.
 
-Invariant: an environment is used only once everything that it needs has been installed; two benchmarks that want the
-same one take turns. Nothing is installed into the environment that we ourselves run in.
+Invariant: an environment is used only after everything that it needs has been installed; if two benchmarks want the
+same environment, the second waits for the first. Nothing is installed into the environment of the benchmark itself.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class CannotInstall(Exception):
 
 
 def cache_folder() -> Path:
-    """~/.cache/pycollectives/peers, or where XDG_CACHE_HOME says."""
+    """~/.cache/pycollectives/peers, or pycollectives/peers in $XDG_CACHE_HOME."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "pycollectives" / "peers"
 
 
 def python_for(name: str, say: Callable[[str], None], show: bool) -> str:
-    """The Python under which that peer's workers run; installs it first if it is missing.
+    """The Python under which that peer's workers run; makes its environment first if it is missing or incomplete.
 
-    `say` is called with a line for each long step; `show`: let pip draw its progress on the terminal. Raises
+    `say` is called with a line of text for each long step; `show`: let pip draw its progress on the terminal. Raises
     CannotInstall; ValueError for an unknown peer.
     """
     system = peer(name)
@@ -80,7 +80,7 @@ def _install(folder: Path, python: Path, system: Peer, still: Callable[[str], No
 
 
 def _pip(python: Path, arguments: tuple[str, ...], still: Callable[[str], None] | None) -> None:
-    """`still` is called with pip's last line at intervals; None: pip draws its progress on the terminal itself."""
+    """Run pip. `still` is called with pip's last line at intervals; None: pip draws its progress on the terminal."""
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     if still is None:
         code, output = subprocess.run(command, check=False, stdout=sys.stderr, timeout=PATIENCE).returncode, ""
@@ -92,9 +92,9 @@ def _pip(python: Path, arguments: tuple[str, ...], still: Callable[[str], None] 
 
 
 def _watched(command: Sequence[str], still: Callable[[str], None]) -> tuple[int, list[str]]:
-    """Run it to its end; its exit code, and the lines that it wrote. `still`: as in `_pip`.
+    """Run `command` to its end; returns its exit code, and the lines that it wrote. `still`: as in `_pip`.
 
-    Raises subprocess.TimeoutExpired, when it has been killed.
+    If the command does not end in time, it is killed, and subprocess.TimeoutExpired is raised.
     """
     deadline = time.monotonic() + PATIENCE
     with tempfile.TemporaryFile("w+", errors="replace") as log:
@@ -121,7 +121,7 @@ def _lines(log: IO[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Inside, this process has the environment's lock. The kernel releases it if the process dies."""
+    """Hold the lock of that environment in a `with` block. The kernel releases it if the process dies."""
     deadline = time.monotonic() + PATIENCE
     reported = False
     with open(folder.with_name(folder.name + ".lock"), "w") as lock:

@@ -1,4 +1,4 @@
-"""Gloo through the torch.distributed that is installed here, called as our backend is."""
+"""Gloo through the installed torch.distributed, called like our backend (see `hook_torch`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The common part of systems that run in the benchmark's own interpreter, with its installed packages.
 
-Invariant: nothing is installed, and a rank finds the packages that the benchmark's process has found. Imports nothing
-but the standard library and NumPy before `packages` was called.
+Invariant: nothing is installed, and a rank finds the packages that the benchmark's process has found. Before `packages`
+is called, a rank imports only the standard library and NumPy.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def commands(python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]
 
 
 def environment() -> dict[str, str]:
-    """Where packages are; `packages` looks there."""
+    """The variable that tells `packages` where packages are."""
     return {_PATH: json.dumps(sys.path)}
 
 
 def packages() -> None:
-    """In a worker: from now on, imports find what the benchmark's process finds."""
+    """In a worker: let imports find the packages that the benchmark's process finds."""
     sys.path[:] = json.loads(os.environ[_PATH])
-    del sys.modules["collectives"]  # the stand-in of `worker.BOOT`; the next import takes the real one
+    del sys.modules["collectives"]  # the empty module of `worker.BOOT`; the next import finds the package
 
 
 def missing(framework: str) -> str | None:
-    """Why that framework cannot be measured in this interpreter, or None."""
+    """The reason that this framework cannot be measured in this interpreter; None if it can."""
     if find_spec(framework) is not None:
         return None
     return f"{framework} is not installed in {sys.executable}: pip install {framework}"
@@ -50,21 +50,21 @@ class Gradients:
     """A rank's inputs in a case that is a list of gradients, and the expected results."""
 
     def __init__(self, case: Case, rank: int, arrays: Sequence[Array]) -> None:
-        """`arrays` together have the case's elements, in their order; the case adds them up."""
+        """`arrays` together have the elements of the case, in the same order; the case sums each over all ranks."""
         self._case: Final = case
         self._rank: Final = rank
         self.arrays: Final = tuple(arrays)
 
     def fill(self, salt: int) -> None:
-        """Overwrite them with small whole numbers."""
+        """Overwrite the arrays with small whole numbers chosen by `salt`."""
         table = self._values(salt).table(self._rank)
         for array, start in self._placed(self.arrays):
             values.fill(array, table, start)
 
     def wrong(self, results: Sequence[Any], salt: int) -> int:
-        """The number of elements of `results`, objects with the buffer protocol, that differ from those of `salt`.
+        """The number of wrong elements in `results`, objects with the buffer protocol, after `fill(salt)` on all ranks.
 
-        All elements count if number or sizes of the results are wrong.
+        All elements count as wrong if there are too few or too many results, or if a size is wrong.
         """
         found = [np.asarray(result) for result in results]
         if [array.size for array in found] != [array.size for array in self.arrays]:
@@ -78,5 +78,5 @@ class Gradients:
 
     @staticmethod
     def _placed(arrays: Sequence[Array]) -> Iterator[tuple[Array, int]]:
-        """Each with its place in the list."""
+        """Each array with the position of its first element in the whole list."""
         return zip(arrays, accumulate((array.size for array in arrays), initial=0), strict=False)

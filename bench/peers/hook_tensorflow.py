@@ -1,7 +1,7 @@
 """Our gradient hook in TensorFlow: a list of gradients exchanged in a compiled function.
 
-Invariant: called as `DistributedOptimizer` and `DistributedGradientTape` call it; inputs are tensors that are there
-when the call begins, results are tensors.
+Invariant: the hook is called as `DistributedOptimizer` and `DistributedGradientTape` call it; inputs are tensors that
+exist when the call begins, results are tensors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Member:
 
 
 class List:
-    """A model's gradients in a compiled function, which takes them and returns the reduced ones."""
+    """A model's gradients, and a compiled function that takes them and returns the reduced gradients."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Our backend of torch.distributed: a list of gradients, or a step of DistributedDataParallel.
 
-Invariant: Gloo is measured by the same lines (see `gloo_torch`), which name the backend and nothing else of it.
+Invariant: Gloo is measured by the same code (see `gloo_torch`), which differs only in the backend's name.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ENVIRONMENT = "here"
 REQUIREMENTS = ("pycollectives", "torch")
 BARE: tuple[str, ...] = ()
 
-BUCKET: Final = 25 << 20  # bytes: DistributedDataParallel's own
+BUCKET: Final = 25 << 20  # bytes: the default of DistributedDataParallel
 BATCH: Final = 32  # samples of each rank
-STEPS: Final = 5  # of training, for a check
-_BATCHES: Final = 4  # that are there, to be used again and again
+STEPS: Final = 5  # steps of training in a check
+_BATCHES: Final = 4  # batches of samples, used in turn
 _RATE, _MOMENTUM = 0.05, 0.9
-_SLACK: Final = 1e-5  # between sums of more than two numbers, which may be added in another order
+_SLACK: Final = 1e-5  # allowed relative error of sums of more than two numbers, added in another order
 _PATIENCE: Final = timedelta(seconds=60)
 
 
@@ -42,7 +42,7 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 def member(backend: str, folder: str, ranks: int, rank: int | None) -> Member:
-    """A rank of a process group with that backend."""
+    """Join a process group with that backend, as one of its ranks."""
     assert rank is not None
     import torch
     import torch.distributed as dist
@@ -73,7 +73,7 @@ class Member:
 
 
 class List:
-    """A model's gradients, the last layer's first, reduced in place."""
+    """A model's gradients, those of the last layer first, reduced in place."""
 
     def __init__(self, torch: Any, dist: Any, case: Case) -> None:
         known = [torch.zeros(shape, dtype=getattr(torch, case.dtype)) for shape in reversed(shapes(case.trace))]
@@ -99,7 +99,7 @@ class List:
         together.wait()
 
     def _bucketed(self) -> None:
-        """As DistributedDataParallel: gradients are copied into buckets, and back when a bucket is complete."""
+        """Copy gradients into buckets, and back when a bucket is reduced, as DistributedDataParallel does."""
         copy, works = self._torch._foreach_copy_, []
         for flat, views, tensors in self._buckets:
             copy(views, tensors)
@@ -109,7 +109,7 @@ class List:
             copy(tensors, views)
 
     def _flat(self, most: int) -> list[tuple[Any, list[Any], list[Any]]]:
-        """Buckets: each one's memory, views of it, and the gradients that belong there."""
+        """The buckets: for each, its memory, views of this memory, and the gradients to copy there."""
         found = []
         counts = tuple(tensor.numel() for tensor in self._tensors)
         for first, last in buckets(counts, most):
@@ -138,7 +138,7 @@ class Training:
         self._optimizer.step()
 
     def wrong(self, salt: int) -> int:
-        """Parameters that differ from those of one process that computes every rank's part by itself."""
+        """The number of parameters that differ from those of one process that computes every rank's part by itself."""
         torch, rank, ranks = self._torch, self._dist.get_rank(), self._dist.get_world_size()
         together, alone = torch.nn.parallel.DistributedDataParallel(self._network(salt)), self._network(salt)
         moves, mine = self._optimizer_of(together), self._optimizer_of(alone)

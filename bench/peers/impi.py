@@ -1,6 +1,6 @@
 """Intel MPI, from the package index's own build of it.
 
-Invariant: started with its defaults, on this machine only, over shared memory.
+Invariant: Intel MPI is started with its defaults, on this machine only, over shared memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["BARE", "ENVIRONMENT", "REQUIREMENTS", "commands", "connect", "enviro
 
 ENVIRONMENT = "impi"
 REQUIREMENTS = ("mpi4py==4.1.2",)
-BARE = ("impi-rt==2021.19.0",)  # it depends on libfabric, for networks
+BARE = ("impi-rt==2021.19.0",)  # without libfabric, on which it depends: that is for networks
 
 
 def commands(python: Path, worker: Sequence[str], ranks: int) -> list[list[str]]:

@@ -1,6 +1,6 @@
-"""The common part of the MPI libraries: mpi4py's calls on NumPy arrays, and a launcher of their own.
+"""The common part of the MPI libraries: mpi4py's calls on NumPy arrays; each library has a launcher of its own.
 
-Invariant: called as mpi4py's users do for speed: with buffers, whose types mpi4py finds.
+Invariant: MPI is called as mpi4py's users call it for speed: with arrays, whose MPI datatypes mpi4py finds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MPICH, from the package index's own build of it.
 
-Invariant: started with its defaults, on this machine only.
+Invariant: MPICH is started with its defaults, on this machine only.
 """
 
 from __future__ import annotations

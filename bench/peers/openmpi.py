@@ -1,6 +1,6 @@
 """Open MPI, from the package index's own build of it.
 
-Invariant: started with its defaults, except for two things that it refuses without an option: to run as root, and to
+Invariant: Open MPI is started with its defaults, except for two options: without them it refuses to run as root, and to
 run more ranks than there are cores.
 """
 

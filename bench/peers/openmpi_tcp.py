@@ -1,6 +1,6 @@
 """Open MPI restricted to TCP over loopback, which approximates its behaviour between hosts on one machine.
 
-Invariant: the same installation and launcher as `openmpi`; all messages, those of collectives included, go through
+Invariant: the installation and launcher are those of `openmpi`; all messages, those of collectives included, go through
 sockets.
 """
 

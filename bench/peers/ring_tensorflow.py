@@ -1,7 +1,7 @@
-"""TensorFlow's own ring over gRPC for a list of gradients, with the TensorFlow that is installed here.
+"""TensorFlow's own ring over gRPC for a list of gradients, with the installed TensorFlow.
 
-Invariant: the same compiled function on the same tensors as our hook's, with `tf.raw_ops.CollectiveReduceV2` in its
-place: one for each tensor, free to run at the same time, or one for all of them joined.
+Invariant: the compiled function and its tensors are those of `hook_tensorflow`, with `tf.raw_ops.CollectiveReduceV2`
+instead of our hook: one operation for each tensor, which may run at the same time, or one for all tensors joined.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A peer as one of the contestants.
+"""A peer, another system, as one of the contestants.
 
-Invariant: while the peer's workers run, our own ranks sleep. A peer that fails is excluded from then on, and the reason
-is shown; our own figures are not affected.
+Invariant: while the peer's processes run, our own ranks sleep. A peer that fails is not called again, and the reason is
+shown; our own figures are not affected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collectives.bench.plan import PeerPlan, Plan
 
 
 class Side:
-    """One peer. Every rank makes the same calls; rank 0's lead the workers."""
+    """One peer. Every rank of the benchmark makes the same calls; rank 0 sends the commands to the peer's workers."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class Side:
         cores: Collection[int] = (),
         is_ours: bool = False,
     ) -> None:
-        """Starts the workers; `folder` is private, and stays the caller's. `prepare` raises errors of the start.
+        """Start the workers. If they fail to start, `prepare` raises the error.
 
-        `cores`: those that they may use; empty for this process's. `is_ours`: it is the library itself, called through
-        a framework.
+        `folder`: a private directory, which the caller removes. `cores`: the cores that the workers may use; empty for
+        those of this process. `is_ours`: whether the peer is this library, called through a framework.
         """
         self.name: Final = peer.name
         self.is_ours: Final = is_ours
@@ -42,8 +42,8 @@ class Side:
         self._renew: Final = plan.renew
         self._row: Final = plan.row
         self._crew: Crew | None = None
-        self._over = ""  # why it takes no part any more
-        self.versions: dict[str, str] = {}  # of the packages that it is made of; rank 0 knows
+        self._over = ""  # the reason that the peer takes no part any more
+        self.versions: dict[str, str] = {}  # versions of its packages, on rank 0
         gate.while_asleep(lambda: self._start(peer, ranks, folder, cores))
 
     def _start(self, peer: PeerPlan, ranks: int, folder: str, cores: Collection[int]) -> str:
@@ -106,7 +106,7 @@ class Side:
             self._crew = None
 
     def _lead(self, work: Callable[[Crew], None]) -> None:
-        """Run it on rank 0, while the others sleep."""
+        """Run `work` on rank 0, while the other ranks sleep."""
 
         def guarded() -> str:
             if self._crew is not None:

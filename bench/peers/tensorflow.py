@@ -1,8 +1,8 @@
 """TensorFlow's own collectives: the ring over gRPC that its multi-worker strategies use.
 
-Invariant: called through `tf.raw_ops` in a compiled function, with tensors that share memory with the benchmark's
-arrays, so neither Keras, nor a strategy, nor a copy is in the figures. Results are tensors that TensorFlow makes.
-While the benchmark runs, its servers listen on all interfaces and accept all clients, as TensorFlow's do.
+Invariant: the collectives are called through `tf.raw_ops` in a compiled function, with tensors that share memory with
+the benchmark's arrays, so the figures include neither Keras, nor a strategy, nor a copy. Results are tensors that
+TensorFlow makes. While the benchmark runs, TensorFlow's servers listen on all interfaces and accept all clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUIREMENTS = ("tensorflow-cpu==2.21.*",)
 BARE: tuple[str, ...] = ()
 
 _JOIN = 60.0  # seconds
-_ALIGNED = 64  # bytes: TensorFlow ends the process over memory that is aligned to less
+_ALIGNED = 64  # bytes: TensorFlow aborts the process if memory is aligned to less
 _OPS = {"sum": ("Add", "Id"), "prod": ("Mul", "Id"), "min": ("Min", "Id"), "max": ("Max", "Id"), "avg": ("Add", "Div")}
 _DTYPES = ("float16", "float32", "float64", "int32", "int64")
 _WORKER = "/job:worker/replica:0/task:{}"
@@ -45,7 +45,7 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 def join(folder: str, ranks: int, rank: int) -> Any:
-    """TensorFlow, once this process's server is one of the cluster's."""
+    """Start this process's server as one of the cluster; returns the module `tensorflow`."""
     tf: Any = importlib.import_module("tensorflow")
     servers: Any = importlib.import_module("tensorflow.core.protobuf.tensorflow_server_pb2")
     current: Any = importlib.import_module("tensorflow.python.eager.context").context()
@@ -73,7 +73,8 @@ def join(folder: str, ranks: int, rank: int) -> Any:
 def _own_port() -> socket.socket:
     """A socket that reserves a port for this process's server.
 
-    Both can be bound to it because both set SO_REUSEADDR or SO_REUSEPORT and only one listens; gRPC sets it by default.
+    Both sockets can be bound to the port, because both set SO_REUSEADDR or SO_REUSEPORT (gRPC by default) and only the
+    server listens.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -138,12 +139,12 @@ class Member:
         """The servers end with their processes."""
 
     def _tensor(self, array: Any) -> Any:
-        """A tensor of the same memory."""
+        """A tensor in the memory of `array`."""
         with self._tf.device(self._device):
             return self._tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def _compiled(self, op: Callable[..., Any], name: str) -> Callable[[Any], Any]:
-        """The op as a function, which may be called many times but always with the same shape."""
+        """The operation as a compiled function, which may be called many times but always with the same shape."""
         tf = self._tf
         self._instance += 1
         instance = self._instance

@@ -1,11 +1,11 @@
-"""A rank of a peer: runs the benchmark's commands under the peer's own Python.
+"""A rank of a peer, another system: runs the benchmark's commands under the peer's own Python.
 
-Invariant: between commands it sleeps in a read, and it ends when the benchmark does. It times with the same loop,
-on the same data, and checks results in the same way as our own ranks.
+Invariant: between commands the process sleeps in a read, and it ends when the benchmark ends. The timing loop, the data
+and the check of results are those of our own ranks.
 
     python -c BOOT FOLDER PEER ADDRESS PRIVATE RANKS [RANK]
 
-A command is {"do": ...}; the answer a JSON object, with "unsupported" or "error" where it cannot be done.
+A command is {"do": ...}; the answer is a JSON object, with "unsupported" or "error" if the command cannot be run.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collectives.bench.peers import Member, Task, Tasker
 
 JOIN = 60.0
-IDLE = 3600.0  # seconds without a command; the end of the benchmark ends the wait at once
+IDLE = 3600.0  # seconds without a command; if the benchmark ends, the wait ends at once
 
-# Makes this folder, and nothing around it, importable as `collectives.bench`: what is installed beside it must not be
-# found by a Python that has its own.
+# Makes this folder importable as `collectives.bench`, but not the packages beside it: the peer's Python must import
+# its own packages.
 BOOT = (
     "import sys, types; c = types.ModuleType('collectives'); c.__path__ = []; sys.modules['collectives'] = c; "
     "b = types.ModuleType('collectives.bench'); b.__path__ = [sys.argv.pop(1)]; c.bench = b; "
@@ -44,7 +44,7 @@ BOOT = (
 
 
 class OnArrays:
-    """A case on arrays of the benchmark, to which the system binds its call."""
+    """A case on arrays that the benchmark fills, to which the system binds its call."""
 
     def __init__(self, member: Member, case: Case) -> None:
         try:
@@ -120,7 +120,7 @@ class Worker:
 
 
 def _versions() -> dict[str, str]:
-    """The versions of installed packages; of a package that is installed twice, the one that an import finds."""
+    """The versions of installed packages; if a package is installed twice, that of the one that an import finds."""
     found: dict[str, str] = {}
     for one in distributions():
         found.setdefault(one.name, one.version)
