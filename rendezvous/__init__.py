@@ -1,6 +1,6 @@
 """Rendezvous: stores, launchers' environments, and how the ranks of a job find each other.
 
-Invariant: this package imports nothing above it; everything here works before any link is open.
+Invariant: this package imports only `native`; everything here works before any link is open.
 """
 
 from .group import Membership as Membership

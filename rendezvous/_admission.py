@@ -1,9 +1,9 @@
 """The connections of a tcp store's server that have not authenticated yet, and which of them to close.
 
-Invariant: there are at most `limit` of them, each for at most `patience` seconds from its start, and a new one is
-always accepted. If there is no room, the oldest connection of the address with most connections is closed. So an
-attacker who reconnects as fast as connections are closed delays a rank only if the rank's proof takes longer than the
-attacker's next `limit` connections, and an attacker at another address never delays it.
+Invariant: at most `limit` connections may be unauthenticated, each for at most `patience` seconds, and a new connection
+is always accepted. If there is no room, the oldest connection of the address with most connections is closed. So an
+attacker at the address of a rank, who reconnects all the time, delays this rank only by making `limit` connections
+before the rank has authenticated. An attacker at another address never delays it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Admission(Generic[T]):
-    """The unauthenticated connections, by age and by address. Times are of the monotonic clock."""
+    """The unauthenticated connections, by age and by address. Times are those of the monotonic clock."""
 
     def __init__(self, limit: int, patience: float) -> None:
         self._limit = limit
@@ -32,7 +32,7 @@ class Admission(Generic[T]):
         return peer in self._places
 
     def enter(self, peer: T, address: str, now: float) -> T | None:
-        """Add `peer`; returns the connection to close for it, which is removed here, or None."""
+        """Add `peer`. If this exceeds the limit, remove another connection and return it, to be closed; else None."""
         victim = self.oldest() if len(self._places) >= self._limit else None
         source = _network(address)
         self._places[peer] = now, source
@@ -40,7 +40,7 @@ class Admission(Generic[T]):
         return victim
 
     def oldest(self) -> T | None:
-        """Remove the oldest connection of the address that has most; None if there are none."""
+        """Remove and return the oldest connection of the address with most connections; None if there are none."""
         if not self._places:
             return None
         largest = max(self._by_source, key=lambda source: len(self._by_source[source]))
@@ -49,7 +49,7 @@ class Admission(Generic[T]):
         return victim
 
     def leave(self, peer: T) -> None:
-        """Remove it: it has authenticated, or is closed. Idempotent."""
+        """Remove `peer`, which has authenticated or is closed. Idempotent."""
         place = self._places.pop(peer, None)
         if place is not None:
             neighbours = self._by_source[place[1]]
@@ -62,7 +62,7 @@ class Admission(Generic[T]):
         return next(iter(self._places.values()))[0] + self._patience if self._places else None
 
     def expired(self, now: float) -> list[T]:
-        """Those that have expired. They count until they `leave`."""
+        """The connections whose time has passed. They count until `leave` removes them."""
         found = []
         for peer, (since, _) in self._places.items():
             if now - since < self._patience:
@@ -72,7 +72,7 @@ class Admission(Generic[T]):
 
 
 def _network(address: str) -> str:
-    """One source: an IPv4 address, or the /64 of an IPv6 one, which a single host has to itself."""
+    """What counts as one address: an IPv4 address, or the /64 of an IPv6 address, which one host may own alone."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
 """Deadlines and the argument checks that all stores share.
 
-Invariant: nothing here has side effects; a wrong argument is ValueError or TypeError before a store has sent or written
-anything.
+Invariant: nothing here has side effects; a wrong argument raises ValueError or TypeError before a store has sent or
+written anything.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ DEFAULT_TIMEOUT = 30.0  # seconds
 GRACE = 1.0  # seconds by which a call may overrun its deadline while it waits for a server's answer
 
 _INT64 = range(-(1 << 63), 1 << 63)
-_DIGITS = 20  # of the longest of them, its sign included
+_DIGITS = 20  # characters of the longest 64-bit integer, its sign included
 
 
 class Deadline:
-    """A moment on the monotonic clock, and how long ago the call began."""
+    """The end of a call's time, on the monotonic clock, and the time since the call began."""
 
     __slots__ = ("_end", "_start")
 
@@ -47,7 +47,7 @@ class Deadline:
 
 
 def check_timeout(timeout: object, name: str = "timeout") -> float:
-    """`timeout` as a float of seconds: finite and not negative, else ValueError; TypeError if it is no number."""
+    """`timeout` as a float, in seconds. ValueError if it is negative or not finite, TypeError if it is no number."""
     if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
         raise TypeError(f"{name} must be a number of seconds, not {type(timeout).__name__}")
     seconds = float(timeout)
@@ -92,11 +92,11 @@ def check_amount(amount: object) -> int:
 
 
 class NotANumber(StoreError, ValueError):
-    """The value of a key is no number: another program wrote it, so it is a StoreError. Also a ValueError."""
+    """A key has no number to which `add` could add: a StoreError, since another program wrote it, and a ValueError."""
 
 
 def count(store: str, key: str, value: bytes | None, amount: int) -> int:
-    """The value of a counter after adding `amount` to `value` (None: does not exist); `store` names the store.
+    """The value of a counter after adding `amount` to its `value` (None: 0). `key` and `store` are for messages.
 
     Raises: NotANumber, also if the sum does not fit 64 bits.
     """
@@ -115,7 +115,7 @@ def count(store: str, key: str, value: bytes | None, amount: int) -> int:
 
 
 def parts(keys: Sequence[T], size: int) -> list[Sequence[T]]:
-    """`keys` in parts of at most `size`; one empty part if there are none."""
+    """`keys` divided into parts of at most `size` keys; one empty part if there are no keys."""
     return [keys[start : start + size] for start in range(0, max(len(keys), 1), size)]
 
 

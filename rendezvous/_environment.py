@@ -1,6 +1,6 @@
 """Reading environment variables.
 
-Invariant: an empty variable is an unset one.
+Invariant: an empty variable counts as unset.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ Environment: TypeAlias = Mapping[str, str]
 
 
 def get(env: Environment, key: str) -> str | None:
-    """None if it is not set."""
+    """The variable's value; None if it is not set."""
     return env.get(key) or None
 
 
 def integer(env: Environment, key: str) -> int | None:
-    """None if it is not set. Raises ValueError unless it is a number, zero or more."""
+    """The variable's value as a number; None if it is not set. ValueError unless it is an integer, zero or more."""
     text = get(env, key)
     if text is None:
         return None

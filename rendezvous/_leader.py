@@ -1,7 +1,8 @@
-"""The leader of a session: receives the ranks, decides, and publishes the outcome.
+"""The leader of a session (see `group` for the terms): waits for the ranks, decides, and publishes the outcome.
 
-Invariant: only the leader changes its notice from open to closed or failed, and only by compare_set from the very bytes
-with which it opened it; if that fails, the session is void and no rank has seen another outcome.
+Invariant: only the leader changes the notice of its session from open to closed or failed, by a compare_set that
+expects the exact bytes with which it opened the notice. If this fails, the session is void, and no rank has seen an
+outcome of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ._participant import Formed, Participant, session_keys, slot
 from ._records import Hello, parse_hello, ranks_text
 
 BEAT = 0.1  # seconds between heartbeats
-LINGER = 0.8  # seconds for which a failed session shows latecomers the reason
+LINGER = 0.8  # seconds for which ranks that arrive late still find the reason of a failure
 AUTH_GRACE = 0.6  # seconds for the rank with the secret to replace a value without a valid HMAC
 MAX_SETTLE = 0.5
 
@@ -26,7 +27,7 @@ Verdict = Mapping[str, Any]
 
 
 class Leader:
-    """One session, from the moment its notice is open."""
+    """The leader of one session, from the moment that its notice is open."""
 
     def __init__(self, participant: Participant, session: str, notice: bytes) -> None:
         self._participant = participant
@@ -34,13 +35,13 @@ class Leader:
         self._notice = notice
         self._opened = time.monotonic()
         self._beats = 0
-        self._stranger_since: float | None = None  # when something that is not authentic was seen first,
-        self._stranger_at = ""  # and under which key
+        self._stranger_since: float | None = None  # when a value that is not authentic was seen first
+        self._stranger_at = ""  # the key of that value
         participant.leading = notice
         participant.leaving = session_keys(participant.scope, session, participant.me.size)
 
     def run(self) -> Formed | None:
-        """The group, or None if the session was taken over; raises the session's error."""
+        """The group, or None if another rank has taken over the session; raises the session's error."""
         participant = self._participant
         slots = [self._key(slot(rank)) for rank in range(participant.me.size)]
         rival = participant.arrive(self._session)
@@ -81,7 +82,10 @@ class Leader:
     # -- verdicts
 
     def _examine(self, values: list[bytes]) -> tuple[list[Hello], Verdict | None]:
-        """The hellos of a full group; or a verdict; or neither, while a value without a valid HMAC is among them."""
+        """The hellos of all ranks, from their slots, or a verdict if they disagree.
+
+        Neither while there is a value without a valid HMAC, which the right rank may still replace.
+        """
         me = self._participant.me
         hellos = []
         for rank, value in enumerate(values):
@@ -98,12 +102,12 @@ class Leader:
         return hellos, None
 
     def _wait_for_objections(self, hellos: list[Hello]) -> bool:
-        """Give other ranks time to object to this table; True if any does."""
+        """Give other ranks time to object to this group; True if none does."""
         participant = self._participant
         settle = participant.settle
         if settle is None:
-            # Jobs without run ids can be distinguished only if a rank number occurs twice: leave the second ranks about
-            # as long as the first ones took.
+            # Two jobs without run ids are noticed only if a rank number occurs twice. So wait for ranks of a second
+            # job, about as long as the ranks in the slots took to arrive.
             one_process = len({hello.origin or hello.place for hello in hellos}) == 1
             spread = max(time.monotonic() - self._opened, 0.02 if one_process else 0.15)
             settle = 0.0 if participant.scope.run is not None or participant.me.size == 1 else min(MAX_SETTLE, spread)
@@ -113,7 +117,7 @@ class Leader:
         return participant.get(self._key("flag")) is None or self._complaint() is None
 
     def _complaint(self) -> Verdict | None:
-        """A member's objection, as the verdict on this session."""
+        """A member's objection, as the verdict on this session; None if there is none."""
         participant = self._participant
         value = participant.get(self._key("flag"))
         if value is None:
@@ -131,7 +135,7 @@ class Leader:
             case {"kind": "config", "text": str(text)}:
                 return {"kind": "config", "text": text}
         self._saw_foreign(self._key("flag"), document is None or authentic)
-        participant.delete([self._key("flag")])  # without the secret, a process must not prevent objections
+        participant.delete([self._key("flag")])  # a process without the secret must not prevent objections
         return None
 
     def _saw_foreign(self, key: str, garbage: bool) -> None:
@@ -140,7 +144,7 @@ class Leader:
             self._stranger_at = key if garbage and self._participant.scope.secret is None else ""
 
     def _foreign(self) -> Verdict | None:
-        """The verdict if a value without a valid HMAC was found and the ranks did not complete the group meanwhile."""
+        """The verdict if a value without a valid HMAC was found and no rank has replaced it within `AUTH_GRACE`."""
         if self._stranger_since is None or time.monotonic() - self._stranger_since < AUTH_GRACE:
             return None
         me = self._participant.me
@@ -188,7 +192,7 @@ class Leader:
         until = time.monotonic() + LINGER
         pause = 0.005
         while (left := until - time.monotonic()) > 0:
-            # ranks missing at the deadline will not join; ranks of a misconfigured job may still be starting
+            # Ranks that are missing at the deadline will not join. After other errors, ranks may still be starting.
             if verdict["kind"] == "late" and self._left() >= arrived:
                 break
             self._beat()
@@ -197,7 +201,7 @@ class Leader:
         participant.fail(verdict)
 
     def _left(self) -> int:
-        """How many have read the outcome; 0 if another program wrote there."""
+        """The number of ranks that have read the outcome; 0 if another program wrote to the key."""
         value = self._participant.get(self._key("left")) or b""
         return int(value) if len(value) < 10 and value.isdigit() else 0
 

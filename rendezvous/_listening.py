@@ -1,6 +1,6 @@
 """The sockets on which a tcp store's server listens.
 
-Invariant: all of them have one port, and other machines can reach them only if the caller allows it.
+Invariant: all sockets of a server have the same port, and other machines can reach them only if the caller allows it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collectives.native.errors import StoreError
 
 from ._checks import Deadline
 
-BACKLOG = 4096  # or what the system allows; where it is full, a rank tries again after a second
-UNKNOWN = 20.0  # seconds that a name may be unknown before it counts as wrong
+BACKLOG = 4096  # cut to what the system allows; if it is full, the kernel of a rank tries again after a second
+UNKNOWN = 20.0  # seconds for which a host name may be unknown before it counts as wrong
 
 
 def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> list[socket.socket]:
@@ -41,7 +41,7 @@ def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> li
             f"tcp store on {host!r}: other machines could reach it, so it needs a secret "
             "(COLLECTIVES_SECRET_FILE), or insecure=True to accept all clients; for ranks of one machine use 127.0.0.1"
         )
-    for _ in range(8):  # with port 0, the port that is free in one family may be in use in the other
+    for _ in range(8):  # with port 0: a port that is free in IPv4 may be in use in IPv6, or the reverse
         listeners: list[socket.socket] = []
         failure: OSError | None = None
         for family, kind, protocol, _, address in dict.fromkeys(infos):
@@ -51,7 +51,7 @@ def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> li
                 failure = error
                 if error.errno == errno.EADDRINUSE:
                     break
-        # a family this machine does not have is no error; a port in use in one of them is
+        # An address family that this machine lacks is no error, but a port in use is.
         if listeners and (failure is None or failure.errno != errno.EADDRINUSE):
             return listeners
         for sock in listeners:

@@ -1,7 +1,7 @@
-"""A member of a session, and the handling of a notice whose session is over or whose leader is dead.
+"""A member of a session (see `group` for the terms), and what it does if the session is over or its leader dead.
 
-Invariant: a value in the store leads to an error only if it changed, or answered this rank, while this rank was
-watching; and a session that was wrongly considered dead can no longer form a group once its notice has been replaced.
+Invariant: a value in the store leads to an error only if it was written while this rank was watching. A session that
+was wrongly considered dead cannot form a group after its notice has been replaced.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ._leader import AUTH_GRACE, Leader, sizes_text
 from ._participant import Formed, Participant, Pulse
 from ._records import VERSION, Hello, Notice
 
-SLICE = 0.2  # seconds between checks of the leader; longer ones after a while
+SLICE = 0.2  # seconds between checks of the leader, at first
 PATIENCE = 1.5  # seconds without a heartbeat after which a leader counts as dead
-CLEARING = 3.0  # seconds the members of a formed group have to pick up the roster
+CLEARING = 3.0  # seconds that the members of a formed group have to read the roster
 LAST_WORD = 0.7  # seconds that a rank which fails waits for the leader to publish the outcome
 
 
 class Member:
-    """Watches the notice until it is a member; becomes the leader if there is none."""
+    """One rank in `form`: joins the session that the notice names, or becomes the leader of a new session."""
 
     def __init__(self, participant: Participant) -> None:
         self._participant = participant
         self._patience = PATIENCE
 
     def run(self) -> Formed:
-        """Raises what `form` raises."""
+        """Form the group. Raises what `group.form` raises."""
         participant = self._participant
         try:
             while True:
@@ -54,19 +54,21 @@ class Member:
         return [rank for rank in range(self._participant.me.size) if rank != self._participant.me.rank]
 
     def _visit(self, found: bytes) -> Formed | None:
-        """React to the notice; None to read it again."""
+        """React to the notice `found`; returns None if it has to be read again."""
         notice, authentic = self._participant.read_notice(found)
         if notice is not None and notice.state == "open":
             return self._join(found, notice, authentic)
         if notice is not None and authentic and self._participant.is_member(notice):
-            # this rank considered the leader dead just when the leader accepted it
+            # this rank gave up the leader at the moment when the leader accepted it
             self._announce(notice.session, found)
             return self._participant.outcome(notice.session, found)
         return self._watch(found, notice, authentic)
 
     def _watch(self, found: bytes, notice: Notice | None, authentic: bool) -> Formed | None:
-        """Wait until a session that has ended is cleared away, or clear it. A leader that still beats after a failure
-        reports it to this rank too."""
+        """Wait until the notice of a session that has ended is removed, or replace it.
+
+        If the session has failed and its leader still beats, its error is raised here, too.
+        """
         participant = self._participant
         failed = notice is not None and notice.state == "failed"
         patience = self._patience if failed or notice is None else CLEARING
@@ -88,7 +90,7 @@ class Member:
         return None if participant.deadline.passed else self._take_over(found, notice)
 
     def _join(self, found: bytes, notice: Notice, authentic: bool) -> Formed | None:
-        """Take a slot and wait for the leader's decision."""
+        """Take this rank's slot and wait for the leader's decision."""
         participant = self._participant
         session = notice.session
         if _process.is_gone(notice.origin):
@@ -116,8 +118,8 @@ class Member:
             if participant.deadline.passed:
                 return self._give_up(notice, alive=pulse.beats > 0)
             if pulse.beat(participant.get(participant.scope.key(session, "beat"))):
-                # Alive, so not left over from an earlier run: the other process does not have our secret. It detects
-                # the same within AUTH_GRACE if this rank stays that long.
+                # The leader is alive, so its notice is not left over from an earlier run: it does not have our secret.
+                # Stay longer than AUTH_GRACE, in which the leader notices that, too.
                 if not authentic and here > 2 * AUTH_GRACE:
                     participant.no_secret(notice)
                 continue
@@ -131,7 +133,7 @@ class Member:
                 if end is not None:
                     return participant.outcome(session, end)
                 if not authentic and (current is None or pulse.beats):
-                    participant.no_secret(notice)  # it was alive: it ended in order, or beat before
+                    participant.no_secret(notice)  # the leader was alive: it has removed its notice, or beat before
                 participant.withdraw()
                 return None
             if pulse.stopped or _process.is_gone(notice.origin):
@@ -142,11 +144,11 @@ class Member:
         participant = self._participant
         go = participant.scope.key(session, "go")
         participant.set(go, outcome)
-        if participant.get(participant.scope.notice) != outcome:  # cleared away meanwhile
+        if participant.get(participant.scope.notice) != outcome:  # another member has removed it meanwhile
             participant.delete([go])
 
     def _objection(self, notice: Notice, authentic: bool) -> Mapping[str, Any] | None:
-        """The reason why this rank and that leader cannot be in one group."""
+        """The reason why this rank and the leader of that notice cannot be in one group; None if they can."""
         me = self._participant.me
         if not authentic:
             return {"kind": "auth"}
@@ -163,7 +165,7 @@ class Member:
         return None
 
     def _give_up(self, notice: Notice, alive: bool) -> Formed:
-        """After the deadline: notify the leader, so that all ranks end with the same list of missing ones."""
+        """After the deadline, notify the leader, so that all ranks raise an error with the same missing ranks."""
         participant = self._participant
         missing = self._others()
         if alive:
@@ -179,11 +181,11 @@ class Member:
         raise participant.late(missing)
 
     def _take_over(self, found: bytes, notice: Notice | None) -> Formed | None:
-        """Replace a notice whose session is dead or done by this rank's own."""
+        """Replace the notice of a session that is dead or over by this rank's own, and lead the new session."""
         participant = self._participant
         session = secrets.token_hex(16)
         mine = participant.notice("open", session, before=notice)
-        self._patience *= 2  # the leader may be alive and slow, so wait longer
+        self._patience *= 2  # the leader may be alive but slow, so wait longer next time
         if participant.compare_set(participant.scope.notice, found, mine) != mine:
             participant.withdraw()
             return None

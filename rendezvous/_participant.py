@@ -1,7 +1,7 @@
 """The common part of leader and members of a session: one rank's identity, its keys in the store, and its failure.
 
-Invariant: a rank that leaves `form` by an error has removed its keys from the store, as far as the store still answers;
-each value that it wrote carries its scope and, except the notice, the session's random name.
+Invariant: a rank that leaves `form` by an error removes its keys from the store, if the store still answers. The keys
+that it writes contain the scope and, except for the notice, the session's random name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_TEXT = 20_000  # characters of a verdict that are shown
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """A group that has formed: its session and, by rank, nonces and records."""
+    """A group that has formed: the name of its session, and the nonces and records of all ranks."""
 
     session: str
     nonces: tuple[str, ...]
@@ -34,9 +34,9 @@ class Formed:
 
 
 class Pulse:
-    """Whether a value that a live process keeps changing still changes."""
+    """Watches a counter that another process advances as long as it lives."""
 
-    QUIET = 6  # checks: if all processes are starved of CPU time, so may be the one that is watched
+    QUIET = 6  # checks without a change: on a busy machine, time alone does not show that the process has ended
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -47,7 +47,7 @@ class Pulse:
         self.beats = 0
 
     def beat(self, value: bytes | None) -> bool:
-        """Check once; True if the value changed since the check before."""
+        """Check once; True if the value has changed since the previous check."""
         changed = self._looks > 0 and value is not None and value != self._last
         if changed:
             self.beats += 1
@@ -85,7 +85,7 @@ class Participant:
         self.leaving: list[str] = []  # keys to remove if this call ends before the session does
         self.leading: bytes | None = None  # the content of the notice while this rank leads
 
-    # -- the store; each exchange gets a few seconds, and one even after the deadline, to clean up
+    # -- the store: each exchange has up to 5 seconds, and at least 1, also after the deadline, to clean up
 
     def _patient(self) -> float:
         return min(5.0, max(1.0, self.deadline.left()))
@@ -110,13 +110,13 @@ class Participant:
         self.delete(session_keys(self.scope, session, size))
 
     def withdraw(self) -> None:
-        """Remove this rank's keys from a session that it leaves."""
+        """Remove this rank's keys of a session that it leaves."""
         if self.leaving:
             self.delete(self.leaving)
             self.leaving = []
 
     def vanish(self) -> None:
-        """Leave by an error, an interrupt included."""
+        """Remove this rank's keys after an error or an interrupt."""
         with contextlib.suppress(StoreError):
             if self.leaving:
                 self.store.delete(self.leaving, 1.0)
@@ -134,7 +134,7 @@ class Participant:
         verdict: Mapping[str, Any] | None = None,
         before: Notice | None = None,
     ) -> bytes:
-        """The content of the notice; `before` is the one it replaces, whose keys are still to be removed."""
+        """The content of a notice; `before` is the notice that it replaces, whose keys are still to be removed."""
         document = {
             "v": VERSION,
             "state": state,
@@ -151,14 +151,15 @@ class Participant:
         return self.scope.seal("notice", document)
 
     def read_notice(self, value: bytes | None) -> tuple[Notice | None, bool]:
-        """The notice, and whether it is authentic."""
+        """The notice in `value`, or None if it is invalid, and whether it is authentic."""
         document, authentic = self.scope.unseal("notice", value or b"")
         return parse_notice(document), authentic
 
     def arrive(self, session: str, *, leader_is_authentic: bool = True) -> str | None:
-        """Take this rank's slot; if another process with the secret has it, return its name.
+        """Take this rank's slot; returns an error text if another process with the secret has it, else None.
 
-        A value without the HMAC of our secret is replaced, unless the leader's notice has none either: then ours is.
+        A value without the HMAC of our secret is replaced, unless the leader's notice has no such HMAC either: then it
+        may be our secret that is wrong.
         """
         key, name = self.scope.key(session, slot(self.me.rank)), f"{session}/{slot(self.me.rank)}"
         hello = self.scope.seal(name, self.me.document())
@@ -188,7 +189,7 @@ class Participant:
         return found
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
-        """Object to the session; its leader reports the objection to all ranks. The first one counts."""
+        """Object to the session; its leader reports the first objection to all ranks."""
         key = self.scope.key(session, "flag")
         value = self.scope.seal(f"{session}/flag", complaint)
         if self.compare_set(key, None, value) == value:
@@ -197,14 +198,14 @@ class Participant:
     # -- how a session ends
 
     def outcome(self, session: str, value: bytes) -> Formed:
-        """The outcome of a session of this rank, from the notice or its copy; raises its verdict."""
+        """The group that this rank's session has formed, from the notice or its copy; raises the error if it failed."""
         notice, authentic = self.read_notice(value)
         if notice is None and self.scope.secret is None:
             raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
         if not authentic or notice is None or notice.session != session:
             self.no_secret(notice)
         roster = notice.roster
-        self.leaving = []  # the last member or the leader cleans
+        self.leaving = []  # the last member, or after a failure the leader, removes all keys
         if notice.state != "closed":
             self._sign_off(notice, value)
             self.fail(notice.verdict)
@@ -222,17 +223,17 @@ class Participant:
         return notice.state == "closed" and nonces[self.me.rank : self.me.rank + 1] == [self.me.nonce]
 
     def _sign_off(self, notice: Notice, value: bytes) -> None:
-        """Declare that this rank needs the session's keys no more; the last member removes them."""
+        """Declare that this rank needs the keys of the session no more; the last member removes them."""
         left = self.scope.key(notice.session, "left")
-        # the session has ended: errors of the store have no effect now
+        # the session has ended, so errors of the store do not matter
         with contextlib.suppress(StoreError):
             reported = self.add(left)
             if notice.state == "closed" and reported >= notice.size:
-                # the notice last: if this process is killed in between, the notice still names the remaining keys
+                # The notice is removed last: if this process is killed before, the notice still names the session.
                 self.clean(notice.session, notice.size)
                 self.compare_set(self.scope.notice, value, None)
             elif self.get(self.scope.key(notice.session, "go")) is None:
-                self.delete([left])  # it was cleaned while we were away, and `add` has made the key anew
+                self.delete([left])  # the keys were removed before, and `add` has made this key again
 
     def fail(self, verdict: Mapping[str, Any]) -> NoReturn:
         kind, text, late = verdict.get("kind"), verdict.get("text"), verdict.get("late")
@@ -276,11 +277,11 @@ def word(rank: int) -> str:
 
 
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """All keys with which a session forms, except the notice."""
+    """All keys of a session while its group forms, except the notice."""
     names = [*(slot(rank) for rank in range(size)), "flag", "beat", "go", "left"]
     return [scope.key(session, name) for name in names]
 
 
 def exchange_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """The keys of `group.exchange`, by rank, and the counter."""
+    """The keys of `group.exchange`: one for each rank, by rank, and the counter."""
     return [scope.key(session, name) for name in (*map(word, range(size)), "read")]

@@ -1,6 +1,6 @@
 """The identity of this process, and whether another process of this machine still exists.
 
-Invariant: `is_gone` returns True only if it is certain; everything else is "unknown".
+Invariant: `is_gone` returns True only if it is certain that the process has ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 
 @functools.cache
 def boot_id() -> str:
-    """Names this boot of this machine; empty if the kernel hides it."""
+    """The kernel's random name for this boot of this machine; empty if it is hidden."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(64).strip()
@@ -21,14 +21,17 @@ def boot_id() -> str:
 
 
 def place() -> str:
-    """This process, for messages: host name and pid. Printable for any host name."""
+    """Host name and pid of this process, for messages; printable, whatever the host name."""
     host = "".join(letter if letter.isprintable() else "?" for letter in socket.gethostname())
     return f"{host}:{os.getpid()}"
 
 
 def origin() -> str:
-    """This process, for `is_gone`: boot, pid namespace, user, pid, start time. Empty if /proc does not show them."""
-    return _origin(os.getpid())  # by pid, so that a forked child does not inherit its parent's answer
+    """The identity of this process, for `is_gone`: boot, pid namespace, user, pid and start time.
+
+    Empty if /proc does not show them.
+    """
+    return _origin(os.getpid())  # cached by pid, so that a forked child does not use its parent's identity
 
 
 @functools.lru_cache(maxsize=4)
@@ -42,10 +45,10 @@ def _origin(pid: int) -> str:
 
 
 def is_gone(process: str) -> bool:
-    """Whether the process that called `origin()` is known to have ended."""
+    """Whether the process with this `origin()` is known to have ended."""
     parts = process.split(" ")
     ours = origin().split(" ")
-    # another user's processes may be hidden from us, and another namespace's pids mean something else
+    # The kernel may hide processes of other users, and a pid of another namespace names another process here.
     if len(parts) != 5 or len(ours) != 5 or parts[:3] != ours[:3] or not parts[3].isdecimal():
         return False
     return _started(int(parts[3])) != parts[4]
@@ -58,5 +61,5 @@ def _started(pid: int) -> str:
             fields = file.read(4096).rpartition(b")")[2].split()
     except OSError:
         return ""
-    # after the name: state, ppid, ... and, as the 22nd field of the line, the start time
+    # After the process's name: state, parent's pid, ... and, as the 22nd field of the line, the start time.
     return "" if len(fields) < 20 or fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -1,8 +1,8 @@
-"""The documents that ranks leave in the store while a group forms: JSON, sealed with the job's secret.
+"""The documents that ranks write to the store while a group forms: JSON, with an HMAC made with the job's secret.
 
-Invariant: whatever bytes a store returns, `unseal` returns a checked document or None and never raises; a
-document counts as authentic only if its HMAC, over run, epoch, key and content, was made with our secret, or
-if neither side has one.
+Invariant: whatever bytes a store returns, `unseal` returns a document or None, and never raises. A document is
+authentic only if its HMAC, over run, epoch, key and content, was made with our secret; if this rank has no secret, only
+if the document has no HMAC.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from . import secret as secrets
 
-VERSION = 1  # of the protocol in group.py and of these documents
+VERSION = 1  # version of the protocol in group.py and of these documents
 MAX_SIZE = 1 << 16  # ranks
 MAX_RECORD = 4096  # bytes of JSON
-MAX_DEPTH = 16  # of lists and objects in a record
-MAX_BEFORE = 4  # sessions
+MAX_DEPTH = 16  # levels of nested lists and objects in a record
+MAX_BEFORE = 4  # earlier sessions whose keys a notice lists
 _MAX_TEXT = 1024  # characters of a name, a place or a fingerprint
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
@@ -29,7 +29,7 @@ _SESSION = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The scope in which ranks look for each other, and the secret that authenticates them."""
+    """The scope, job and epoch, in which ranks look for each other, and the secret that authenticates them."""
 
     name: str
     run: str | None
@@ -56,7 +56,7 @@ class Scope:
         return b"\1" + secrets.sign(self.secret, self.base, self.epoch, key, body) + body
 
     def unseal(self, key: str, data: bytes) -> tuple[dict[str, Any] | None, bool]:
-        """The document (None if it is invalid), and whether it is authentic."""
+        """The document in `data` (None if it is invalid), and whether it is authentic."""
         sealed = data[:1] == b"\1"
         start = 1 + secrets.TAG_SIZE if sealed else 1
         tag, body = data[1:start], data[start:]
@@ -65,7 +65,7 @@ class Scope:
         else:
             authentic = sealed and secrets.verify(self.secret, self.base, self.epoch, key, body, tag)
         try:
-            # a document that `dumps` refuses must not be accepted either, because it could not be passed on
+            # Refuse documents that `dumps` refuses, because they could not be passed on.
             document = json.loads(body, parse_constant=_refuse, parse_float=_finite)
         except (ValueError, RecursionError):
             return None, authentic
@@ -74,19 +74,19 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The content of a scope's notice: the session behind it, and its outcome."""
+    """The content of a scope's notice: its current session, and the outcome of this session."""
 
     version: int
     state: str  # open, closed (the group has formed) or failed
     session: str
-    rank: int  # of the leader
+    rank: int  # number of the leader
     size: int
     fingerprint: str
     place: str
     origin: str
-    roster: tuple[tuple[str, Mapping[str, Any]], ...]  # closed: nonce and record by rank
-    verdict: Mapping[str, Any]  # failed
-    before: tuple[tuple[str, int], ...]  # sessions, and their sizes, whose keys may still be there
+    roster: tuple[tuple[str, Mapping[str, Any]], ...]  # if closed: nonce and record of each rank
+    verdict: Mapping[str, Any]  # if failed: the error
+    before: tuple[tuple[str, int], ...]  # names and sizes of earlier sessions whose keys may still exist
 
 
 def parse_notice(document: dict[str, Any] | None) -> Notice | None:
@@ -131,7 +131,7 @@ def _is_size(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The value in a rank's slot."""
+    """The value that a rank writes to its slot, to join a session."""
 
     rank: int
     size: int
@@ -170,7 +170,7 @@ def parse_hello(document: dict[str, Any] | None) -> Hello | None:
 
 
 def fits(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Whether lists and objects in it are nested at most that deep."""
+    """Whether lists and objects in `value` are nested at most `depth` levels deep."""
     if isinstance(value, dict):
         return depth > 0 and all(fits(inner, depth - 1) for inner in value.values())
     if isinstance(value, list):
@@ -179,7 +179,7 @@ def fits(value: Any, depth: int = MAX_DEPTH) -> bool:
 
 
 def _is_text(text: str) -> bool:
-    """Whether it can be printed and sent. (JSON allows single surrogates, which no encoding accepts.)"""
+    """Whether `text` can be printed and encoded. JSON also allows lone surrogates, which UTF-8 cannot encode."""
     return len(text) <= _MAX_TEXT and text.isprintable()
 
 

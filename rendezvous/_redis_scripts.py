@@ -6,7 +6,7 @@ in the same step. `redis.py` describes the keys.
 
 from __future__ import annotations
 
-# ARGV: prefix, ttl, waiter's ttl, then as each script says
+# ARGV: key prefix, time to live of keys, time to live of waiters' keys, then the arguments named beside each script
 _HEAD = """
 local p, ttl, wttl = ARGV[1], ARGV[2], ARGV[3]
 local function wake(key)

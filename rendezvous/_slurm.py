@@ -1,6 +1,6 @@
-"""Slurm: which step this process is a task of, and compressed host lists.
+"""Slurm: the job step of this process, and compressed host lists.
 
-Invariant: a list is expanded one host at a time, so a short text cannot demand much memory.
+Invariant: a list is expanded one host at a time, so a short text cannot require much memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ._environment import Environment, get, integer
 
 _HOST = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_STEPS: Final = 0xFFFFFF00  # step numbers from here on stand for batch scripts and interactive shells
+_STEPS: Final = 0xFFFFFF00  # from this number on, a step is a batch script or an interactive shell
 
 
 def step(env: Environment) -> str | None:
-    """Names the job step that this process is a task of; None in a batch script, which also sees SLURM_PROCID."""
+    """A name for the job step in which this process is a task; None in a batch script, which has SLURM_PROCID, too."""
     job, number = get(env, "SLURM_JOB_ID") or get(env, "SLURM_JOBID"), _number(env)
     return f"slurm-{job}.{number}" if job and number is not None and number < _STEPS else None
 

@@ -1,7 +1,7 @@
 """The keys, values and watches of a store that lives in one process.
 
-Invariant: a table is used under one lock or by one thread; it never blocks, and it calls a watch's `wake` at most once,
-at the moment the last awaited key appears.
+Invariant: a table is used under one lock or by one thread. It never blocks, and it calls the `wake` of a watch at most
+once, at the moment when the last awaited key appears.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ._checks import count
 
 
 class Watch:
-    """Waits until none of `keys` is missing."""
+    """The keys that a reader waits for and that are still missing, and the function that wakes the reader."""
 
     __slots__ = ("keys", "wake")
 
@@ -27,7 +27,7 @@ class Table:
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._watches: dict[str, dict[Watch, None]] = {}  # in the order in which they were added
-        self.nbytes = 0  # of all keys and values
+        self.nbytes = 0  # bytes of all keys and values
 
     def __len__(self) -> int:
         return len(self._values)
@@ -51,7 +51,7 @@ class Table:
                 watch.wake()
 
     def add(self, key: str, amount: int, store: str = "") -> int:
-        """Raises NotANumber, which names `store`."""
+        """As `Store.add`. Raises NotANumber, which names `store`."""
         total = count(store, key, self._values.get(key), amount)
         self.set(key, str(total).encode())
         return total
@@ -74,8 +74,10 @@ class Table:
         return found
 
     def watch(self, keys: Sequence[str], wake: Callable[[], None]) -> Watch:
-        """Call `wake` when all of `keys`, which are missing now, have appeared. They may have been deleted again by
-        then: check, and watch again."""
+        """Call `wake` when all of `keys`, which are missing now, have appeared.
+
+        A key may have been deleted again by then, so the reader has to check, and to watch again.
+        """
         watch = Watch(set(keys), wake)
         for key in watch.keys:
             self._watches.setdefault(key, {})[watch] = None

@@ -1,10 +1,13 @@
 """The server side of a tcp store: one thread, non-blocking sockets, one table.
 
-Invariant: no peer can stop the loop, keep it busy, or make it exceed its bounds. The bounds: at most `MAX_PENDING`
-unauthenticated connections (see `_admission`), each for at most `HELLO_TIMEOUT`; one request at a time per connection,
-of at most `MAX_KEYS` keys, whose frame must be complete within `FRAME_TIMEOUT` of its first byte; `MAX_BUFFERED` bytes
-of incomplete requests; a part of an answer has to be read every `FRAME_TIMEOUT`; at most `MAX_STORED` bytes and
-`MAX_STORED_KEYS` keys in the table. The worst effect of any data from a peer is that its own connection is closed.
+Invariant: no peer can stop the loop, keep it busy, or make it exceed these bounds:
+
+- `MAX_PENDING` unauthenticated connections (see `_admission`), each for at most `HELLO_TIMEOUT`
+- one request at a time per connection, of at most `MAX_KEYS` keys; `FRAME_TIMEOUT` from its first byte to its last
+- `MAX_BUFFERED` bytes of incomplete requests; `MAX_STORED` bytes and `MAX_STORED_KEYS` keys in the table
+- `FRAME_TIMEOUT` in which a peer reads no byte of its answer
+
+Whatever data a peer sends, the worst effect is that its own connection is closed.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ from ._table import Table, Watch
 FRAME_TIMEOUT = 10.0
 MAX_BUFFERED = 256 << 20
 MAX_STORED = 256 << 20
-MAX_STORED_KEYS = 1 << 18  # four for each rank of the largest group
+MAX_STORED_KEYS = 1 << 18  # four keys for each rank of the largest group
 _READ = 1 << 16
-_AT_A_TIME = 64  # connections accepted, or waits ended, before others have their turn
-_NO_DESCRIPTORS = 0.1  # seconds until accepting is tried again
-_LONGEST_PAUSE = 3600.0  # seconds; the selector's own limit is some weeks, and passing it an error
+_AT_A_TIME = 64  # connections accepted, or waits ended, before the loop goes on to other work
+_NO_DESCRIPTORS = 0.1  # seconds until the server accepts again, after it ran out of file descriptors
+_LONGEST_PAUSE = 3600.0  # seconds; a selector raises an error for timeouts of more than some weeks
 
 
 class _Peer:
@@ -44,11 +47,11 @@ class _Peer:
         self.incoming = bytearray()
         self.counted = 0  # bytes of `incoming` that the server's total includes
         self.outgoing = memoryview(b"")
-        self.ready = False  # has authenticated
-        self.hello: tuple[bytes, bytes] | None = None  # client's and server's, once exchanged
-        self.awaited: list[str] = []  # the keys of the wait it is blocked in,
-        self.due = 0.0  # the deadline of that wait,
-        self.watch: Watch | None = None  # and what wakes it
+        self.ready = False  # whether the peer has authenticated
+        self.hello: tuple[bytes, bytes] | None = None  # the hellos of client and server, after their exchange
+        self.awaited: list[str] = []  # the keys for which the peer waits
+        self.due = 0.0  # the deadline of this wait
+        self.watch: Watch | None = None  # ends this wait when the keys exist; None while the peer does not wait
 
 
 class Server:
@@ -60,10 +63,10 @@ class Server:
         self._table = Table()
         self._selector = selectors.DefaultSelector()
         self._pending: Admission[_Peer] = Admission(MAX_PENDING, _wire.HELLO_TIMEOUT)
-        # insertion order is order of age: all entries of one dictionary have the same patience
-        self._partial: dict[_Peer, float] = {}  # since when a request is not complete
-        self._sending: dict[_Peer, float] = {}  # time since which no part of the answer was read
-        self._buffered = 0  # bytes of all requests that are not complete
+        # All entries of one dictionary have the same timeout, so the first entry is the first to expire.
+        self._partial: dict[_Peer, float] = {}  # since when a request is incomplete
+        self._sending: dict[_Peer, float] = {}  # since when the peer has read no part of its answer
+        self._buffered = 0  # bytes of all incomplete requests
         self._waits: list[tuple[float, int, _Peer, Watch]] = []
         self._waits_limit = 1024
         self._ticket = itertools.count()
@@ -91,7 +94,7 @@ class Server:
         try:
             while not self._stopping:
                 events = self._selector.select(self._pause())
-                # existing connections are served before new ones are accepted, for which they might have to be closed
+                # Existing connections are served first, because accepting a new connection may close one of them.
                 for key, mask in events:
                     if isinstance(key.data, _Peer):
                         self._guard(key.data, self._serve, mask)
@@ -109,7 +112,7 @@ class Server:
     def _guard(self, peer: _Peer, step: Callable[..., None], *args: object) -> None:
         try:
             step(peer, *args)
-        except Exception:  # lost, malformed, or a bug of ours: other connections must not suffer
+        except Exception:  # a lost peer, malformed data, or a bug of ours: other connections must go on
             self._drop(peer)
 
     # -- accepting
@@ -133,7 +136,7 @@ class Server:
                     break
                 except OSError:  # out of descriptors or memory
                     victim = self._pending.oldest()
-                    if victim is None:  # others may release some
+                    if victim is None:  # wait until other code releases descriptors or memory
                         self._accept(False)
                         self._accept_again = time.monotonic() + _NO_DESCRIPTORS
                         return
@@ -203,7 +206,7 @@ class Server:
             self._flush(peer)
         if mask & selectors.EVENT_READ:
             data = peer.socket.recv(_READ)
-            if not data or peer.watch is not None:  # closed, or sent data out of turn
+            if not data or peer.watch is not None:  # the peer has closed, or sends while it waits for an answer
                 raise ConnectionResetError
             peer.incoming += data
             if peer.ready:
@@ -211,7 +214,7 @@ class Server:
         self._advance(peer)
         self._buffered += len(peer.incoming) - peer.counted
         peer.counted = len(peer.incoming)
-        while self._buffered > MAX_BUFFERED:  # peers with small requests must not suffer from those with large ones
+        while self._buffered > MAX_BUFFERED:  # close the connection with the largest request
             self._drop(max(self._partial, key=operator.attrgetter("counted")))
 
     def _advance(self, peer: _Peer) -> None:
@@ -237,7 +240,7 @@ class Server:
         """Process the next part of the handshake if it has arrived."""
         if peer.hello is None:
             if len(peer.incoming) < _wire.HELLO_SIZE:
-                # a scanner is recognised by its first bytes
+                # a port scanner is recognised by its first bytes
                 if not _wire.MAGIC.startswith(bytes(peer.incoming[: len(_wire.MAGIC)])):
                     raise _wire.Malformed
                 return False
@@ -245,7 +248,7 @@ class Server:
             del peer.incoming[: _wire.HELLO_SIZE]
             ours = _wire.make_hello(self._secret)
             peer.hello = (hello.raw, ours)
-            # also to a client of another version or without the secret: it reads the reason from this hello
+            # A client of another version, or without the secret, gets this hello, too: it shows the client the reason.
             self._send(peer, ours + _wire.tag(self._secret, b"server", hello.raw, ours))
             return True
         if len(peer.incoming) < _wire.TAG_SIZE:
@@ -272,7 +275,7 @@ class Server:
                 peer.outgoing = peer.outgoing[peer.socket.send(peer.outgoing) :]
         if peer.outgoing:
             self._sending[peer] = time.monotonic()
-        # the reply must be sent before the next request is read, so replies cannot accumulate
+        # The next request is read only after the reply was sent, so replies cannot accumulate.
         interest = selectors.EVENT_WRITE if peer.outgoing else selectors.EVENT_READ
         if self._selector.get_key(peer.socket).events != interest:
             self._selector.modify(peer.socket, interest, peer)
@@ -317,18 +320,18 @@ class Server:
                 raise _wire.Malformed
 
     def _wait(self, peer: _Peer, timeout: float) -> None:
-        """Answer now, or when the missing keys exist, or at the deadline."""
+        """Answer a wait: at once if all keys exist, else when they appear, or at the deadline."""
         peer.due = time.monotonic() + timeout
         if not self._answer_wait(peer):
             self._watch(peer)
 
     def _watch(self, peer: _Peer) -> None:
         def wake() -> None:
-            # through the loop: a woken peer must not run inside the request that wakes it
+            # The loop answers it later: a peer must not be served inside the request that wakes it.
             heapq.heappush(self._waits, (0.0, next(self._ticket), peer, watch))
 
         watch = peer.watch = self._table.watch(self._table.missing(peer.awaited), wake)
-        if len(self._waits) > self._waits_limit:  # mostly waits that were answered before they were due
+        if len(self._waits) > self._waits_limit:  # most entries are waits that have been answered
             self._waits = [entry for entry in self._waits if entry[2].watch is entry[3]]
             heapq.heapify(self._waits)
             self._waits_limit = 2 * len(self._waits) + 1024
@@ -354,7 +357,7 @@ class Server:
         return True
 
     def _has_room(self, peer: _Peer, key: str, size: int) -> bool:
-        """Whether `key` may hold a value of that size; answers if not."""
+        """Whether the table has room for a value of that size under `key`; if not, send the error to the peer."""
         if key not in self._table and len(self._table) >= MAX_STORED_KEYS:
             self._reply(peer, _wire.FAILED, f"the store is full ({MAX_STORED_KEYS} keys)".encode())
             return False

@@ -1,7 +1,7 @@
 """The bytes that a tcp store and its clients exchange.
 
-Invariant: no length is believed before it was compared with its bound, nothing is decoded but integers and
-byte strings, and a client and a server that do not share the secret learn nothing from each other but that.
+Invariant: a length is used only after it was compared with its bound, and only integers and byte strings are decoded. A
+client and a server that do not share the secret learn only that from each other.
 
 Handshake, all sizes fixed; a peer that is slower than `HELLO_TIMEOUT` is dropped:
 
@@ -10,13 +10,13 @@ Handshake, all sizes fixed; a peer that is slower than `HELLO_TIMEOUT` is droppe
     client -> server  tag (32): HMAC-SHA256(secret, "client" + client's hello + server's hello)
     server -> client  one byte, 1: welcome
 
-The flags say whether the sender has a secret; without one the key is empty and the tags only prove that
-both speak this protocol. Each side's nonce is fresh, so nothing can be replayed, and the two labels differ, so
-nothing can be reflected.
+The flags tell whether the sender has a secret. Without a secret the key of the HMAC is empty, and the tags prove only
+that both sides speak this protocol. Each side sends a fresh nonce, so nothing can be replayed; the labels "server" and
+"client" differ, so nothing can be reflected.
 
-Then frames, a request answered by a reply: length of the rest (4), code (1), fields; a field is its length
-(4) and its bytes, or the length `ABSENT` for None. A request names at most `MAX_KEYS` keys, so that no single one
-keeps the server from the others; who has more asks several times.
+Frames follow, a request and then its reply: length of the rest (4), code (1), fields. A field is its length (4) and its
+bytes, or the length `ABSENT` for None. A request names at most `MAX_KEYS` keys, so that a single request does not keep
+the server busy for long; a client with more keys sends several requests.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
 
 
 def frame_length(data: bytes | bytearray, most: int = MAX_FRAME) -> int | None:
-    """The bytes of the frame that `data` begins with, its length included; None if that is not known yet.
+    """The size in bytes of the frame at the beginning of `data`, its length field included.
 
-    Raises: Malformed for a length of more than `most`.
+    None if the length field is incomplete. Raises: Malformed for a length of more than `most`.
     """
     if len(data) < _LENGTH.size:
         return None
@@ -107,7 +107,7 @@ def frame_length(data: bytes | bytearray, most: int = MAX_FRAME) -> int | None:
 
 
 def decode(frame: bytes | bytearray, most: int = MAX_KEYS) -> tuple[int, list[bytes | None]]:
-    """Code and fields of a whole frame. Raises: Malformed, also for more than `most` fields."""
+    """The code and the fields of a complete frame. Raises: Malformed, also for more than `most` fields."""
     fields: list[bytes | None] = []
     at = _LENGTH.size + 1
     while at < len(frame):

@@ -14,17 +14,17 @@ contradictions are a ValueError that names the variables; nothing is guessed.
 | Kubernetes          | JOB_COMPLETION_INDEX, COLLECTIVES_SIZE       | must be given                            |
 | Flux, MVAPICH, jsrun| ..._RANK and ..._SIZE (see `launchers`)      | must be given                            |
 
-If only some variables of a launcher are set (a rank without a size, or the reverse), or if it sets no size (PMIx, PALS,
-ALPS), it is an error unless an argument, or a variable of this library, supplies the rest: otherwise the process would
-run as a group of one. With mpi:// as the store and no launcher, rank and size are those of MPI.COMM_WORLD. The first
-match counts; for nested launchers it is the one nearest to the process.
+If a launcher has set only a rank or only a size, or sets no size at all (PMIx, PALS, ALPS), an argument or a variable
+of this library must supply the rest. Otherwise it is an error, because the process would run as a group of one. With
+mpi:// as the store and no launcher, rank and size are those of MPI.COMM_WORLD. The first match counts; if launchers are
+nested, this is the one nearest to the process.
 
-A derived port is 15000 plus a hash of the job's identity below 15000: MASTER_PORT and its neighbours are used by
-others, and a port of the system's ephemeral range (32768 and up) could be in use by any connection. A job whose
-processes are all on one host gets 127.0.0.1, others need a secret for tcp (COLLECTIVES_SECRET_FILE).
+A derived port is 15000 plus a hash of the job's identity, below 30000. MASTER_PORT and its neighbours are not used,
+because torchrun and frameworks use them; a port of the system's ephemeral range (32768 and up) could be in use by any
+connection. A job on a single host uses 127.0.0.1; other jobs need a secret for tcp (COLLECTIVES_SECRET_FILE).
 
 COLLECTIVES_NAME, COLLECTIVES_TRANSPORT, COLLECTIVES_TIMEOUT, COLLECTIVES_SECRET_FILE, COLLECTIVES_RUN_ID,
-COLLECTIVES_LOCAL_RANK and COLLECTIVES_LOCAL_SIZE are read under every launcher. An empty variable is an unset one.
+COLLECTIVES_LOCAL_RANK and COLLECTIVES_LOCAL_SIZE are read under every launcher. An empty variable counts as unset.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process's place in its job. None: not set.
+    """This process's place in its job. A field is None if nothing sets it.
 
-    `launcher` is a name of `launchers`, or "mpi" (from MPI itself), "arguments", "none". `variables` are the variables
-    with rank and size, for messages.
+    `launcher` is the name of a launcher in `launchers`, or "mpi" (rank and size come from MPI itself), "arguments" or
+    "none". `variables` are the variables that set rank and size, for messages.
     """
 
     launcher: str
@@ -80,10 +80,10 @@ def bootstrap(
     secret: bytes | None = None,
     env: Environment | None = None,
 ) -> Launch:
-    """Combine arguments (None: not given) with `env` (None: this process's).
+    """Combine arguments (None: not given) with the variables in `env` (None: those of this process).
 
-    `rank` and `size` both given override every launcher. One of them alone must agree with the environment, or complete
-    it. With neither, and no launcher, this is a job of one process. Raises: ValueError for invalid values,
+    `rank` and `size` together override every launcher; one of them alone must agree with the environment, or complete
+    it. Without either, and without a launcher, this is a job of one process. Raises: ValueError for invalid values,
     contradictions, an incomplete set of a launcher's variables, a rank out of range, or several processes and no store;
     TypeError; AuthError for a secret file that must not be used.
     """
@@ -112,7 +112,7 @@ def bootstrap(
     if not 0 <= found.rank < found.size:
         raise ValueError(f"{found.rank_name}={found.rank} is not a rank of {found.size_name}={found.size}")
     local_rank, local_size = found.local_rank, found.local_size
-    if found.launcher != "arguments":  # its rank numbers differ from those of the launcher that set these
+    if found.launcher != "arguments":  # with arguments, ranks are numbered differently from the launcher's
         local_rank = _first(_integer(environment, "COLLECTIVES_LOCAL_RANK"), local_rank)
         local_size = _first(_integer(environment, "COLLECTIVES_LOCAL_SIZE"), local_size)
     if local_rank is not None and local_size is not None and local_rank >= local_size:
@@ -125,7 +125,7 @@ def bootstrap(
         local_rank=local_rank,
         local_size=local_size,
         name=_first(name, _get(environment, "COLLECTIVES_NAME")),
-        # a store that MPI makes for this job alone needs no other mark to keep jobs apart
+        # MPI makes a store for this job alone, so any run id keeps jobs apart
         run_id=_first(_get(environment, "COLLECTIVES_RUN_ID"), found.run_id, "mpi" if where == "mpi://" else None),
         transport=_first(transport, _get(environment, "COLLECTIVES_TRANSPORT")),
         timeout=_timeout(environment) if timeout is None else check_timeout(timeout),
@@ -143,7 +143,7 @@ def bootstrap(
 
 
 def _agree(found: Found, env: Environment, partly: Sequence[Incomplete]) -> None:
-    """Raise ValueError if variables of this library, or of a launcher nearer to this process, contradict."""
+    """Raise ValueError if `found` contradicts variables of this library or of an incomplete launcher before it."""
     others = [(name, _integer(env, f"COLLECTIVES_{name}")) for name in ("RANK", "SIZE")]
     stated = [(f"COLLECTIVES_{name}", value, name == "RANK") for name, value in others]
     for part in partly:
@@ -155,9 +155,9 @@ def _agree(found: Found, env: Environment, partly: Sequence[Incomplete]) -> None
 
 
 def _complete(rank: int | None, size: int | None, env: Environment, partly: Sequence[Incomplete]) -> Found:
-    """The combination of an argument, our own variables and an incomplete launcher.
+    """Combine arguments, variables of this library and the incomplete variables of a launcher.
 
-    A job of one process if there is nothing. Raises ValueError if a part is missing.
+    Without any of them, this is a job of one process. Raises ValueError if rank or size is missing.
     """
     own_rank, own_size = _integer(env, "COLLECTIVES_RANK"), _integer(env, "COLLECTIVES_SIZE")
     for what, value, own in (("rank", rank, own_rank), ("size", size, own_size)):

@@ -1,30 +1,30 @@
 """A store in a directory that all ranks can access, on a local disk or on NFS.
 
-Invariant: every change of a key is one atomic step of the file system, so a process that dies anywhere
-leaves the key as it was before or after its change, and nothing that others would have to wait for.
+Invariant: every change of a key is one atomic step of the file system. A process that dies at any moment leaves the key
+as it was before or after its change, and nothing for which others would have to wait.
 
-A key is a directory, `k.<quoted key>`. It is absent if the directory is missing or empty; otherwise the
-directory holds exactly one entry, the token, whose random name is used once in the store's life:
+A key is a directory, `k.<quoted key>`. The key does not exist if the directory is missing or empty. Otherwise the
+directory has exactly one entry, the token, whose random name is never used again in this store:
 
     i.<id>   the value is the content of this file
     x.<id>   the value is the content of the file `v.<id>` beside the key directories
 
-    create    rename a directory that holds a fresh token onto the key's: the file system refuses that
+    create    rename a directory with a new token to the key's directory: the file system refuses this
               unless the key's directory is missing or empty
     replace   write `v.<new>`, then rename the token `<old>` to `x.<new>`: fails if `<old>` is gone
-    remove    unlink the token: fails if it is gone; then remove the directory, which fails if a new
-              token has come meanwhile, as it should
+    remove    unlink the token: fails if it is gone; then remove the directory, which fails if another
+              process has made a new token there, as it should
 
-Because tokens never come twice, "`<old>` is still there" means "nothing has changed", which makes replace and
-remove exact compare-and-swaps with no lock. (A directory with one entry is listed in one step, so a reader
-finds the old token or the new one, never none.) A crash leaves at most one `v.` file or `t.` directory (a token
-being prepared) that nobody refers to; opening the store removes those that are a day old, by the clock of the
-file system that dated them. Or it leaves the empty directory of a key, which goes with the key's next removal.
+Because tokens never occur twice, a token that still exists proves that nothing has changed. So replace and remove are
+exact compare-and-swaps without a lock. (A directory with one entry is listed in one step, so a reader finds the old
+token or the new one, never none.) A crash leaves at most one `v.` file or `t.` directory (a token in preparation), to
+which nothing refers. The next process that opens the store removes such leftovers if they are a day old by the file
+system's clock. Or a crash leaves the empty directory of a key, which the next removal of the key removes, too.
 
-NFS: rename, link-free creation and rmdir are atomic on the server; opening a directory makes the client ask
-the server for its state, so every look opens the directories it depends on. Polls grow from 1 ms to 50 ms and
-stay at 10 ms or more once 100 ms have passed, also over successive waits for the same keys. System calls on a
-hung NFS mount cannot be given a deadline.
+NFS: rename, creation without links, and rmdir are atomic on the server. Opening a directory makes the client ask the
+server for its state, so each check opens the directories that it depends on. Waits poll every 1 ms at first and every
+50 ms at most; after 100 ms, also of successive waits for the same keys, polls are at least 10 ms apart. A system call
+on a hung NFS mount cannot have a deadline.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from ._checks import (
 _FAST_FOR = 0.1  # seconds of waiting after which polls come at least 10 ms apart
 _SLOWEST = 0.05
 _LEFTOVER_AGE = 24 * 3600.0  # seconds
-_NAME_LIMIT = 200  # bytes of a file name that any file system of interest takes
+_NAME_LIMIT = 200  # bytes of a file name that all usual file systems accept
 _TOKEN = re.compile(r"[ix]\.[0-9a-f]{24}")
-# Not to wait for the other end of a fifo, and to touch nothing but what this library has made.
+# These flags avoid waiting for the other end of a FIFO, and following links to files of others.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 
@@ -74,11 +74,11 @@ class FileStore:
         check_timeout(timeout)
         self._root = os.path.abspath(os.fspath(directory))
         self._closed = False
-        self._local = threading.local()  # where this thread's last wait left off: (keys, seconds waited)
+        self._local = threading.local()  # this thread's last wait, if it timed out: (keys, seconds waited)
         probe = self._path(f"t.{secrets.token_hex(12)}")
         try:
             os.makedirs(self._root, mode=0o700, exist_ok=True)
-            # asking for permission is not the same as having it (root, read-only mounts, NFS squashing)
+            # Permission bits do not show whether writing is possible (root, read-only mounts, NFS squashing).
             os.mkdir(probe)
             now = os.stat(probe).st_mtime
             os.rmdir(probe)
@@ -119,7 +119,7 @@ class FileStore:
             if not left:
                 self._local.last = (names, waited)
                 raise missing(repr(self), absent, deadline.elapsed())
-            # a tenth of the time waited so far: the answer is late by at most that much
+            # Pause for a tenth of the time waited so far, so that a wait is at most a tenth longer than necessary.
             pause = max(waited / 10, 0.001 if waited < _FAST_FOR else 0.01)
             time.sleep(min(pause, _SLOWEST, left))
 
@@ -178,26 +178,26 @@ class FileStore:
         return self._path("k." + name)
 
     def _absent(self, homes: dict[str, str]) -> list[str]:
-        """Those keys whose directory is missing; one listing if single checks would cost more."""
+        """The keys that do not exist; many keys are first looked up in one listing of all directories."""
         self._check_open()
         try:
             if len(homes) > 4:
                 with os.scandir(self._root) as entries:
-                    most = 16 * len(homes) + 1024  # a directory with much else in it is not listed to its end
+                    most = 16 * len(homes) + 1024  # a directory with many other entries is not listed completely
                     present = {entry.name for entry in islice(entries, most)}
                 if len(present) < most:
                     return [name for name, home in homes.items() if os.path.basename(home) not in present]
-            os.close(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY))  # ask the server, see above
+            os.close(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY))  # makes an NFS client ask the server
         except OSError as error:
             raise self._failed("cannot list the directory", error) from error
         return [name for name, home in homes.items() if self._token(home) is None]
 
     def _token(self, home: str) -> str | None:
-        """The token in the key's directory; None if the key is absent."""
+        """The token in the directory of a key; None if the key does not exist."""
         self._check_open()
         try:
             with os.scandir(home) as entries:
-                # NFS keeps files of this name for a while if another process has a removed file open
+                # .nfs…: a removed file that another process has open; NFS keeps it for a while
                 names = [entry.name for entry in islice(entries, 64) if not entry.name.startswith(".nfs")]
         except FileNotFoundError:
             return None
@@ -205,11 +205,11 @@ class FileStore:
             raise self._failed(f"cannot read {os.path.basename(home)}", error) from error
         if names and not _TOKEN.fullmatch(names[0]):
             raise self._foreign(os.path.join(os.path.basename(home), names[0]), "was not written by this library")
-        # a listing that a rename interrupts may show both names; either will do, changes check it again
+        # During a rename, a listing may show both names. Either will do, since changes check the token again.
         return names[0] if names else None
 
     def _read(self, home: str, deadline: Deadline) -> tuple[str | None, bytes | None]:
-        """The key's token and value, (None, None) if it is absent."""
+        """The token and the value of a key; (None, None) if it does not exist."""
         before = None
         while True:
             token = self._token(home)
@@ -236,12 +236,15 @@ class FileStore:
             return token, data
 
     def _change(self, home: str, old: str | None, value: bytes | None) -> bool:
-        """Replace the key's token `old` (None: absent) by one for `value` (None: absent); False if it is not `old`."""
+        """Change a key whose token is `old` (None: it does not exist) to `value` (None: remove it).
+
+        Returns False if the token is not `old`.
+        """
         self._check_open()
         if old is None and value is not None:
             return self._create(home, value)
         if old is None:
-            _remove_if_empty(home)  # an interrupted process may have left it
+            _remove_if_empty(home)  # a process that was interrupted may have left it
             return True
         new = secrets.token_hex(12)
         fresh = self._path(f"v.{new}")
@@ -253,7 +256,7 @@ class FileStore:
                 os.rename(os.path.join(home, old), os.path.join(home, f"x.{new}"))
         except OSError as error:
             if value is not None and self._token(home) == f"x.{new}":
-                pass  # done, though NFS lost the answer and a second try did not find the old name
+                pass  # it is done: NFS lost the answer, and its second try did not find the old name
             else:
                 _forget(fresh)
                 if isinstance(error, FileNotFoundError) and os.path.isdir(self._root):
@@ -275,7 +278,7 @@ class FileStore:
             os.rename(staging, home)
         except OSError as error:
             if self._token(home) == token:
-                return True  # as in _change
+                return True  # it is done, although NFS lost the answer
             _forget(os.path.join(staging, token))
             _remove_if_empty(staging)
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
@@ -291,7 +294,7 @@ class FileStore:
                 view = view[file.write(view) :]
 
     def _sweep(self, names: list[str], before: float) -> None:
-        """Remove files of writers that died."""
+        """Remove files and directories of processes that died while they wrote, if they are older than `before`."""
         old = []
         for name in names:
             with contextlib.suppress(OSError):
@@ -311,7 +314,10 @@ class FileStore:
             _remove_if_empty(self._path(name))
 
     def _yield_to_others(self, key: str, tries: int, deadline: Deadline) -> int:
-        """After a lost race: random pauses, since all processes that lost retry at the same time."""
+        """Pause for a random time after another process has changed the key; returns the number of tries.
+
+        Otherwise all processes that lost the race would retry at the same time.
+        """
         if tries > 3 and deadline.passed:
             raise StoreError(f"{self!r}: {key!r} kept changing for {deadline.elapsed():.1f} s; gave up")
         time.sleep(random.uniform(0, min(0.05, 0.0005 * 2**tries)))
@@ -327,7 +333,7 @@ class FileStore:
             raise StoreError(f"{self!r} was closed")
 
     def _foreign(self, path: str, what: str) -> StoreError:
-        """The error for a change of the directory by another program."""
+        """The error for an entry of the directory that another program has changed."""
         name = os.path.relpath(os.path.join(self._root, path), self._root)
         return StoreError(f"{self!r}: {name!r} {what}; empty the directory, or use one that nothing else uses")
 

@@ -1,71 +1,72 @@
 """Forming a group: the ranks of a job exchange records through a store and agree on the members.
 
-Invariant: two ranks that `form` returns to in one session hold the same roster, and every rank on it was in
-`form`, with that session's name, epoch, size and fingerprint, when the roster was made. Nothing an earlier run
-left in the store, and no other job, can change that.
+Invariant: all ranks to which `form` returns in one session have the same roster, the list of members. When the roster
+was made, every rank on it was in `form`, with the same name, epoch, size and fingerprint. Neither other jobs nor data
+that an earlier run left in the store can change that.
 
 The protocol
 ============
 
-All keys begin with the scope: a hash of (name, run id), and the epoch. One key has a fixed name, the *notice*; all
-others carry the random name of a *session*, so they cannot be mistaken for another session's.
+A *session* is one attempt to form a group; it has a random name. All keys begin with the scope: a hash of (name, run
+id), and the epoch. One key, the *notice*, has a fixed name. All other keys contain the name of their session, so keys
+of two sessions cannot be confused.
 
-    notice            {state: open | closed | failed, session, size, fingerprint, leader, roster | verdict}
+    notice                  {state: open | closed | failed, session, size, fingerprint, leader, roster | verdict}
     <session>/slot/<rank>   hello of that rank: {nonce, size, fingerprint, record}
     <session>/flag          the first objection to this session
-    <session>/beat          a counter that the leader moves every 0.1 s while it waits
+    <session>/beat          a counter that the leader increments every 0.1 s while it waits
     <session>/go            copy of the notice after the session has ended; wakes all ranks
-    <session>/left          how many have read the outcome
-    <session>/word/<rank>   that rank's value in `exchange`, if it is called, and
-    <session>/read          how many have read all of it
+    <session>/left          the number of ranks that have read the outcome
+    <session>/word/<rank>   the value of that rank in `exchange`, if this is called
+    <session>/read          the number of ranks that have read all values of `exchange`
 
 1. Each rank draws a nonce and tries compare_set(notice, absent -> open(new session)). The rank that succeeds is the
    *leader*, all others are *members*.
-2. Each rank claims the slot of its number by compare_set(slot, absent -> hello). A member that finds its slot in use,
-   or the notice's size, fingerprint or version different from its own, sets the flag. Then it waits for `go`.
-3. The leader waits until all slots are in use. If no flag is up, it moves the notice, by compare_set, from the bytes
-   with which it opened it to closed, with the roster (nonces and records by rank). At this moment the group forms. If a
-   flag is up, the slots disagree, or the deadline passes, it moves the notice to failed, with the verdict. Then it sets
-   `go`.
-4. Each rank reads the outcome. A rank that finds its own nonce in the roster is a member; one that finds another nonce
-   there was a duplicate and raises. Each counts itself on `left`; the last member deletes the session's keys, then
-   compare_sets the notice from that outcome to absent. After a failure the leader does so: it continues to beat for 0.8
-   s, so that ranks that arrive meanwhile, and see it beat, raise the same verdict.
-5. A member whose leader has not beaten for 1.5 s and 6 looks (or whose process is known to be gone), or a rank that
-   finds a notice closed for 3 s or failed without a beat, replaces it: compare_set(notice, what it read -> open(its
-   own session)), deletes the old session's keys and is the leader of the new one; if it dies in between, its notice
-   names the session whose keys are still to be deleted. Members of the old session see the beat stop, look at the
-   notice and start over at step 1 with the same nonce.
+2. Each rank takes the slot of its number by compare_set(slot, absent -> hello). A member sets the flag if its slot is
+   in use, or if the notice has another size, fingerprint or version than its own. Then it waits for `go`.
+3. The leader waits until all slots are in use. If no flag is set, it changes the notice from open to closed, with the
+   roster (nonces and records by rank). The compare_set expects the bytes with which the leader opened the notice. At
+   this moment the group forms. If a flag is set, the slots disagree, or the deadline passes, the leader changes the
+   notice to failed, with the verdict. Then it sets `go`.
+4. Each rank reads the outcome. A rank whose own nonce is on the roster is a member of the group; if the roster has
+   another nonce under its number, it is a duplicate and raises. Each rank counts itself on `left`. The last member
+   deletes the session's keys, then changes the notice from this outcome to absent. After a failure the leader does
+   this. Before, it continues to beat for 0.8 s, so that ranks that arrive meanwhile raise the same verdict.
+5. A rank replaces a notice in three cases: it is open and its leader has not beaten for 1.5 s and 6 checks, or its
+   process is known to be gone; it has been closed for 3 s; it has failed and nothing beats. The rank does this by
+   compare_set(notice, what it read -> open(new session)), deletes the old session's keys, and is the leader of the new
+   session. If it dies before, its notice names the session whose keys are still to be deleted. Members of the old
+   session see that the beat has stopped, read the notice, and start again at step 1 with the same nonce.
 6. A member whose deadline passes sets the flag, so that all ranks fail together, with one list of missing ranks.
 
 Why stale data and concurrent jobs do no harm:
 
-- An earlier run that was killed leaves a notice and keys of its session. New ranks wait at that
-  notice at most 1.5 s (3 s if it was closed): nothing beats there, and no error is raised on account of anything
-  that did not change while the rank that reads it was there. Then one of them replaces the notice and deletes the
-  session. Old slots, flags and records belong to the old session's name and are never looked at again. No
-  clock is compared with another's, only how long a rank itself has waited.
-- A leader that was only slow, and was replaced, cannot form its group: its compare_set expects a notice that is
-  gone, for good, since session names never come twice. It learns so by that compare_set, or at its next
-  beat, and starts over as a member. So a wrong decision that a leader is dead does no harm.
-- Conversely, once the notice is closed, only the last member that has read the roster, or someone after 3 s,
-  removes it; a leader that dies right after closing has formed the group: members that miss the `go` find the
-  closed notice when the beat stops. So does a member that gives its leader up just then: its nonce is on the roster.
-- All decisions on one session are compare_sets of one key, so exactly one of: closed, failed, replaced.
-- Roster and verdicts concern this rank only if they bear a session name that it read from the open notice itself,
-  and a membership only if the roster shows the nonce it drew in this call.
-- Two ranks with one number meet at one slot: compare_set lets one in, the other flags. Two jobs with one name
-  and different run ids have different scopes. Without run ids they share a notice, and only duplicate rank numbers
-  distinguish them; so the leader then keeps a full set of slots open a little longer (`settle`: as long as it took to
-  fill, between 20 ms, or 150 ms for several processes, and 500 ms), so that the other job's ranks can object. Run ids
-  cost nothing and are exact.
-- With a secret, notices, slots and flags carry an HMAC over (scope, epoch, key, content). A slot or flag without
-  a right one is ignored, and its slot may be taken over by the rightful rank; if the group is not complete 0.6 s
-  later, all raise AuthError. A process that can write to the store can still prevent a job from starting, but never
-  join it.
+- An earlier run that was killed leaves a notice and keys of its session. New ranks wait at that notice at most 1.5 s
+  (3 s if it was closed), because nothing beats there. A value that does not change while a rank watches it raises no
+  error. Then one of the new ranks replaces the notice and deletes the keys of the session. Slots, flags and records of
+  the old session are never read again, since keys contain the session's name. Clocks of two hosts are never compared;
+  each rank only measures how long it has waited.
+- A leader that was replaced although it was only slow cannot form its group: its compare_set expects the old notice,
+  which never returns, since session names never occur twice. The leader notices this by the compare_set, or at its
+  next beat, and starts again as a member. So it does no harm to consider a leader dead by mistake.
+- Only the last member that has read the roster, or some rank after 3 s, removes a closed notice. So if a leader dies
+  right after closing, the group has formed: members that never get the `go` find the closed notice when the beat
+  stops. A member that gives up its leader at this moment finds it, too, with its own nonce on the roster.
+- All decisions on one session are compare_sets of one key, so exactly one of them succeeds: closed, failed or replaced.
+- A rank accepts a roster or verdict only of a session whose open notice it has read, and it is a member only if the
+  roster has the nonce that it drew in this call.
+- Two ranks with the same number try to take the same slot: one gets it, the other sets the flag. Two jobs with the
+  same name and different run ids have different scopes. Without run ids they share a notice, and only duplicate rank
+  numbers distinguish them. So the leader then waits before it closes a full set of slots, and ranks of the other job
+  can object. It waits as long as the slots took to fill (`settle`): 20 ms at least, or 150 ms for several processes,
+  and at most 500 ms. Run ids are exact, and need no wait.
+- With a secret, notices, slots and flags carry an HMAC over (scope, epoch, key, content). A slot or flag without a
+  valid HMAC is ignored, and the rank with the secret may take over the slot. If the group is not complete 0.6 s later,
+  all ranks raise AuthError. So a process without the secret that can write to the store may prevent a job from
+  starting, but can never join it.
 
-What remains in the store: nothing, once all members have read the roster. A member that dies between closing and
-reading leaves the session's keys; `release` removes them, or the next group of the scope, or the store's TTL.
+After all members have read the roster, nothing remains in the store. If a member dies before it has read the closed
+notice, the session's keys remain; `release`, the next group of the scope, or the store's TTL removes them.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ MAX_FINGERPRINT = 1024  # bytes
 class Membership:
     """A group that has formed, as seen by one of its ranks.
 
-    `run_id` is new with every formation and the same on all ranks: it distinguishes this group's frames, keys and
-    segments from those of any other, also of one with the same name. `records[r]` is the record of rank r.
+    `run_id` is the same on all ranks and new each time that a group forms: it distinguishes the frames, keys and memory
+    of this group from those of any other group, also of one with the same name. `records[r]` is the record of rank r.
     """
 
     name: str
@@ -128,13 +129,13 @@ def form(
 
     `record` (at most 4 KiB of JSON) is passed to the other ranks. `fingerprint` has the settings on which all ranks
     must agree: configuration and version, as text that a person can compare. `run_id` distinguishes jobs with one name.
-    `epoch` is 0 so far: survivors of a lost rank would form a group under the next one. `settle`: seconds a complete
-    group waits for objections; None chooses (see above).
+    `epoch` is always 0 so far: after the loss of a rank, the others would form a group under the next epoch. `settle`:
+    seconds for which a complete group waits for objections; None: chosen as described at the head of this module.
 
-    Raises, on every rank that has joined: OpTimeout with `late`, the ranks missing at the deadline (of the rank whose
-    deadline is first); ConfigMismatch if a rank number occurs twice, or ranks disagree on size, fingerprint or
-    protocol; AuthError if they do not share the secret. StoreError if the store fails; ValueError and TypeError for
-    wrong arguments, before anything is sent.
+    Raises, on every rank that has joined: OpTimeout with `late`, the ranks that are missing when the first deadline
+    passes; ConfigMismatch if a rank number occurs twice, or ranks disagree on size, fingerprint or protocol; AuthError
+    if they do not share the secret. On one rank: StoreError if the store fails; ValueError and TypeError for wrong
+    arguments, before anything is sent.
     """
     check_store(store)
     rank, size = check_rank(rank, size)
@@ -156,11 +157,11 @@ def form(
 
 
 def exchange(store: Store, membership: Membership, value: Any, timeout: float = DEFAULT_TIMEOUT) -> list[Any]:
-    """The values of all ranks of the group, by rank; once, and called by every rank or none.
+    """Exchange values through the store; returns the values of all ranks, by rank.
 
-    `value` is JSON, of at most `MAX_RECORD` bytes. The last rank to have read everything removes it from the store.
-    Raises: OpTimeout with `late`, the ranks that had not called at the deadline; AuthError for a value that none of
-    them wrote; StoreError.
+    At most one call per group; every rank has to call. `value` has at most `MAX_RECORD` bytes as JSON. The last rank
+    that has read all values removes them from the store. Raises: OpTimeout with `late`, the ranks that had not called
+    at the deadline; AuthError for a value that no rank of the group wrote; StoreError.
     """
     deadline = Deadline(check_timeout(timeout))
     scope = membership.scope
@@ -187,12 +188,12 @@ def exchange(store: Store, membership: Membership, value: Any, timeout: float = 
 
 
 def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
-    """Remove the keys of forming this group from the store; called when its communicator closes.
+    """Remove the keys with which this group formed from the store; called when its communicator closes.
 
-    Usually one read, since the last member to read the roster has removed everything. Otherwise it waits for the
-    members until `timeout`, then removes the keys: these members died, or will find that the group is closed.
-    Idempotent; any rank may call it. Errors of the store are ignored. Raises: ValueError and TypeError for a wrong
-    timeout only.
+    Usually this is one read, since the last member that read the roster has removed everything. Otherwise the call
+    waits until `timeout` for members that have not read the roster, then removes the keys: these members have died, or
+    will notice that the group is closed. Idempotent; any rank may call it. Errors of the store are ignored. Raises:
+    ValueError and TypeError for a wrong timeout only.
     """
     deadline = Deadline(timeout)
     scope = membership.scope
@@ -211,7 +212,7 @@ def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
 
 
 def check_rank(rank: int, size: int) -> tuple[int, int]:
-    """Both as ints, 0 <= rank < size; else TypeError or ValueError."""
+    """`rank` and `size` as ints. TypeError or ValueError unless 0 <= rank < size."""
     rank, size = _integer("rank", rank), _integer("size", size)
     if not 1 <= size <= MAX_SIZE:
         raise ValueError(f"size must be 1 to {MAX_SIZE}, is {size}")
@@ -235,7 +236,7 @@ def _text(what: str, value: object, limit: int) -> str:
 
 
 def _copy(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record as JSON carries it, so that this rank sees its own as others do."""
+    """The record after a round trip through JSON, so that all ranks, this one included, see the same record."""
     if not isinstance(record, Mapping):
         raise TypeError(f"a record is a mapping, not {type(record).__name__}")
     try:

@@ -1,9 +1,9 @@
 """From launchers' variables to a rank, a size and a store.
 
 Invariant: a launcher's variables are complete, or absent, or reported as incomplete; a process that was started as one
-rank of several never counts as a job of its own. Only variables that exist in ranks alone are used. A login shell
-inside an allocation (SLURM_JOB_ID, SLURM_NTASKS), a batch script, a notebook in a Pod (KUBERNETES_SERVICE_HOST), or an
-exported MASTER_ADDR do not make a process a rank.
+rank of several never counts as a job of its own. Only variables that launchers set for ranks alone are used. So a login
+shell inside an allocation (SLURM_JOB_ID, SLURM_NTASKS), a batch script, a notebook in a Pod (KUBERNETES_SERVICE_HOST)
+or an exported MASTER_ADDR does not make a process a rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PORTS: Final = 15000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The values of one launcher's variables; the names are for messages."""
+    """The values of one launcher's variables; the names of the variables are for messages."""
 
     launcher: str
     rank: int
@@ -45,7 +45,7 @@ class Found:
 class Incomplete:
     """A launcher started this process as a rank, but not all of its variables are set.
 
-    `rank` and `size` are None if not set. `present` are the set variables, `missing` names the others.
+    `rank` and `size` are None if not set. `present`: the variables that are set; `missing`: the names of the others.
     """
 
     launcher: str
@@ -69,8 +69,10 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class _Signs:
-    """The variables that a launcher sets for ranks only. `size` is empty if it sets none. `others` alone show that this
-    is a rank, but not which."""
+    """The names of the variables that a launcher sets for ranks only. `size` is empty if it sets no size.
+
+    `others`: variables that show that this process is a rank, but not its number.
+    """
 
     launcher: str
     title: str
@@ -88,7 +90,7 @@ class _Signs:
         return Found(self.launcher, rank, size, self.rank, self.size, *local, run_id, store, self.title)
 
     def incomplete(self, env: Environment) -> Incomplete | None:
-        """The set variables, if they are only a part. With a size of one no other rank is needed."""
+        """The variables that are set, if rank or size is missing; None for a size of one, which needs no other rank."""
         names = (self.rank, self.size, self.local_rank, *self.others)
         present = {name: env[name] for name in names if get(env, name) is not None}
         rank, size = integer(env, self.rank), integer(env, self.size)
@@ -126,22 +128,21 @@ _HOROVODRUN: Final = _Signs(
     "horovodrun", "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"
 )
 _KUBERNETES: Final = _Signs("kubernetes", "a Kubernetes indexed Job", "JOB_COMPLETION_INDEX", "COLLECTIVES_SIZE")
-# These do not name a store.
+# Launchers whose variables do not suffice to derive a store.
 _OTHERS: Final = (
     _Signs("flux", "Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     _Signs("mvapich", "MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     _Signs("jsrun", "jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
     _Signs("pals", "HPE PALS", "PALS_RANKID"),
     _Signs("alps", "Cray ALPS", "ALPS_APP_PE"),
-    _Signs("pmix", "PMIx", "PMIX_RANK"),  # the last: most of the others set it, too
+    _Signs("pmix", "PMIx", "PMIX_RANK"),  # must be the last: most launchers above set it, too
 )
 
 
 def find(env: Environment) -> tuple[Found | None, list[Incomplete]]:
-    """The nearest launcher whose variables are complete, and the nearer ones (or all, if none is complete) with only a
-    part of theirs.
+    """The first launcher whose variables are complete, and the launchers before it with incomplete variables.
 
-    Raises ValueError for an invalid number.
+    Launchers are tried in the order of `_LAUNCHERS`. Raises ValueError for an invalid number.
     """
     partly: list[Incomplete] = []
     for look, part in _LAUNCHERS:
@@ -160,7 +161,7 @@ def _torchrun(env: Environment) -> Found | None:
         return None
     parts = [get(env, key) for key in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")]
     identity = "-".join(part or "" for part in parts)
-    # torchrun uses the id "none" for a job without one; address and port still distinguish concurrent jobs
+    # torchrun uses the id "none" if the user gives none; address and port still distinguish concurrent jobs
     run_id = f"torchrun-{address}-{identity}" if get(env, "TORCHELASTIC_RUN_ID") else None
     host = "127.0.0.1" if local_size is not None and local_size == integer(env, "WORLD_SIZE") else address
     return _TORCHRUN.found(env, run_id, _tcp(host, f"torchrun-{identity}"))
@@ -175,11 +176,11 @@ def _openmpi(env: Environment) -> Found | None:
 
 
 def _pmi(env: Environment) -> Found | None:
-    # no run id: under Slurm, processes that mpiexec itself forked would not see the step that others run in
+    # No run id: under Slurm, ranks that mpiexec forks on its own host would not have the variables of the job step.
     found, task = _PMI.found(env, store="mpi://"), _slurm_task(env)
     if found is None or task is None or (found.rank, found.size) != (task.rank, task.size):
         return found
-    # srun has set both, as clusters are set up to do: on one host its ranks meet without MPI, and without a secret
+    # srun has set the variables of PMI and of Slurm. On one host, ranks then meet without MPI and without a secret.
     return task if (task.store or "").startswith("tcp://127.0.0.1:") else found
 
 
@@ -205,7 +206,10 @@ def _slurm_store(env: Environment, step: str) -> str | None:
 
 
 def _slurm_part(env: Environment) -> Incomplete | None:
-    """A task of which the step, its number or their count is missing. Batch scripts and shells are number 0."""
+    """The variables of a Slurm task that are set, if the job step, the task's number or the number of tasks is missing.
+
+    Batch scripts and interactive shells, which have the number 0, are no tasks.
+    """
     rank = integer(env, "SLURM_PROCID")
     if _slurm.step(env) is not None:
         return _slurm_signs(env).incomplete(env)
@@ -223,7 +227,7 @@ def _horovodrun(env: Environment) -> Found | None:
     return _HOROVODRUN.found(env, store=_tcp("127.0.0.1", f"horovodrun-{job}") if here else None)
 
 
-# Nearest to the process first, where launchers are nested.
+# If launchers are nested, the one that starts the process itself counts, so the usual inner launchers come first.
 _LAUNCHERS: Final[tuple[_Launcher, ...]] = (
     (_COLLECTIVES.found, _COLLECTIVES.incomplete),
     (_torchrun, _TORCHRUN.incomplete),
@@ -232,7 +236,7 @@ _LAUNCHERS: Final[tuple[_Launcher, ...]] = (
     (_slurm_task, _slurm_part),
     (_horovodrun, _HOROVODRUN.incomplete),
     (_KUBERNETES.found, _KUBERNETES.incomplete),
-    (_TORCHRUN.found, lambda env: None),  # without MASTER_ADDR: they may stand beside another launcher's
+    (_TORCHRUN.found, lambda env: None),  # RANK and WORLD_SIZE without MASTER_ADDR: other launchers may set them, too
     *((signs.found, signs.incomplete) for signs in _OTHERS),
 )
 

@@ -1,6 +1,6 @@
 """A store shared by the threads of one process.
 
-Invariant: all open stores of one name have the same keys; the keys are deleted when the last of them closes.
+Invariant: all open stores of one name share their keys, which are deleted when the last of these stores is closed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class MemoryStore:
                     return values
                 watch = table.watch(table.missing(names), event.set)
                 self._waiting.add(event)
-            # threading refuses waits of centuries; an hour and another look is the same
+            # threading refuses very long timeouts, so wait for an hour at most, and check again
             event.wait(min(deadline.left(), 3600.0))
             with self._space.lock:
                 self._waiting.discard(event)

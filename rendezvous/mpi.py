@@ -1,11 +1,10 @@
-"""A store for the processes of an MPI job: MPI only broadcasts the address.
+"""A store for the processes of an MPI job: MPI only broadcasts the address of a tcp store.
 
 Invariant: after `open_mpi` returns, MPI is not used any more.
 
 Rank 0 of MPI.COMM_WORLD serves a tcp store on a free port and broadcasts its addresses, with a secret made for this
-store; all ranks connect. One-sided windows would need progress from ranks that compute, and set, get and wait have no
-other counterpart in MPI. The job's own network and launcher are trusted with the secret, as they are with the processes
-themselves.
+store; all ranks connect. A store cannot use MPI itself: only one-sided windows resemble set, get and wait, and they
+make no progress while their owner computes. The secret is sent over MPI, which is trusted like the launcher.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from ._checks import DEFAULT_TIMEOUT, Deadline
 from ._process import boot_id
 from .tcp import TcpStore
 
-_SIZE = 4096  # bytes of the broadcast, whatever is in it
+_SIZE = 4096  # bytes of the broadcast, which are the same for every message
 
 
 def world() -> tuple[int, int]:
-    """This process's rank in MPI.COMM_WORLD, and the size of it.
+    """This process's rank in MPI.COMM_WORLD, and the size of MPI.COMM_WORLD.
 
     Raises: TransportUnavailable.
     """
@@ -40,8 +39,8 @@ def world() -> tuple[int, int]:
 def check_world(rank: int, size: int, variables: str) -> None:
     """Check that MPI.COMM_WORLD has as many processes as the launcher has started, according to `variables`.
 
-    An MPI that does not recognise the launcher of another MPI makes each process a world of one. Raises: ConfigMismatch
-    naming both; TransportUnavailable.
+    An MPI that does not recognise the launcher of another MPI makes each process a world of one. Raises:
+    ConfigMismatch, which names launcher and library; TransportUnavailable.
     """
     mpi = _mpi()
     there = mpi.COMM_WORLD.Get_size()
@@ -94,7 +93,7 @@ def _mpi() -> Any:
 
 
 def _broadcast(comm: Any, message: bytes, deadline: Deadline) -> dict[str, Any]:
-    """Rank 0's message on every rank. Not cancelled at the deadline: MPI cannot."""
+    """Broadcast rank 0's message. MPI cannot cancel a broadcast, so after the deadline it is left unfinished."""
     buffer = bytearray(message.ljust(_SIZE, b" "))
     request = comm.Ibcast(buffer, root=0)
     pause = 0.0005
@@ -126,10 +125,10 @@ def _connect(offer: dict[str, Any], deadline: Deadline) -> TcpStore:
 
 
 def _addresses() -> list[str]:
-    """IPv4 addresses under which other hosts may reach this one, the likeliest first."""
+    """IPv4 addresses under which other hosts may reach this host, the likeliest first."""
     found: list[str] = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing; picks the source address of the default route
+        probe.connect(("192.0.2.1", 9))  # sends nothing; the kernel chooses the source address of the default route
         found.append(probe.getsockname()[0])
     with contextlib.suppress(OSError):
         found += [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]

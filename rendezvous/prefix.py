@@ -1,7 +1,7 @@
 """A view of a store in which every key gets a prefix.
 
 Invariant: two prefix stores over one store never access each other's keys, as long as neither prefix begins with the
-other. The wrapped store stays open when the view is closed: its owner closes it.
+other prefix. Closing the view does not close the wrapped store: its owner closes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .store import Store, check_store
 
 
 class PrefixStore:
-    """`store` as seen under `prefix`; errors show the full keys."""
+    """The view of `store` under `prefix`; errors show the full keys."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store = check_store(store)
@@ -36,7 +36,7 @@ class PrefixStore:
         deadline = Deadline(timeout)
         while True:
             try:
-                # in slices, so that closing this view ends the wait though the wrapped store lives on
+                # Wait for at most 0.5 s at a time, so that closing this view ends the wait.
                 return self._open().wait(names, min(deadline.left(), 0.5))
             except OpTimeout:
                 if deadline.passed:

@@ -1,7 +1,7 @@
 """A store in a Redis server (6.0 or newer), over TCP or TLS.
 
-Invariant: each operation is one script, so it is atomic on the server; every key has a time to live, renewed
-whenever the key is read or written, so a job that dies leaves nothing for good.
+Invariant: each operation is one script, so it is atomic on the server. Every key has a time to live, which is renewed
+when the key is read or written, so the keys of a job that dies are removed some day.
 
 Keys on the server, all under `collectives:`
 
@@ -9,12 +9,12 @@ Keys on the server, all under `collectives:`
     w:<key>      set of the waiters to wake when <key> appears
     l:<waiter>   list on which one waiter blocks (BLPOP); the client that creates an awaited key pushes to it
 
-A waiter looks and, if a key is missing, enlists for it in the same script; the script that creates the key wakes the
-enlisted waiters. So no wake-up is lost, and nobody polls. Lists rather than pub/sub, because Redis users are often
-restricted to key patterns and denied channels.
+One script looks a key up and, if it is missing, adds the waiter to the set of this key; the script that creates the key
+wakes these waiters. So no wake-up is lost, and no client polls. Waiters use lists rather than pub/sub, because Redis
+users are often restricted to key patterns and have no access to channels.
 
-Keys are computed in scripts, which Redis Cluster does not allow: use a single server (or its replicas'
-primary).
+Scripts compute the names of keys, which Redis Cluster does not allow: use a single server, or the primary of a
+replicated server.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from ._checks import (
 
 T = TypeVar("T")
 
-TTL = 24 * 3600.0  # seconds; far above any join, so that a step of the server's clock does no harm
+TTL = 24 * 3600.0  # seconds; far longer than any join, so that a change of the server's clock does no harm
 PATIENCE = 5.0  # seconds for which clients retry if the server is unreachable
 _ANSWER = 3.0  # seconds after which a server that does not answer counts as lost
-_SLICE = 1.0  # seconds of one blocking wait, after which a closed store is noticed
+_SLICE = 1.0  # seconds of one BLPOP, after which a waiter checks whether its store was closed
 _WAITER_TTL = 60_000  # milliseconds; a waiter renews its keys every _SLICE
 _PREFIX = "collectives:"
 
@@ -80,8 +80,8 @@ class RedisStore:
     ) -> None:
         """Connect; retries for `PATIENCE` if the server is unreachable.
 
-        Raises: StoreError if it cannot be reached by `timeout`, refuses the password or the database, or has an invalid
-        certificate.
+        Raises: StoreError if the server cannot be reached by `timeout`, refuses the password or the database, or has an
+        invalid certificate.
         """
         deadline = Deadline(timeout)
         self._name = f"{'rediss' if tls else 'redis'}://{host}:{port}/{database}"
@@ -135,7 +135,7 @@ class RedisStore:
             case [1, bytes(total)] if len(total) <= 20 and total.removeprefix(b"-").isdigit():
                 return int(total)
             case [0, bytes() | None as value]:
-                return count(repr(self), key, value, amount)  # which contains the error
+                return count(repr(self), key, value, amount)  # raises the error
         raise self._nonsense()
 
     def compare_set(
@@ -172,7 +172,7 @@ class RedisStore:
         before: Sequence[str | int] = (),
         again: bool = True,
     ) -> Any:
-        """Run a script. `again`: running it a second time, after a lost connection, changes nothing."""
+        """Run a script. `again`: whether it may run a second time if the connection is lost."""
         line = (script, 0, _PREFIX, self._ttl, _WAITER_TTL, *before, *keys, *arguments)
         return self._command(deadline, "EVAL", *line, again=again, keys=keys)
 
@@ -184,7 +184,7 @@ class RedisStore:
         extra: float = 0,
         keys: Sequence[str] = (),
     ) -> Any:
-        """The server's answer; `extra` is how long it may compute, `keys` are for messages."""
+        """The server's answer. `extra`: seconds for which the command may block; `keys` are for messages."""
         patience = Deadline(min(PATIENCE, deadline.left()))
         pause = 0.02
         while True:
@@ -196,7 +196,7 @@ class RedisStore:
                 return self._exchange(connection, deadline, extra, command)
             except (BusyLoadingError, OSError, redis.ConnectionError) as error:
                 self._check_open()
-                # a script that may have run is not run again
+                # the command may have run: it is sent again only if `again` allows it
                 if patience.passed or (sent and not again) or _hopeless(error):
                     raise self._failed(error, deadline) from error
                 time.sleep(min(pause, patience.left()))
@@ -207,14 +207,14 @@ class RedisStore:
     def _exchange(self, connection: Any, deadline: Deadline, extra: float, command: Sequence[str | int | bytes]) -> Any:
         try:
             connection.send_command(*command)
-            # the connection's own timeout applies to the rest of an answer that has begun
+            # After the first bytes of an answer, the timeout of the connection itself applies.
             if not connection.can_read(extra + min(deadline.left(), _ANSWER) + GRACE):
                 raise redis.TimeoutError("the server did not answer")
             answer = _parsed(connection.read_response)
         except ResponseError:
             self._put_back(connection)
             raise
-        except BaseException:  # an interrupt too: the answer may still come
+        except BaseException:  # for example an interrupt: the answer may still come
             connection.disconnect()
             raise
         self._put_back(connection)
@@ -235,8 +235,8 @@ class RedisStore:
         connection = self._take_idle()
         if connection is not None:
             return connection
-        # one at a time: many threads that connect at once would slow each other's handshakes down, and most find a
-        # released connection when it is their turn
+        # Threads connect one at a time: many handshakes at once would be slow, and most threads find a connection that
+        # another thread has released when it is their turn.
         if not self._connecting.acquire(timeout=min(PATIENCE, deadline.left()) + GRACE):
             raise redis.TimeoutError("too many threads connect at once")
         try:
@@ -289,7 +289,7 @@ class RedisStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError(f"{self!r} was closed")
-        if self._pid != os.getpid():  # its connections are the parent's
+        if self._pid != os.getpid():  # in a forked child: the connections belong to the parent
             raise StoreError(f"{self!r} was opened by process {self._pid}; a forked child must open its own")
 
     def _failed(self, error: BaseException, deadline: Deadline, keys: Sequence[str] = ()) -> StoreError:
@@ -298,9 +298,9 @@ class RedisStore:
 
 
 class _TlsConnection(redis.SSLConnection):
-    """A connection that does not make a TLS context of its own, which takes longer than everything else together.
+    """A TLS connection with a given context, because making a context takes longer than all the rest of connecting.
 
-    Versions of redis-py that do not call `_wrap_socket_with_ssl` use the options, which are equivalent.
+    Versions of redis-py that do not call `_wrap_socket_with_ssl` use the options, which have the same effect.
     """
 
     def __init__(self, context: ssl.SSLContext, **options: Any) -> None:
@@ -313,7 +313,7 @@ class _TlsConnection(redis.SSLConnection):
 
 @functools.lru_cache(maxsize=8)
 def _context(ca: str | None, cert: str | None, key: str | None, *_: float) -> ssl.SSLContext:
-    """Trusts `ca` alone, or the system's authorities if there is none."""
+    """A TLS context that trusts the certificates in the file `ca` alone; None: the system's authorities."""
     context = ssl.create_default_context(cafile=ca)
     if cert is not None:
         context.load_cert_chain(cert, key)
@@ -325,7 +325,7 @@ def _changed(path: str | None) -> float:
 
 
 def _parsed(read: Callable[[], T]) -> T:
-    """`read()`, in which redis-py parses answers without checks: a length may be no number, for example."""
+    """The result of `read()`. Errors of redis-py's parser, which does not check lengths, become InvalidResponse."""
     try:
         return read()
     except (RedisError, OSError):
@@ -335,7 +335,7 @@ def _parsed(read: Callable[[], T]) -> T:
 
 
 def _hopeless(error: BaseException) -> bool:
-    """Whether a retry is useless: password, certificates, missing files."""
+    """Whether a retry is useless: a wrong password, invalid certificates or missing files."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AuthenticationError | ssl.SSLError | FileNotFoundError | PermissionError):

@@ -1,8 +1,8 @@
 """The job's secret: 32 random bytes that only the ranks of one job know.
 
 Invariant: a secret is passed in files of mode 0600, or in a scheduler's own volume of secrets (see `read`), never in
-arguments, messages, logs or the store. Values in the store carry an HMAC over their place, so a record cannot be moved
-to another run, epoch or key.
+arguments, messages, logs or the store. The HMAC of a value in the store covers its run, epoch and key, so the value is
+not valid in another place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import struct
 
 from collectives.native.errors import AuthError
 
-SIZE = 32  # bytes of a minted secret
+SIZE = 32  # bytes of a secret that `mint` makes
 MIN_SIZE = 16
 MAX_SIZE = 4096
 TAG_SIZE = 32
@@ -37,18 +37,18 @@ def write(path: str | os.PathLike[str], secret: bytes) -> None:
     check(secret)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)  # for any umask
+        os.fchmod(descriptor, 0o600)  # whatever the umask
         file.write(secret.hex() + "\n")
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """The secret in `path`: hexadecimal digits, or else the bytes themselves; a newline at the end is dropped.
+    """The secret in `path`: hexadecimal digits, or else the file's bytes; a newline at the end is dropped.
 
     Only the file's owner may be able to read it. One exception: a volume in memory that is mounted read-only and
     belongs to root, as Kubernetes, Docker and Podman pass secrets to a container. Its files have mode 0644 or 0444 by
     default; the mount is visible in the container only, and nothing inside can change the mode. Raises: AuthError if
-    the file cannot be read, is no regular file, can be read by other users, belongs to another user than root or this
-    one, or has less than 16 or more than 4096 bytes.
+    the file cannot be read, is no regular file, can be read by other users, belongs neither to root nor to this user,
+    or has less than 16 or more than 4096 bytes.
     """
     name = os.fspath(path)
     try:
@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
 
 def _in_a_volume_of_secrets(descriptor: int, status: os.stat_result) -> bool:
-    """Whether the file belongs to root, no other user may write to it, on a read-only file system in memory."""
+    """Whether the file is on a read-only file system in memory, belongs to root, and no other user may write to it."""
     if status.st_uid != 0 or status.st_mode & 0o022 or not _is_read_only(descriptor):
         return False
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
@@ -101,7 +101,7 @@ def _is_read_only(descriptor: int) -> bool:
 
 
 def _cure(name: str, descriptor: int) -> str:
-    """How to restrict the file to its owner, also if its mode cannot be changed."""
+    """Advice how to restrict the file to its owner, also if its mode cannot be changed."""
     if not _is_read_only(descriptor):
         return f"run: chmod 600 {shlex.quote(name)}"
     return (
@@ -120,7 +120,7 @@ def check(secret: bytes) -> bytes:
 
 
 def sign(secret: bytes, run: str, epoch: int, key: str, value: bytes) -> bytes:
-    """HMAC-SHA256 of `value` and its place. Each field includes its length, so fields cannot be confused."""
+    """HMAC-SHA256 of `value` and its run, epoch and key, each with its length, so that fields cannot be confused."""
     mac = hmac.new(secret, b"pycollectives record 1", hashlib.sha256)
     for field in (run.encode(), str(epoch).encode(), key.encode(), value):
         mac.update(struct.pack("!Q", len(field)))
@@ -129,5 +129,5 @@ def sign(secret: bytes, run: str, epoch: int, key: str, value: bytes) -> bytes:
 
 
 def verify(secret: bytes, run: str, epoch: int, key: str, value: bytes, tag: bytes) -> bool:
-    """Whether `tag` is the result of `sign`; takes the same time for all differences."""
+    """Whether `tag` is the result of `sign`, compared in constant time."""
     return hmac.compare_digest(sign(secret, run, epoch, key, value), tag)

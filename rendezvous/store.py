@@ -1,8 +1,8 @@
 """The interface of a rendezvous store, and how to open one from its URL.
 
 Invariant: a store is a flat map from short text keys to bytes, shared by all ranks of a job. Each operation on one key
-is atomic and takes effect at one moment between call and return. Every call ends by its deadline (a call that still
-waits for a server's answer may overrun it by `GRACE`).
+is atomic and takes effect at one moment between call and return. Every call ends by its deadline; only a call that
+waits for a server's answer may overrun the deadline by `GRACE`.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ class Store(Protocol):
     Keys are 1 to `MAX_KEY` bytes of printable text, values at most `MAX_VALUE` bytes. A store may be used by several
     threads at once. The caller owns the arguments and the returned bytes.
 
-    All methods raise ValueError or TypeError for a wrong argument (a NaN, infinite or negative timeout included) before
-    anything is sent, and StoreError if the store is unreachable, refuses the request, has no room or was closed; the
-    message names the store, the cause and the elapsed time.
+    For a wrong argument, such as a timeout that is NaN, infinite or negative, all methods raise ValueError or TypeError
+    before anything is sent. They raise StoreError if the store is unreachable, refuses the request, has no room or was
+    closed; the message names the store, the cause and the elapsed time.
     """
 
     def set(self, key: str, value: bytes, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Store `value` under `key`, in place of an earlier value.
+        """Store `value` under `key`, and replace an earlier value.
 
         Raises: StoreError.
         """
 
     def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
-        """The current value of `key`; None if it does not exist. `timeout` applies only to the exchange with the store.
+        """The current value of `key`; None if it does not exist. `timeout` limits only the exchange with the store.
 
         Raises: StoreError.
         """
 
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
-        """Block until all of `keys` exist; their values, in the order of `keys`.
+        """Block until all of `keys` exist; returns their values, in the order of `keys`.
 
-        Raises: OpTimeout naming the keys still missing at the deadline; StoreError.
+        Raises: OpTimeout, which names the keys that are missing at the deadline; StoreError.
         """
 
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
-        """Add to the decimal number stored under `key` (0 if it does not exist); the sum.
+        """Add `amount` to the decimal number stored under `key` (0 if it does not exist); returns the sum.
 
         Raises: StoreError that is also a ValueError, and names store and key, if `key` has no number or the sum does
-        not fit 64 bits; StoreError, after which the sum may or may not have been stored.
+        not fit 64 bits; another StoreError, after which the sum may or may not have been stored.
         """
 
     def compare_set(
         self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
     ) -> bytes | None:
-        """If the value of `key` is `expected`, store `value`; the value of `key` afterwards.
+        """If the value of `key` is `expected`, store `value`; returns the value of `key` afterwards.
 
-        None stands for absence on every side: `compare_set(k, None, v)` creates, `compare_set(k, v, None)` deletes.
+        None means that the key does not exist: `compare_set(k, None, v)` creates, `compare_set(k, v, None)` deletes.
         Raises: StoreError, after which the value may or may not have been stored.
         """
 
     def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
-        """Remove those of `keys` that exist; the number of removed keys.
+        """Remove those of `keys` that exist; returns the number of removed keys.
 
         Raises: StoreError.
         """
@@ -73,7 +73,7 @@ class Store(Protocol):
     def close(self) -> None:
         """Close sockets, threads and files; keys stay. Idempotent.
 
-        Calls that wait in other threads, and later ones, raise StoreError. Raises: nothing.
+        Calls that wait in other threads, and later calls, raise StoreError. `close` itself raises nothing.
         """
 
 
@@ -85,7 +85,7 @@ def open_store(
     secret: bytes | None = None,
     insecure: bool = False,
 ) -> Store:
-    """The store that `url` names; a Store is returned as it is.
+    """Open the store that `url` names; a Store is returned unchanged.
 
     - `memory://name`: shared by the threads of this process
     - `file:///dir`: a directory that all ranks can access, NFS included; created if it does not exist
@@ -93,8 +93,8 @@ def open_store(
     - `tcp://host:port`: served by the rank that passes `host=True`; others retry until the server runs
     - `mpi://`: the ranks of the MPI job of this process; collective over MPI.COMM_WORLD
 
-    `secret` authenticates client and server of tcp to each other; without one, a tcp server listens on loopback only,
-    unless `insecure`.
+    `secret` authenticates client and server of tcp to each other. Without a secret, a tcp server listens on loopback
+    only, unless `insecure`.
 
     Raises: ValueError for an unknown scheme or a malformed URL; StoreError if the store cannot be reached within
     `timeout`; AuthError if server and client do not share the secret; TransportUnavailable for mpi without mpi4py.
@@ -160,7 +160,7 @@ def open_store(
 
 
 def check_store(store: Store) -> Store:
-    """`store` if it has the methods of a store; else TypeError. Its owner closes it."""
+    """`store` if it has the methods of a store; else TypeError. The caller still has to close it."""
     for name in ("set", "get", "wait", "add", "compare_set", "delete"):
         if not callable(getattr(store, name, None)):
             raise TypeError(f"a store is a URL or has the methods of Store; {type(store).__name__} has no {name}()")

@@ -1,9 +1,9 @@
 """A store that rank 0 serves on a TCP socket to all ranks, itself included.
 
-Invariant: keys exist exactly as long as the store that serves them. A client retries until its deadline while the
-server is not up yet; once connected, a lost server is an error at once, since its keys are lost too. A server that
-other machines can reach requires the job's secret from every client and proves that it knows it itself (`_wire` has the
-handshake); later traffic is not encrypted.
+Invariant: keys exist exactly as long as the store that serves them. Until its deadline, a client retries while there is
+no server yet; after it has connected, a lost server is an error at once, since its keys are lost, too. If other
+machines can reach a server, client and server prove to each other that they know the job's secret (`_wire` has the
+handshake). Later traffic is not encrypted.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from ._listening import listen
 from ._tcp_server import Server
 
 _TRY = 2.0  # seconds for one attempt to reach one address
-_LONGEST = 24 * 3600.0  # seconds of one exchange; sockets refuse timeouts of years, so a longer wait asks again
+_LONGEST = 24 * 3600.0  # seconds of one exchange; sockets refuse timeouts of years, so a longer wait is repeated
 
 
 class TcpStore:
     """`tcp://host:port`: a client of the server there; `TcpStore.serve` starts the server and its client.
 
-    Each call uses a connection of its own, kept for the next call; a call that waits is parked on the server, so
-    nothing polls.
+    Each call uses a connection of its own, kept for the next call. The server answers a wait when the keys exist, so no
+    client polls.
     """
 
     def __init__(self, host: str, port: int, *, secret: bytes | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Connect, retrying until `timeout`.
 
-        Raises: StoreError, AuthError (one side has no secret, or another one), ConfigMismatch (the server
-        speaks another version).
+        Raises: StoreError; AuthError if client and server do not have the same secret; ConfigMismatch if the server
+        speaks another version of the protocol.
         """
         deadline = Deadline(timeout)
         if not 0 < port < 65536:
@@ -78,11 +78,11 @@ class TcpStore:
     ) -> TcpStore:
         """Serve on `host`, which must be an address of this machine; port 0 takes a free one (see `url`).
 
-        A name that resolves to loopback only on this machine (Debian's 127.0.1.1) is served on all
-        interfaces, since others resolve it otherwise.
+        If this machine resolves a host name to loopback only (Debian's 127.0.1.1), the server listens on all
+        interfaces, since other machines resolve the name to another address.
 
-        Raises: ValueError for an address others can reach without a secret, unless `insecure`; StoreError
-        where the address cannot be bound.
+        Raises: ValueError without a secret for an address that other machines can reach, unless `insecure`; StoreError
+        if the address cannot be bound.
         """
         deadline = Deadline(timeout)
         if not 0 <= port < 65536:
@@ -120,7 +120,7 @@ class TcpStore:
         found: list[bytes] = []
         absent: list[str] = []
         for part in parts(names, _wire.MAX_KEYS):
-            # after the deadline the rest is still asked which of them are missing too
+            # After the deadline, the other keys are still asked for, to list all that are missing.
             values, lacking = self._wait(part, deadline)
             found += values
             absent += lacking
@@ -145,14 +145,14 @@ class TcpStore:
         return sum(self._number(self._call(_wire.DELETE, part, deadline)) for part in parts(names, _wire.MAX_KEYS))
 
     def close(self) -> None:
-        """As Store.close; the store that serves also deletes the keys and closes all connections."""
+        """As Store.close. The store with the server also deletes all keys and closes all connections."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
             if self._pid == os.getpid():
                 for connection in self._busy:
                     with contextlib.suppress(OSError):
-                        connection.shutdown(socket.SHUT_RDWR)  # its user wakes up and closes it
+                        connection.shutdown(socket.SHUT_RDWR)  # the thread that uses it wakes up and closes it
         for connection in idle:
             connection.close()
         if self._server is not None and self._pid == os.getpid():
@@ -161,10 +161,10 @@ class TcpStore:
     # -- one exchange
 
     def _wait(self, names: Sequence[str], deadline: Deadline) -> tuple[list[bytes], list[str]]:
-        """The values of all these keys, or which of them are missing at the deadline."""
+        """The values of all these keys, or, at the deadline, an empty list and the keys that are missing."""
         while True:
             left = min(deadline.left(), _LONGEST)
-            # rounded up, so that the server does not give up before our deadline
+            # milliseconds, rounded up, so that the server does not give up before our deadline
             fields = [str(int(left * 1000) + 1).encode(), *(name.encode() for name in names)]
             status, results = self._exchange(_wire.WAIT, fields, deadline)
             values = [value for value in results if value is not None]
@@ -186,7 +186,7 @@ class TcpStore:
     def _exchange(
         self, code: int, fields: Iterable[bytes | None], deadline: Deadline
     ) -> tuple[int, list[bytes | None]]:
-        """A request and its answer's code and fields. Raises the server's errors."""
+        """Send a request; returns the code and the fields of the answer. Raises the server's errors."""
         request = _wire.encode(code, fields)
         connection = self._take(deadline)
         try:
@@ -199,7 +199,9 @@ class TcpStore:
             raise self._failed(
                 "lost the server" if not isinstance(error, TimeoutError) else "no answer", error, deadline
             ) from error
-        except BaseException:  # an interrupt: the answer may still come, so the connection is of no use
+        except (
+            BaseException
+        ):  # for example an interrupt: the answer may still come, so the connection cannot be used again
             self._discard(connection)
             raise
         self._put_back(connection)
@@ -261,7 +263,7 @@ class TcpStore:
     # -- connecting
 
     def _connect(self, deadline: Deadline, *, patient: bool) -> socket.socket:
-        """A connection that has authenticated, counted as busy."""
+        """A new connection that has authenticated, counted as busy. `patient`: retry even if no server listens."""
         pause = 0.02
         while True:
             try:
@@ -289,12 +291,12 @@ class TcpStore:
             refused = isinstance(failure, ConnectionRefusedError)
             if deadline.passed or (refused and not patient):
                 raise self._failed("cannot connect", failure, deadline) from failure
-            # at random: ranks that displaced each other retry one by one
+            # Pauses are random, so that ranks whose connections displaced each other do not retry at the same time.
             time.sleep(min(random.uniform(pause / 2, pause), deadline.left()))
             pause = min(2 * pause, 0.2)
 
     def _authenticate(self, connection: socket.socket, deadline: Deadline) -> None:
-        """The handshake, all of it by the deadline."""
+        """Run the whole handshake before the deadline."""
         connection.settimeout(deadline.left())
         ours = _wire.make_hello(self._secret)
         connection.sendall(ours)
@@ -318,7 +320,7 @@ class TcpStore:
 
 
 def _receive(connection: socket.socket, size: int, deadline: Deadline) -> bytes:
-    """Exactly `size` bytes; EOFError if the peer hangs up first, TimeoutError at the deadline."""
+    """Receive exactly `size` bytes; EOFError if the peer closes first, TimeoutError at the deadline."""
     data = bytearray()
     while len(data) < size:
         connection.settimeout(max(deadline.left(), 0.001))
