@@ -1,6 +1,7 @@
-"""The lowest floor: the C++ engine (`collectives.native._engine`) and the error tree (`collectives.native.errors`).
+"""The lowest layer: the C++ engine (`collectives.native._engine`) and the error tree (`collectives.native.errors`).
 
-Invariant: `collectives.native.errors` needs nothing; asking for the engine where it was not built says how to build it.
+Invariant: `collectives.native.errors` imports nothing of the library; if the engine was not built, the error of an
+import explains how to build it.
 """
 
 import importlib
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> "ModuleType":
-    """`from collectives.native import _engine`, the first time."""
+    """Load the engine at the first `from collectives.native import _engine`."""
     if name != "_engine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -21,7 +22,7 @@ def __getattr__(name: str) -> "ModuleType":
     except ModuleNotFoundError as error:
         if error.name != "collectives.native._engine":
             raise
-        from pathlib import Path  # only for this message
+        from pathlib import Path  # needed only for this message
 
         raise ImportError(_how_to_build(Path(__file__).resolve().parent), name=error.name, path=__file__) from None
 

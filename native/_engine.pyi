@@ -1,7 +1,7 @@
 """The native engine: reductions, links, handshake and the executor that runs schedules.
 
-Invariant: no call here holds the GIL while it waits. Errors are those of `collectives.native.errors`; misuse by our own
-Python code is ValueError or TypeError.
+Invariant: no function here holds the GIL while it waits. Errors are those of `collectives.native.errors`; wrong
+arguments, which are faults of this library's Python code, raise ValueError or TypeError.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,19 +10,19 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-DTYPES: Final[dict[str, int]]  # "float32" -> code, for every dtype of the contract ("bfloat16" included)
+DTYPES: Final[dict[str, int]]  # "float32" -> code, for every supported dtype ("bfloat16" included)
 OPS: Final[dict[str, int]]  # "sum" -> code; "avg" is a sum whose final reduction divides by the group's size
-COLLECTIVES: Final[dict[str, int]]  # "allreduce" -> code on the wire
-CALLER_OP: Final[int]  # stands on the wire for a reduction that is a function of the caller's
+COLLECTIVES: Final[dict[str, int]]  # "allreduce" -> code in frames
+CALLER_OP: Final[int]  # code in frames for a reduction by a Python function of the caller
 WIRE_VERSION: Final[int]
 INTERFACE: Final[str]  # the version of the C++ interface for shared objects of other packages
 
 def supports(dtype: int, op: int) -> bool: ...
 def reduce(dst: npt.NDArray[Any], sources: Sequence[npt.NDArray[Any]], dtype: int, op: int, scale: float = 1.0) -> None:
-    """dst = sources left to right (the kernel the executor uses); for tests and calibration."""
+    """Reduce `sources` into `dst`, from left to right, with the executor's kernel; for tests and calibration."""
 
 def cpu_features() -> list[str]:
-    """The instruction sets the reductions may use here, best last, e.g. ["avx2", "avx512"]."""
+    """The instruction sets that reductions may use on this machine, best last, e.g. ["avx2", "avx512"]."""
 
 def sha256(data: bytes) -> bytes: ...
 def hmac_sha256(key: bytes, data: bytes) -> bytes: ...
@@ -30,22 +30,22 @@ def hmac_sha256(key: bytes, data: bytes) -> bytes: ...
 class Program:
     """One rank's schedule, compiled; immutable and shared between operations.
 
-    `grid`, `scratch` as in Schedule. `steps[i]` is a tuple (kind, peers, dst, sources, final, dependencies):
+    `grid` and `scratch` are those of Schedule. `steps[i]` is a tuple (kind, peers, dst, sources, final, dependencies):
     - kind: 0 send, 1 recv, 2 reduce, 3 copy
-    - peers: ranks; for reduce see `sources`. Of a program that is one step only, this rank may be among them, and a
-      receive may name several: from whichever sends first
-    - dst: (buffer, first, count): where data goes (send: the chunk to send)
-    - sources: for copy one chunk; for reduce the operands in order, a chunk (buffer, first, count) or a rank
-    - dependencies: (step, buffer, block_there, block_here): this step may be at byte x of the buffer only
-      when `step`, whose region there starts at block_there, has finished up to x; this step's region starts
-      at block_here.
+    - peers: ranks; empty for a reduce (see `sources`). If the program has only one step, this rank may be among them,
+      and a receive may name several ranks: it takes the message of the rank that sends first
+    - dst: (buffer, first, count): where data goes; for a send the chunk to send
+    - sources: for a copy one chunk; for a reduce the operands in order, each a chunk (buffer, first, count) or a rank
+    - dependencies: (step, buffer, block_there, block_here): this step may process byte x of the buffer only after
+      `step` has finished that byte. The region of `step` in the buffer starts at block_there, that of this step at
+      block_here.
 
-    `pooled`: an allreduce in which every rank reduces a part of the messages of all and sends it to all; ranks
-    that share memory may do it by adding up in one place instead.
+    `pooled`: an allreduce in which every rank reduces a part of all ranks' arrays and sends the result to all; ranks
+    that share memory may run it in the pool instead, where one rank's memory collects the operands.
 
-    `flat`: two chunks (buffer, first, count): what every rank that sends anything sends to all that receive, and which
-    part of it this rank takes of each. Nothing that is sent may depend on what comes. Ranks that share memory exchange
-    up to 4 KiB so on one board.
+    `flat`: two chunks (buffer, first, count), for an exchange in one round. The first is what this rank sends to every
+    rank that receives, the second the part of each message that this rank takes. What is sent must not depend on what
+    is received. Ranks that share memory may exchange such messages on a board, memory that all of them read.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Operation:
 
     `in_bounds`, `out_bounds`: the number of elements (divided evenly: block b of B covers
     [n*b//B, n*(b+1)//B)), or an int64 array of blocks + 1 ascending offsets, in elements.
-    `identity` = (collective, op, dtype, count, root, algorithm) is what ranks compare: `count` is 0 where it
-    may differ between ranks, `algorithm` a 32-bit hash of name and parameters. `at_a_time`: elements that are
-    worked on before the next ones, 0 for all; only where each element is reduced apart from the others, and both
-    bounds are one number. `part`: 0 for a call by itself; of the messages that together are one call, PART_FIRST for
-    the first and PART_OTHER for the rest.
+    `identity` = (collective, op, dtype, count, root, algorithm) is what ranks compare: `count` is 0 if it
+    may differ between ranks, `algorithm` is a 32-bit hash of name and parameters. `at_a_time`: the operation is run
+    on sections of so many elements, one after the other; 0: on everything at once. This needs bounds that are numbers,
+    and a program that processes each element independently. `part`: 0 for an operation that is a call by itself. If
+    several messages make up one call, PART_FIRST for the first message and PART_OTHER for the others.
     """
 
     def __init__(
@@ -92,54 +92,56 @@ class Operation:
     def out_bytes(self) -> int: ...
     @property
     def memory(self) -> int:
-        """Bytes that it takes, with its program."""
+        """Bytes of memory that the operation takes, its program included."""
 
 PART_FIRST: Final[int]
 PART_OTHER: Final[int]
 
 class Ticket:
-    """An asynchronous operation; keeps its arrays alive until it is done."""
+    """An asynchronous operation, which keeps its arrays alive until it is done."""
 
     def done(self) -> bool: ...
     @property
     def receipt(self) -> tuple[int, int]:
-        """Of a message that was received, once it is done: from whom, and how many elements."""
+        """The sender and the number of elements of the received message, after the operation is done."""
 
     def wait(self, timeout: float | None) -> None:
-        """Return when done; raise its error. A passed timeout raises OpTimeout and leaves it running."""
+        """Wait until the operation is done; raises its error. OpTimeout after `timeout`: the operation goes on."""
 
 class GeneralizedTicket(Ticket):
-    """An operation that Python code does, once all ranks have made the same call, and whose end it reports."""
+    """An operation that Python code runs after all ranks have made the same call; the code reports its end here."""
 
     def wait_until_begun(self) -> bool:
-        """Wait until all ranks have made the call. False if the operation has ended before."""
+        """Wait until all ranks have made the call. False if the operation has already ended, by an error."""
 
     def complete(self) -> None:
-        """The result is in place."""
+        """Report success: the result is in the caller's arrays."""
 
     def fail(self, kind: str, message: str, ranks: list[int]) -> None:
-        """It has failed: the group breaks. `kind`: PeerLost, OpTimeout or DesyncError; anything else means Aborted."""
+        """Report failure, which breaks the group. `kind`: PeerLost, OpTimeout or DesyncError; others mean Aborted."""
 
 def transports() -> list[str]:
-    """The transports that this engine has links of, in alphabetical order."""
+    """The transports for which this engine has links, in alphabetical order."""
 
 def refused_transports() -> list[str]:
-    """Why transports that loaded objects brought could not be registered, since the last call."""
+    """The reasons why transports of loaded plug-ins could not be registered since the last call."""
 
 def why_no_room(transport: str, ranks: int, segment: int = 0) -> str | None:
-    """Why this process's limits (ulimit -f, -v) leave no room for a group of so many ranks over that transport; None
-    where they do. `segment` as of Group. TransportUnavailable for a transport that the engine has no links of."""
+    """The reason why this process's limits (ulimit -f, -v) leave no room for a group of `ranks` ranks; None if they do.
+
+    `segment` is that of Group. TransportUnavailable if the engine has no links of that transport."""
 
 class Job:
-    """What the communicators of one `init`, and those made from it, have in common: their control thread, which ends
-    with the last of them."""
+    """The common part of the communicator of one `init` and all communicators made from it: their control thread.
+
+    The thread ends with the last of these communicators."""
 
     def __init__(self) -> None: ...
     def expect(self, context: bytes) -> None:
-        """A Group with this context is about to be made here: peers that call it sooner are kept waiting."""
+        """Announce that a Group with this context will be made: peers that connect to it before are kept waiting."""
 
     def forget(self, context: bytes) -> None:
-        """That group will not be made: peers that call it are refused. Nothing where it has been made."""
+        """Revoke `expect`: peers that connect to that group are refused. Does nothing if the group has been made."""
 
 class Group:
     """The native side of one communicator: its links, executor, progress thread and shared memory."""
@@ -161,103 +163,113 @@ class Group:
         job: Job | None = None,
         job_ranks: Sequence[int] = (),
     ) -> None:
-        """`context`: 16 bytes naming run and communicator. `secret` may be empty (insecure).
-        `segment`: bytes per slice, 0 for the default. `oversubscribed`: more ranks than cores on this host; `home`: the
-        core that this rank's threads go back to when they wait in vain, -1 for none.
-        `crowded`: ranks outnumber cores, on some host; the same on all ranks. `sockets`: of each link over TCP, 1 to
-        16, the same on all ranks. `cache`: bytes of the last cache that this rank has, 0 where nobody knows.
-        `heap`: False where a rank that shares memory with this one has too little address space for what
-        `empty` would give. `job`: that it belongs to, None for one of its own; `job_ranks`: by rank of the
-        group, the rank in that job, empty where they are the same."""
+        """`context`: 16 bytes that identify run and communicator. `secret` may be empty (insecure).
+        `segment`: bytes per slice, 0 for the default. `oversubscribed`: ranks outnumber cores on this host. `home`:
+        the core to which this rank's threads return when they have waited for long, -1 for none.
+        `crowded`: ranks outnumber cores on some host of the group; the same on all ranks. `sockets`: the number of
+        sockets of each link over TCP, 1 to 16, the same on all ranks. `cache`: bytes of this rank's share of the
+        last-level cache, 0 if unknown. `heap`: False if the address space of this rank, or of a rank that shares
+        memory with it, is too small for the heap from which `empty` allocates. `job`: the job that the group belongs
+        to, None for a new one. `job_ranks[r]`: the rank in that job of the group's rank r; empty if they are equal."""
 
     def listen(self, scheme: str, fd: int) -> None:
-        """Accept peers of the transport `scheme` on this bound, listening, non-blocking socket; the job owns it, for
-        all its groups."""
+        """Accept peers of the transport `scheme` on this bound, listening, non-blocking socket.
+
+        The job owns the socket, and uses it for all its groups."""
 
     def accept(self, scheme: str) -> None:
-        """Let peers reach this group, too, where the job listens for that scheme."""
+        """Let peers connect to this group through the sockets on which the job already listens for that transport."""
 
     def listen_in_process(self, scheme: str) -> str:
         """The address under which threads of this process reach this group over that transport."""
 
     def route(self, peer: int, scheme: str, addresses: Sequence[str], host: str) -> None:
-        """How to reach `peer`: shm "name of an abstract socket", tcp "ip%scope port" (tried in order), inproc
-        the peer's `listen_in_process`. `host` is for messages. Opens nothing."""
+        """Set how to reach `peer`. Opens nothing. `host` is for messages.
+
+        An address of shm is the name of an abstract socket; of tcp "ip%scope port" (addresses are tried in order); of
+        inproc the result of the peer's `listen_in_process`."""
 
     def connect(self, peers: Sequence[int], timeout: float) -> None:
-        """Open the links to `peers`, where not yet open. PeerLost, OpTimeout, AuthError, ConfigMismatch."""
+        """Open the links to `peers` that are not open yet. PeerLost, OpTimeout, AuthError, ConfigMismatch."""
 
     def run(self, operation: Operation, inp: Any, out: Any, timeout: float) -> tuple[int, int]:
-        """Run now, on this thread. `inp`, `out`: contiguous arrays or None; the same array in place.
+        """Run an operation on this thread. `inp`, `out`: contiguous arrays or None; in place, both are the same array.
 
-        Gives, of a message that was received, from whom, and how many elements; (-1, 0) else.
+        Returns sender and number of elements of a received message; (-1, 0) for other operations.
         """
 
     def exchange(self, send: Operation, inp: Any, recv: Operation, out: Any, timeout: float) -> tuple[int, int]:
-        """Run both now, at once. Gives what `run` gives for the second."""
+        """Run both operations at the same time. Returns the result of `run` for the second."""
 
     def run_together(self, calls: Sequence[tuple[Operation, Any, Any]], timeout: float) -> list[tuple[int, int]]:
-        """Run all of these (operation, inp, out) at once: all are under way before any has to be complete, however many
-        there are. Gives what `run` gives for each. The caller keeps the arrays if waiting is interrupted."""
+        """Run all calls (operation, inp, out) at the same time: all are started before any has to complete.
+
+        Returns the result of `run` for each. If waiting is interrupted, the caller has to keep the arrays."""
 
     def start(self, operation: Operation, inp: Any, out: Any, timeout: float) -> Ticket:
-        """Queue for the progress thread; operations complete in the order they were started."""
+        """Queue an operation for the progress thread; operations complete in the order in which they were started."""
 
     def start_generalized(self, agreement: Operation, timeout: float, engine: str) -> GeneralizedTicket:
-        """Start an operation that Python code does. Ranks agree on the call by running `agreement`, a barrier in its
-        name. `engine`: its name in records. After `timeout` there are 10 s more to report the cause."""
+        """Start an operation that Python code runs.
+
+        Ranks agree on the call by running `agreement`, a barrier with the fingerprint of that operation. `engine`: the
+        name of the engine in records. After `timeout` the code has 10 s more to report the cause."""
 
     def empty(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
-        """Uninitialised bytes that peers on this host can read directly: a uint8 array, 64-byte aligned, that
-        goes back to the kernel with the last reference. None where no peer shares memory with us."""
+        """Uninitialised memory that peers on this host can read directly, as a uint8 array, 64-byte aligned.
+
+        It returns to the kernel with the last reference. None if no peer shares memory with this rank."""
 
     def link_kind(self, peer: int) -> str | None:
         """The scheme of the open link to `peer`, None if none is open."""
 
     def bytes_sent(self) -> int: ...
     def records(self) -> list[dict[str, Any]]:
-        """The last 1 000 operations, oldest first, then those that wait for the progress thread. Times in seconds of
-        CLOCK_MONOTONIC, None where it has not come; codes as in DTYPES, OPS and COLLECTIVES; `state`: 0 queued, 1
-        started, 2 done, 3 failed. `number` is 0 for those that wait. Also after an error, and when closed."""
+        """The last 1 000 operations, oldest first, then the operations that wait for the progress thread.
+
+        Times are seconds of CLOCK_MONOTONIC, None if the moment has not come. Codes are those of DTYPES, OPS and
+        COLLECTIVES. `state`: 0 queued, 1 started, 2 done, 3 failed. `number` is 0 for operations that wait. Works also
+        after an error, and after `close`."""
 
     def memory(self) -> dict[str, int]:
-        """Bytes, by kind, see `Communicator.memory`; empty in a forked child."""
+        """Bytes of memory, by kind, see `Communicator.memory`; empty in a forked child."""
 
     def engines(self, operation: Operation) -> list[tuple[str, str | None]]:
-        """The engines in the order in which they are asked to run such an operation, each with its reason not to, None
-        where it can: the first of these does. Waits for operations that are under way."""
+        """The engines in the order in which they are asked to run such an operation, each with its reason to refuse.
+
+        The first engine whose reason is None runs the operation. Waits for operations that are under way."""
 
     def confirm(self, grace: float) -> None:
-        """Raises DesyncError if a rank that shares memory with this one has begun another collective under the number
-        of one of this rank's. Waits up to `grace` seconds for those that have begun fewer. Nothing while closed, broken
-        or in use."""
+        """Raise DesyncError if a rank that shares memory with this rank has begun another collective under the same
+        sequence number. Waits up to `grace` seconds for ranks that have begun fewer collectives than this rank. Does
+        nothing if the group is closed, broken or in use."""
     @property
     def broken(self) -> BaseException | None:
-        """The first error after which no operation can run; None while all is well."""
+        """The first error after which no operation can run; None if there was none."""
 
     def close(self) -> None:
         """Close links, threads and memory; idempotent; peers see this rank as gone."""
 
 class Latch:
-    """Lets one thread at a time in, until it is shut for good; by the GIL, so both cost next to nothing."""
+    """A lock that never waits and can be shut for good. The GIL protects it, so it costs almost nothing."""
 
     def __init__(self) -> None: ...
     @property
     def taken(self) -> bool:
-        """Whether somebody is in."""
+        """Whether a thread has it."""
 
     def acquire(self) -> bool:
-        """Whether the caller is in. False while another thread is, and after `shut`."""
+        """Try to take it. False while another thread has it, and after `shut`."""
 
     def release(self) -> None: ...
     def shut(self) -> None: ...
 
 class Repeater:
-    """Made by `repeater`: the calls of one method that the engine repeats by itself."""
+    """The calls of one method that the engine repeats without Python code; made by `repeater`."""
 
     @property
     def known(self) -> int:
-        """How many calls it remembers."""
+        """The number of remembered calls."""
 
 def repeater(
     group: Group,
@@ -267,28 +279,29 @@ def repeater(
     keywords: tuple[tuple[str, Any], ...],
     arrays: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
 ) -> Repeater:
-    """Runs at once the calls that `remember` was told of.
+    """Make a Repeater, which runs the calls that are passed to `remember`.
 
-    They are made with an array x and the parameters, (name, default) each, `positional` ones in this order or by
-    name, and `out` by name. `arrays`: x and where the result goes for calls that have no arrays of their own.
+    The arguments of a call are an array x; the parameters, (name, default) each, of which `positional` ones may be
+    passed in this order or by name; and `out` by name. `arrays`: x and the result's array for methods whose calls have
+    no array arguments.
     """
 
 class Repeating:
-    """The base of a class with methods that are repeated, see `method`."""
+    """The base of a class with methods whose calls are repeated, see `method`."""
 
     _repeaters: tuple[Repeater, ...]
 
 class Method:
-    """Made by `method`. Behaves as a function does in a class."""
+    """Made by `method`; behaves like a function in a class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 def method(function: Callable[..., Any], index: int) -> Method:
-    """For a class derived from `Repeating`: calls that `_repeaters[index]` knows it runs, others `function` does."""
+    """A method of a class derived from `Repeating`: `_repeaters[index]` runs calls that it knows, `function` others."""
 
-AS_IT_IS: Final[int]  # what an operation wants of x: to read it where it lies,
-COPIED: Final[int]  # a copy, since the result overwrites it,
-NO_INPUT: Final[int]  # nothing
+AS_IT_IS: Final[int]  # the input of an operation is x itself
+COPIED: Final[int]  # the input is a copy of x, since the result overwrites it
+NO_INPUT: Final[int]  # there is no input
 
 def remember(
     repeater: Repeater,
@@ -299,13 +312,14 @@ def remember(
     input: int,
     result: tuple[int, ...] | npt.NDArray[Any] | None,
 ) -> None:
-    """Calls with arrays like x, these values of the parameters, and `out` x itself or not, are `operation`.
+    """Let `repeater` run `operation` for calls with arrays like x and these values of the parameters.
 
-    `result`: x where x is overwritten, the shape of another array, or None where there is none.
+    `in_place`: whether `out` is x itself. `input`: AS_IT_IS, COPIED or NO_INPUT. `result`: x if x is overwritten, the
+    shape of a new array, or None if there is no result.
     """
 
 class Plan:
-    """Made by `plan`. Calling it runs the operation and returns `out`."""
+    """A prepared call, made by `plan`; calling it runs the operation and returns `out`."""
 
     def __call__(self) -> Any: ...
     @property
@@ -326,4 +340,5 @@ def plan(
     start: Callable[[], Any],
     owner: object,
 ) -> Plan:
-    """`refuse` raises what is wrong where the latch does not open. `start` becomes its attribute; `owner` is kept."""
+    """Make a Plan. `refuse` raises the error if the latch cannot be taken. `start` becomes the attribute of this name;
+    `owner` is kept alive."""

@@ -1,20 +1,20 @@
 """Every error the library raises on its own account, as one tree.
 
-    CollectiveError           also a RuntimeError, as Horovod's and PyTorch's errors are
+    CollectiveError           also a RuntimeError, like the errors of Horovod and PyTorch
     ├── PeerLost              a rank's process or connection is gone
     ├── OpTimeout             a deadline passed; also a TimeoutError
-    ├── DesyncError           ranks called different operations, or the same ones in another order
-    ├── StaleEpoch            coming: this rank belongs to an earlier epoch of the group
-    ├── Aborted               the operation was given up: another rank failed, or this communicator closed
-    ├── StoreError            the rendezvous store is unreachable, refused us or lost our keys
+    ├── DesyncError           ranks called different operations, or called them in a different order
+    ├── StaleEpoch            planned: this rank belongs to an earlier epoch of the group
+    ├── Aborted               the operation was given up: another rank failed, or this communicator was closed
+    ├── StoreError            the rendezvous store is unreachable, refused a request or lost keys
     ├── ConfigMismatch        ranks disagree on size, rank numbers, version or configuration
     ├── AuthError             a peer could not prove that it knows the job's secret
-    ├── QuorumLost            coming: too few ranks survive to go on
-    └── TransportUnavailable  a transport was asked for that cannot work here
+    ├── QuorumLost            planned: too few ranks survive to go on
+    └── TransportUnavailable  the requested transport cannot work here
 
-Invariant: wrong arguments are ValueError or TypeError and are raised before anything is sent; whatever
-concerns the outside world (peers, network, store) is one of these. Each survives pickling, so that process
-pools and launchers can carry it.
+Invariant: a wrong argument raises ValueError or TypeError before anything is sent. Failures outside this process (of
+peers, network or store) raise one of these errors. Every error can be pickled, so that process pools and launchers can
+pass it on.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class CollectiveError(RuntimeError):
 
 
 class PeerLost(CollectiveError):
-    """One or more ranks are gone: their process ended or their connections broke.
+    """One or more ranks are gone: their processes ended or their connections broke.
 
-    `ranks` holds their numbers, ascending, as far as this rank knows.
+    `ranks` has the numbers of these ranks, ascending, as far as this rank knows them.
     """
 
     ranks: tuple[int, ...]
@@ -51,7 +51,7 @@ witnesses: Final[list[Callable[[PeerLost], None]]] = []  # called with each Peer
 class OpTimeout(CollectiveError, TimeoutError):
     """A deadline passed while this rank waited for others.
 
-    `late` holds the ranks it was waiting for, ascending.
+    `late` has the numbers of the ranks for which this rank waited, ascending.
     """
 
     late: tuple[int, ...]
@@ -65,11 +65,11 @@ class OpTimeout(CollectiveError, TimeoutError):
 
 
 class DesyncError(CollectiveError):
-    """Ranks disagree on what operation comes next; the message says who called what."""
+    """Ranks disagree on the next operation; the message shows what each rank called."""
 
 
 class StaleEpoch(CollectiveError):
-    """The group has moved on to a later epoch without this rank. Nothing raises it yet: groups do not shrink."""
+    """The group has begun a later epoch without this rank. Never raised so far, because groups do not shrink yet."""
 
 
 class Aborted(CollectiveError):
@@ -77,7 +77,7 @@ class Aborted(CollectiveError):
 
 
 class StoreError(CollectiveError):
-    """The rendezvous store failed; the message names it, the cause and the elapsed time."""
+    """The rendezvous store failed; the message names the store, the cause and the elapsed time."""
 
 
 class ConfigMismatch(CollectiveError):
@@ -89,8 +89,8 @@ class AuthError(CollectiveError):
 
 
 class QuorumLost(CollectiveError):
-    """Fewer ranks survive than are needed to continue. Nothing raises it yet: groups do not shrink."""
+    """Too few ranks survive to continue. Never raised so far, because groups do not shrink yet."""
 
 
 class TransportUnavailable(CollectiveError):
-    """The requested transport cannot be used here; the message says why."""
+    """The requested transport cannot be used here; the message has the reason."""

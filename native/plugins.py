@@ -1,6 +1,6 @@
-"""Shared objects of other packages that bring links: where the headers for them are, and how such an object is loaded.
+"""Plug-ins, shared objects of other packages that add links: the folder of the headers, and loading a plug-in.
 
-Invariant: no code of an object runs before it is known to be built for this version of the C++ interface.
+Invariant: no code of a plug-in runs before its file shows that it was built for this version of the C++ interface.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ _loaded: dict[Path, ctypes.CDLL] = {}
 def get_include() -> str:
     """The folder (`-I`) with the headers for a link in another package, such as `<collectives/link/link.hpp>`.
 
-    The headers belong to this installation of the library. An object that is built with them fits all installations
+    The headers are those of this installation of the library. A plug-in that is built with them fits all installations
     with the same version of the C++ interface.
     """
     return str(_folder() / "include")
 
 
 def load(path: str | os.PathLike[str], transport: str) -> ctypes.CDLL:
-    """Load a shared object that registers `transport`, once; the object's own functions can then be called.
+    """Load the plug-in at `path`, which registers `transport`; returns it, so that its own functions can be called.
 
-    The object's undefined symbols are found in the engine, whose exported symbols become global for this.
+    A second call returns the loaded plug-in. The plug-in's undefined symbols are those of the engine, whose exported
+    symbols become global.
 
-    Raises TransportUnavailable where the file is missing or no plug-in, was built for another version of the C++
+    Raises TransportUnavailable if the file is missing or no plug-in, was built for another version of the C++
     interface, cannot be loaded, or does not register that transport.
     """
     file = Path(path).resolve()

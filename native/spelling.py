@@ -1,6 +1,6 @@
-"""What somebody may have meant who wrote a name that there is not.
+"""Suggests a known name in place of an unknown one.
 
-Invariant: the one place where names are compared by likeness; every message about an unknown name asks here.
+Invariant: only this module compares names by similarity; every message about an unknown name uses it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Final
 
-# What users of other libraries call it.
+# Names that other libraries use, and our names.
 _SYNONYMS: Final = {
     "add": "sum",
     "mean": "avg",
@@ -37,7 +37,7 @@ _SYNONYMS: Final = {
 
 
 def meant(name: object, known: Iterable[str]) -> str | None:
-    """That one of `known` which is most like `name`, or means the same; None where none is like it."""
+    """The name in `known` that has the same meaning as `name`, or is most similar to it; None if none is similar."""
     names = list(known)
     text = str(name).strip().lower()
     if _SYNONYMS.get(text) in names:
@@ -48,6 +48,6 @@ def meant(name: object, known: Iterable[str]) -> str | None:
 
 
 def hint(name: object, known: Iterable[str]) -> str:
-    """`meant` as a part of a message, with a space before it: " (did you mean 'avg'?)"; empty where there is none."""
+    """The suggestion as the end of a message, for example " (did you mean 'avg'?)"; empty if there is none."""
     found = meant(name, known)
     return "" if found is None else f" (did you mean {found!r}?)"

@@ -1,4 +1,4 @@
 """Connections between ranks: one file per transport, and a registry by scheme.
 
-Invariant: imports only `native`.
+Invariant: this package imports only `native`.
 """

@@ -1,7 +1,7 @@
 """Names of abstract unix sockets, and whether one is bound in this network namespace.
 
-Invariant: such a name belongs to one network namespace of one kernel, and ends with its socket. It can be bound once
-there, and again in any other namespace.
+Invariant: such a name belongs to one network namespace of one kernel, and ends with its socket. In one namespace it can
+be bound only once; in other namespaces it can be bound, too.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def bound() -> tuple[str, socket.socket | None]:
 
 
 def check(text: str) -> None:
-    """Raise ValueError for names that no rank has made: it came from a peer."""
+    """Raise ValueError for a name, received from a peer, that no rank can have made."""
     if len(text) != _LENGTH or not text.startswith(PREFIX) or not text.isascii() or not text.isprintable():
         raise ValueError(f"not the name of a rank's socket: {text[:100]!r}")
 
 
 def is_bound(text: str) -> bool:
-    """Whether a socket of this network namespace has the name: binding it must then fail.
+    """Whether a socket of this network namespace has the name, tested by trying to bind the name.
 
-    Connecting would show it as well, but would cost the peer a handshake. Raises ValueError, OSError.
+    A connection would show the same, but would cost the peer a handshake. Raises ValueError, OSError.
     """
     check(text)
-    for _ in range(3):  # another rank may check at the same moment, and have the name bound meanwhile
+    for _ in range(3):  # another rank may check at the same moment, and bind the name for that
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
             try:
                 probe.bind("\0" + text)

@@ -1,7 +1,7 @@
-"""The addresses of this machine's network interfaces, and the order in which to try those of a peer.
+"""The addresses of this machine's network interfaces, and the order in which to try the addresses of a peer.
 
-Invariant: nothing here resolves names. An address is numeric, comes from an interface that is up or from a peer's
-record, and loopback is a candidate only within one machine and network namespace.
+Invariant: nothing here resolves names. An address is numeric, and comes from an interface that is up or from a peer's
+record. Loopback is used only between ranks of one machine and network namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_LINK_SCOPES = 4  # interfaces on which a peer's link-local address is trie
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:
-    """One address of one interface. `ip` has no scope; link-local addresses mean `index`'s link."""
+    """One address of one interface. `ip` has no scope: a link-local address is one on the link of interface `index`."""
 
     interface: str
     index: int
@@ -39,11 +39,11 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a peer listens: `text()` is the published form, `native()` the one for the engine."""
+    """Where a peer listens: `text()` is the form that ranks publish, `native()` the form for the engine."""
 
     ip: IP
     port: int
-    interface: str = ""  # the publisher's name of it, for link-local addresses only
+    interface: str = ""  # the publisher's name of its interface, for link-local addresses only
     scope: int = 0  # this machine's interface index, for link-local addresses only
 
     def text(self) -> str:
@@ -54,14 +54,14 @@ class Endpoint:
 
     @staticmethod
     def parse(text: str) -> Endpoint:
-        """Raises ValueError: `text` came from a peer."""
+        """The endpoint that a peer has published as `text`. Raises ValueError if it is malformed."""
         address, _, port = text.partition(" ")
         host, _, interface = address.partition("%")
         if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or len(interface) > 15:
             raise ValueError(f"not an address: {text[:100]!r}")
         ip = ipaddress.ip_address(host)
         if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped  # else ::ffff:127.0.0.1 would not be seen to be loopback
+            ip = ip.ipv4_mapped  # otherwise ::ffff:127.0.0.1 would not count as loopback
         if ip.is_unspecified or ip.is_multicast:
             raise ValueError(f"not the address of one machine: {text[:100]!r}")
         return Endpoint(ip, int(port), interface)
@@ -90,10 +90,10 @@ def interface_addresses() -> list[InterfaceAddress]:
 
 
 def choose(addresses: Sequence[InterfaceAddress], interface: str | None) -> list[InterfaceAddress]:
-    """Those to publish: of `interface` (its name, or one of its addresses), else of all that are up.
+    """The addresses to publish: those of `interface` (a name or an address); None: of all interfaces that are up.
 
-    Loopback is included only if it is named or its address is. Link-local addresses only if their interface has no
-    other. Raises ValueError, listing the interfaces, if `interface` does not exist here.
+    Loopback is included only if `interface` names it. Link-local addresses are included only if their interface has no
+    other address. If `interface` does not exist here, a ValueError lists the interfaces.
     """
     if interface:
         wanted = [a for a in addresses if a.interface == interface] or _having(addresses, interface)
@@ -113,12 +113,12 @@ def candidates(
     interface: str | None,
     source_of: Callable[[Endpoint], IP | None] | None = None,
 ) -> list[Endpoint]:
-    """A peer's endpoints in the order to try them: loopback if it is here, shared subnets, then by route.
+    """A peer's endpoints in the order to try them: loopback on the same host, then shared subnets, then other routes.
 
     `mine` are all addresses of this machine. Within one machine and network namespace (`same_network`) any address
-    works and loopback is the shortest. From another host, loopback is skipped, as is every address that this machine
-    has itself (many hosts have the same bridge addresses: connecting there would reach this host) and every address
-    without a route. `source_of` is `source_address`, or a routing table for tests.
+    works and loopback is the shortest. For a peer on another host, three kinds of addresses are left out: loopback;
+    addresses that this machine has itself, because bridges have the same address on many hosts; addresses without a
+    route. `source_of` is `source_address`, or a routing table for tests.
     """
     if same_network:
         return sorted((e for e in theirs if not e.ip.is_link_local), key=lambda e: not e.ip.is_loopback)
@@ -143,7 +143,7 @@ def source_address(to: Endpoint) -> IP | None:
     where = (str(to.ip), to.port) if to.ip.version == 4 else (str(to.ip), to.port, 0, to.scope)
     try:
         with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
-            probe.connect(where)  # of a datagram socket: only looks up the route
+            probe.connect(where)  # for a datagram socket this only looks up the route
             return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
@@ -161,7 +161,10 @@ def _having(addresses: Sequence[InterfaceAddress], text: str) -> list[InterfaceA
 
 
 def _scoped(endpoint: Endpoint, mine: Sequence[InterfaceAddress], interface: str | None) -> list[Endpoint]:
-    """A link-local address once per link it may be on, that of the publisher's name first; others as they are."""
+    """An IPv6 link-local address, once for each link of this machine; other addresses unchanged.
+
+    A link whose interface has the same name as the publisher's comes first.
+    """
     if endpoint.ip.version == 4 or not endpoint.ip.is_link_local:
         return [endpoint]
     links = {a.index: a.interface for a in mine if a.ip.version == 6 and a.ip.is_link_local and a.running}
@@ -179,7 +182,7 @@ class _IfAddrs(ctypes.Structure):
     pass
 
 
-_IfAddrs._fields_ = (  # <ifaddrs.h>, the same on every Linux
+_IfAddrs._fields_ = (  # struct ifaddrs of <ifaddrs.h>, which is the same on every Linux
     ("next", ctypes.POINTER(_IfAddrs)),
     ("name", ctypes.c_char_p),
     ("flags", ctypes.c_uint),
@@ -211,7 +214,7 @@ def _read(entry: _IfAddrs, indexes: dict[str, int]) -> InterfaceAddress | None:
 
 
 def _ip(pointer: ctypes._Pointer[_SockAddr], like: ctypes._Pointer[_SockAddr] | None = None) -> IP | None:
-    """The address in a sockaddr; `like` has the family if the kernel omits it (netmasks)."""
+    """The address in a sockaddr; `like` has the address family, which the kernel may omit in netmasks."""
     family = (like or pointer).contents.family
     start = ctypes.addressof(pointer.contents)
     if family == socket.AF_INET:

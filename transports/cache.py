@@ -16,10 +16,9 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str = "/sys/devices/system/cpu") -> int:
-    """Bytes of the last-level cache for each rank (one identity each) of my machine; 0 if there is none or it is
-    unknown.
+    """A rank's share of the last-level cache of this machine, in bytes; 0 if there is no such cache or it is unknown.
 
-    Ranks are assumed to be spread evenly over the cores that they may use.
+    `everyone` has one identity for each rank. Ranks are assumed to be spread evenly over the cores that they may use.
     """
     core = (mine.cpus & -mine.cpus).bit_length() - 1
     nbytes, sharing = _last_cache(Path(root, f"cpu{core}", "cache"))
@@ -28,7 +27,7 @@ def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str 
 
 
 def _last_cache(folder: Path) -> tuple[int, int]:
-    """Its bytes, and the cores that share it as a mask."""
+    """The bytes of the last-level cache, and the cores that share it, as a mask."""
     found = (0, 0, 0)
     for index in folder.glob("index[0-9]*"):
         try:

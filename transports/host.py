@@ -1,7 +1,7 @@
 """Where a rank runs: machine, network namespace and process, and the cores it may use.
 
-Invariant: two ranks count as being on one host by the kernel's boot id, or by the result of `neighbours` if that leaves
-a doubt, never by a host name; names are only for messages.
+Invariant: whether two ranks share a host is decided by the kernel's boot id, and by `neighbours` if the boot id is not
+sufficient, never by a host name; names are only for messages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HostIdentity:
 
     @staticmethod
     def here(proof: str = "") -> HostIdentity:
-        """The identity of the calling process, now: the affinity is that of the calling thread."""
+        """The current identity of the calling process; the affinity mask is that of the calling thread."""
         return HostIdentity(
             host=socket.gethostname()[:_LONGEST_NAME],
             boot=_boot_id(),
@@ -60,7 +60,7 @@ class HostIdentity:
         return self.boot == other.boot if self.boot else self.same_process(other)
 
     def same_network(self, other: HostIdentity) -> bool:
-        """One machine and one network namespace: loopback and abstract sockets are shared."""
+        """Whether both are in one network namespace of one machine, and so share loopback and abstract sockets."""
         return self.same_machine(other) and self.netns == other.netns
 
     def proven(self, other: HostIdentity) -> bool:
@@ -103,7 +103,7 @@ class HostIdentity:
 
 
 class _Process:
-    """Values that are drawn once per process, and again in a forked child."""
+    """Random values that are drawn once per process, and again in a forked child."""
 
     def __init__(self) -> None:
         self.renew()
@@ -117,20 +117,21 @@ os.register_at_fork(after_in_child=_process.renew)
 
 
 def on_machine(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> tuple[list[HostIdentity], int]:
-    """The ranks of my machine, and the cores that any of them may use, as a mask."""
+    """The identities of the ranks on this machine, and a mask of the cores that any of them may use."""
     here = [identity for identity in everyone if identity.same_machine(mine)]
     return here, functools.reduce(operator.or_, (identity.cpus for identity in here), 0)
 
 
 def _alike(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> list[int]:
-    """The ranks of my machine that may use the same cores as mine."""
+    """The ranks on this machine that may use the same cores as this rank, which is among them."""
     return [r for r, identity in enumerate(everyone) if identity.same_machine(mine) and identity.cpus == mine.cpus]
 
 
 def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
-    """Whether ranks (one identity each) outnumber the cores that those of my machine may use.
+    """Whether the ranks of this machine outnumber the cores that they may use.
 
-    Ranks pinned to cores of their own have small masks that add up; ranks pinned to the same few have not.
+    `everyone` has one identity for each rank. Ranks that are pinned to a core each do not outnumber the cores; ranks
+    that are all pinned to the same few cores do.
     """
     here, union = on_machine(mine, everyone)
     if len(here) > union.bit_count():
@@ -142,12 +143,15 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
 
 
 def fill_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
-    """Whether the ranks (one identity each) that may use the same cores as mine are at least as many as these."""
+    """Whether there is at least one rank for each core that this rank may use.
+
+    `everyone` has one identity for each rank; ranks of this machine with the same affinity mask count.
+    """
     return len(_alike(mine, everyone)) >= mine.cpus.bit_count()
 
 
 def ranges(numbers: Sequence[int], separator: str = ",") -> str:
-    """Ascending numbers as the kernel writes lists of cores: 0-3,8."""
+    """Ascending numbers in the kernel's notation for lists of cores: 0-3,8."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -158,10 +162,10 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
 
 
 def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The core on which that rank waits if ranks (one identity each) use all cores; -1 otherwise.
+    """The home core of that rank, on which it waits if ranks use all cores; -1 for none.
 
-    Ranks that may use the same cores are spread over them evenly, consecutive ranks together. Under a quota of less
-    than these cores there is no home core, because time is short and not cores.
+    `everyone` has one identity for each rank. Ranks that may use the same cores are spread over these cores evenly,
+    consecutive ranks together. If a CPU quota is smaller than the number of these cores, there is no home core.
     """
     mine = everyone[rank]
     if 0 < mine.quota < mine.cpus.bit_count():
@@ -172,14 +176,17 @@ def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
 
 
 def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
-    """How many cores the ranks (one identity each) of my machine may keep busy together; at least 1."""
+    """The number of cores that the ranks of this machine may keep busy together; at least 1.
+
+    `everyone` has one identity for each rank.
+    """
     here, union = on_machine(mine, everyone)
     quotas = [identity.quota for identity in here if identity.quota > 0]
     return max(1, min([union.bit_count(), *(math.floor(quota) for quota in quotas)]))
 
 
 def processor() -> str:
-    """The processor's name from the kernel; its architecture if it has none."""
+    """The processor's name from the kernel; its architecture if the kernel has no name."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -188,7 +195,7 @@ def processor() -> str:
 
 
 def usable_cores() -> int:
-    """How many cores this thread may keep busy: its affinity, cut by the cgroup's quota; at least 1."""
+    """The number of cores that this thread may keep busy, by its affinity and the cgroup's quota; at least 1."""
     cores = len(os.sched_getaffinity(0))
     quota = cpu_quota()
     return max(1, min(cores, math.floor(quota))) if quota else cores
@@ -211,7 +218,7 @@ def cpu_quota(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup
         else:
             continue
         for top in tops:
-            # Inside a container the path may be that of the host while the mount starts at our own cgroup.
+            # In a container, the path may be that on the host, while the mount begins at the container's own cgroup.
             folder = Path(path.lstrip("/"))
             for part in (folder, *folder.parents):
                 quota = read(top / part)

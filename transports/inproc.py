@@ -1,6 +1,7 @@
 """Ranks that are threads of one process.
 
-Invariant: a token that a listener publishes is known to this process only, and is forgotten when it closes.
+Invariant: only this process knows the address for a token that a listener publishes, and it forgets the address when
+the listener closes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class InprocTransport:
 
 
 class _InprocListener:
-    """Publishes a token: the engine's own address exists only after the group has formed."""
+    """Publishes a token instead of an address, because the engine's address exists only after the group has formed."""
 
     def __init__(self) -> None:
         self._token = secrets.token_hex(16)
@@ -54,14 +55,14 @@ class _InprocListener:
         _attached.put(self._token, group.listen_in_process("inproc"))
 
     def split(self) -> Listener:
-        return _InprocListener()  # an address belongs to the memory of one group
+        return _InprocListener()  # an address is valid for one group only
 
     def close(self) -> None:
         _attached.forget(self._token)
 
 
 class _Attached:
-    """Token -> the engine's address, for the groups of this process."""
+    """The engine's address for each token, for all groups of this process."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}

@@ -18,14 +18,14 @@ from collectives.transports.host import HostIdentity
 
 
 def doubtful(everyone: Sequence[HostIdentity]) -> bool:
-    """Whether anything but one namespace of one machine is possible; the same on every rank."""
+    """Whether it is uncertain that all ranks are in one namespace of one machine; the same on every rank."""
     first = everyone[0]
     alike = all((i.boot, i.netns, i.host) == (first.boot, first.netns, first.host) for i in everyone)
     return len(everyone) > 1 and not (alike and first.boot)
 
 
 def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The lowest rank whose proof `rank`, which is this one, can see; -1 if it cannot check."""
+    """The lowest rank whose proof this rank, `rank`, can see; -1 if it cannot check."""
     if everyone[rank].proof:
         with contextlib.suppress(OSError):
             for other, identity in enumerate(everyone[: rank + 1]):
@@ -35,13 +35,13 @@ def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
 
 
 def settled(everyone: Sequence[HostIdentity], answers: Sequence[int]) -> list[HostIdentity]:
-    """The identities with boot ids and namespaces that agree with the results of `seen`, by rank.
+    """The identities, by rank, with boot ids and namespaces changed to agree with `answers`, the results of `seen`.
 
-    Ranks that see the same proof share a namespace, and so a machine; for ranks without a result, boot id and namespace
-    decide, and without a boot id they are alone. Boot ids still determine which namespaces are of one machine. Raises
-    ValueError for impossible results.
+    Ranks that see the same proof share a namespace, and so a machine. For a rank without a result, its boot id and
+    namespace decide; if it has no boot id either, it counts as alone. Boot ids still determine which namespaces belong
+    to one machine. Raises ValueError for impossible results.
     """
-    namespaces: list[int] = []  # by rank: the first rank of its namespace
+    namespaces: list[int] = []  # for each rank, the first rank of its namespace
     unseen: dict[tuple[str, int], int] = {}
     for rank, (identity, answer) in enumerate(zip(everyone, answers, strict=True)):
         if not -1 <= answer <= rank:
@@ -59,7 +59,7 @@ def settled(everyone: Sequence[HostIdentity], answers: Sequence[int]) -> list[Ho
 
 
 def _joined(keys: Sequence[Sequence[str]]) -> list[int]:
-    """For each of them the first that shares a key with it, directly or by way of others."""
+    """For each entry the first entry that shares a key with it, directly or through other entries."""
     first: dict[str, int] = {}
     found = list(range(len(keys)))
     changed = True

@@ -1,6 +1,6 @@
-"""The registry of transports, by scheme: those built in, and those of installed packages.
+"""The registry of transports, by scheme: built-in transports, and transports of installed packages.
 
-Invariant: a name either has a transport or an error with the reason; nothing is replaced silently.
+Invariant: for each name there is either a transport or an error with the reason; nothing is replaced silently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "pycollectives.transports"
 
 _BUILT_IN: dict[str, Transport] = {t.scheme: t for t in (InprocTransport(), ShmTransport(), TcpTransport())}
-_loaded: dict[str, Transport] = {}  # of other packages
+_loaded: dict[str, Transport] = {}  # transports of other packages
 _COMING = ("verbs", "nccl")  # planned names; a package may provide a transport of that name
 
 AUTO = tuple(_BUILT_IN)  # in the order in which `transport="auto"` prefers them for a pair of ranks
@@ -40,8 +40,8 @@ def schemes() -> tuple[str, ...]:
 def transport(scheme: str) -> Transport:
     """The transport of that name.
 
-    Raises ValueError for an unknown name, listing the known ones; TransportUnavailable for a planned one, or one of
-    another package that cannot be loaded.
+    Raises ValueError, which lists the known names, for an unknown name; TransportUnavailable for a planned transport,
+    or for a transport of another package that cannot be loaded.
     """
     known = _BUILT_IN.get(scheme) or _loaded.get(scheme)
     if known is not None:
@@ -62,7 +62,7 @@ def transport(scheme: str) -> Transport:
 
 
 def available(scheme: str) -> str | None:
-    """None if the transport works here, else the reason why not; ValueError for an unknown name."""
+    """None if the transport works on this machine, else the reason why not; ValueError for an unknown name."""
     try:
         return transport(scheme).available()
     except TransportUnavailable as error:

@@ -1,7 +1,7 @@
 """Shared memory between processes of one machine; peers connect to an abstract unix socket and pass descriptors.
 
 Invariant: nothing is created in any file system (also not in /dev/shm), so a killed process leaves nothing behind. A
-rank whose limits leave no room for the group's shared memory does not offer it, so that all ranks decide the same.
+rank whose limits leave no room for the group's shared memory publishes no address for it, so that no rank uses it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 _BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
-_BOUNDED = "bounded"  # published beside the name by a rank whose address space is limited
+_BOUNDED = "bounded"  # a rank whose address space is limited publishes this with the name of its socket
 
 
 class ShmTransport:
-    """Ranks that share a machine and a network namespace (abstract sockets live in one)."""
+    """Connects ranks of one machine and network namespace, to which the names of abstract sockets belong."""
 
     @property
     def scheme(self) -> str:
@@ -59,7 +59,7 @@ class ShmTransport:
         if not mine.identity.same_network(theirs.identity):
             return f"{mine} and {theirs} are in different network namespaces of one machine"
         if not abstract.is_bound(_name(theirs)):
-            # Machines cloned from one snapshot share the boot id and all other properties that could be compared.
+            # Virtual machines cloned from one snapshot have the same boot id and no other property that differs.
             return f"the socket of {theirs} is not on this machine, although its boot id says so"
         return None
 
@@ -110,8 +110,10 @@ class _ShmListener:
 
 
 def have_heaps(addresses: Iterable[Sequence[str]]) -> bool:
-    """Whether ranks that offer shared memory at these addresses can map each other's heaps, which are as large as the
-    machine's memory: the address space of each is unlimited."""
+    """Whether the ranks with these addresses can map each other's heaps, the memory for `comm.empty`.
+
+    A heap is as large as the machine's memory, so the address space of every rank has to be unlimited.
+    """
     return not any(_BOUNDED in texts for texts in addresses)
 
 
@@ -125,7 +127,7 @@ def _name(place: Place) -> str:
 
 
 def _pass_memory_around() -> None:
-    """The essential steps of links: make memory, pass its descriptor over a socket, map it twice, check one write."""
+    """Try the steps that links need: make memory, pass its descriptor over a socket, map it twice, check one write."""
     memory = os.memfd_create("pycollectives-probe", os.MFD_CLOEXEC)
     try:
         os.ftruncate(memory, mmap.PAGESIZE)

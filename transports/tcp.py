@@ -1,6 +1,6 @@
 """TCP between any two ranks, over the addresses of the interfaces between them.
 
-Invariant: without a secret (or the user's waiver of it) nothing but loopback listens, and loopback is never
+Invariant: without a secret, ranks listen on loopback only, unless the user has passed `insecure`. Loopback is never
 used between ranks that are known to be in different network namespaces.
 """
 
@@ -64,8 +64,8 @@ class TcpTransport:
         endpoints = _endpoints(theirs)
         found = candidates(endpoints, here, same_network, scope.interface)
         if not same_network and not mine.identity.proven(theirs.identity):
-            # The peer may be on this host without evidence of it. Another program at that address does not know the
-            # name of the group.
+            # The peer may be on this host, although that is not proven. If another program listens at this address, the
+            # handshake fails, because the program does not know the group.
             found += [endpoint for endpoint in endpoints if endpoint.ip.is_loopback]
         if not found:
             own = {address.ip for address in here}
@@ -79,7 +79,7 @@ class TcpTransport:
 
 
 class _TcpListener:
-    """One socket for all addresses if possible, else one for each chosen address and loopback."""
+    """One socket for all addresses, or, if an interface was chosen, one for each of its addresses and for loopback."""
 
     def __init__(self, scope: Scope) -> None:
         self._sockets: list[socket.socket] = []
@@ -154,7 +154,7 @@ def _loopback_socket() -> socket.socket:
 
 
 def _wildcard_socket() -> socket.socket:
-    """On every address of both families; only of IPv4 if the machine has IPv6 switched off."""
+    """A listening socket on every IPv4 and IPv6 address; on IPv4 only if the machine has no IPv6."""
     try:
         return _listening(socket.AF_INET6, ("::", 0, 0, 0), dual=True)
     except OSError as error:

@@ -1,8 +1,8 @@
 """The interface of a transport: how ranks of one group can be reached, before the engine opens links.
 
-Invariant: a transport moves no data. It listens, publishes addresses, decides from two ranks' published places whether
-they can connect, and passes the addresses to the engine, whose links do the rest. Both ranks of a pair decide the same,
-because both use the same two places.
+Invariant: a transport moves no data. It listens, publishes addresses, decides from the published places of two ranks
+whether they can connect, and passes the addresses to the engine, whose links do the rest. Both ranks of a pair come to
+the same decision, because both use the same two places.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 class Scope:
     """From where a listener may be reached.
 
-    `network`: also from other machines (the job has a secret, or the user passed `insecure`); else loopback only.
+    `network`: also from other machines (the job has a secret, or the user passed `insecure`); else from loopback only.
     `interface`: the name or address of the only interface to use between machines, None for all that are up. `ranks`:
-    of the group, on all hosts; `segment` as in `init`, 0 for the default: shared memory needs both.
+    the number of ranks of the group, on all hosts. `segment`: as in `init`, 0 for the default. The transport for shared
+    memory computes its size from `ranks` and `segment`.
     """
 
     network: bool
@@ -47,7 +48,7 @@ class Place:
 class Listener(Protocol):
     """The listener of one rank over one transport. Owns its sockets until they are attached.
 
-    It serves a communicator and, if `split` returns the listener itself, all that are made from it.
+    It serves one communicator and, if `split` returns the listener itself, all communicators made from that one.
     """
 
     @property
@@ -55,11 +56,13 @@ class Listener(Protocol):
         """The addresses for peers: short ASCII texts, for this rank's published record. Never secret."""
 
     def attach(self, group: Group) -> None:
-        """Let `group` accept here from now on; the first group's job owns the sockets. Once for each group. Raises
-        OSError."""
+        """Let `group` accept connections here from now on; called once for each group. Raises OSError.
+
+        After the first call, the engine's job owns the sockets.
+        """
 
     def split(self) -> Listener:
-        """The listener of a communicator made from one that listens here: itself, or a new one. Does not block.
+        """The listener for a communicator made from one that uses this listener: itself or a new one. Does not block.
 
         Raises TransportUnavailable if this process has no room for another group.
         """
@@ -83,10 +86,10 @@ class Transport(Protocol):
 
     @property
     def scheme(self) -> str:
-        """Its name, as in `init(transport=...)`."""
+        """The transport's name, as in `init(transport=...)`."""
 
     def available(self) -> str | None:
-        """None if it works on this machine, else the reason why not, found by trying. Takes milliseconds."""
+        """None if the transport works on this machine, else the reason why not. Tries it, which takes milliseconds."""
 
     def listen(self, scope: Scope) -> Listener:
         """Open a listener. Does not block.
@@ -96,13 +99,15 @@ class Transport(Protocol):
         """
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:
-        """None if the two can connect, else the reason. Does not block, opens nothing; the result is the same with the
-        two places exchanged."""
+        """None if the two ranks can connect, else the reason. Does not block, opens nothing.
+
+        The result does not depend on the order of the two places.
+        """
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
-        """Set, by `route`, how `group` reaches a peer that `reaches` allows. Opens nothing.
+        """Tell the engine, by `group.route`, how to reach a peer for which `reaches` has returned None. Opens nothing.
 
-        It passes the name of links that the engine has: those of shm, tcp or inproc, or those that a package has
-        loaded (docs/plugins.md). May wait up to `timeout` seconds for the peer. Raises TransportUnavailable if no
-        address of the peer can be used from here, ValueError for a malformed one, OpTimeout.
+        The call names a kind of links that the engine has: shm, tcp, inproc, or one that a package has loaded
+        (docs/plugins.md). May wait up to `timeout` seconds for the peer. Raises TransportUnavailable if no address of
+        the peer can be used from here, ValueError for a malformed address, OpTimeout.
         """
