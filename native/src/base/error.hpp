@@ -1,7 +1,7 @@
-// The errors of the engine: one exception type that says which Python error it becomes.
+// The errors of the engine: one exception type, with the kind of the Python error that it becomes.
 //
-// Invariant: thrown only on the thread that called the engine; the progress and control threads catch it and
-// hand it over as a value.
+// Invariant: errors are thrown only on the thread that called the engine; the progress and control threads
+// catch them and pass them on as values.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ COLLECTIVES_API std::string name_ranks(const std::vector<int>& ranks);
 // "Connection refused" for ECONNREFUSED
 COLLECTIVES_API std::string errno_text(int code);
 
-// An Error for a system call that failed for a reason that is nobody's fault here.
+// Throws the Error for a system call that failed for an outside reason, not for a fault of this program.
 COLLECTIVES_API [[noreturn]] void throw_system(const char* call, int code);
 
 }  // namespace collectives

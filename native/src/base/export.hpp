@@ -1,16 +1,16 @@
-// What shared objects of other packages may use of this library, and which version of it they were built for.
+// The symbols that shared objects of other packages may use, and the version of the interface.
 //
-// Invariant: the library is compiled with hidden symbols. Those marked here, and no others, are exported from
-// the extension, and every header that is installed declares nothing else that needs one.
+// Invariant: the library is compiled with hidden symbols. The extension exports only symbols that are marked
+// with COLLECTIVES_API, and the installed headers need no others.
 #pragma once
 
 #define COLLECTIVES_API __attribute__((visibility("default")))
 
-// Changes with every change of an installed header after which objects that were compiled before do not fit.
+// Changes whenever a change of an installed header makes objects that were compiled before unusable.
 #define COLLECTIVES_INTERFACE "1"
 
-// Once in each shared object of another package, outside all namespaces. The loader looks for this text in
-// the file before any of its code runs.
+// To be used once in each shared object of another package, outside all namespaces. The loader looks for this
+// text in the file before any code of the file runs.
 #define COLLECTIVES_PLUGIN                                      \
     extern "C" COLLECTIVES_API const char collectives_plugin[]; \
     __attribute__((used)) const char collectives_plugin[] = COLLECTIVES_MARK;

@@ -1,10 +1,11 @@
-// Which of two modes of moving bytes is the faster one, measured as they are used.
+// Chooses the faster one of two modes of moving bytes, by measuring them while they are used.
 //
-// Machines differ in it, a virtual machine may change within seconds, and sizes differ as there are caches. A
-// mode may be slow for a while only because others have had the caches. So it is left only after the other
-// mode and then it have been tried once more, each long enough for the caches to be as it leaves them.
+// The faster mode depends on the machine and, because of the caches, on the size; on a virtual machine it may
+// change within seconds. A mode may be slow for a while only because other programs have used the caches. So
+// before the chosen mode is left, first the other mode and then the chosen one are tried again, each long
+// enough to fill the caches in its own way.
 //
-// Invariant: the choice changes the speed only. One user at a time.
+// Invariant: the choice changes the speed only. Used by one thread at a time.
 #pragma once
 
 #include <array>
@@ -18,26 +19,26 @@ class Faster {
   public:
     using Clock = std::chrono::steady_clock;
 
-    // For `smallest` bytes or more.
+    // For moves of `smallest` bytes or more.
     explicit Faster(std::size_t smallest) : smallest_(smallest) {}
 
     // The mode for the next n bytes, 0 or 1.
     std::size_t next(std::size_t n);
-    // How long n bytes took in that mode.
+    // Reports the time that n bytes took in that mode.
     void took(std::size_t n, std::size_t mode, std::chrono::duration<double> duration);
 
   private:
     struct Choice {
         std::array<double, 2> rate{};  // bytes per second
-        bool settled = false;          // on the chosen one
+        bool settled = false;          // no trial is under way: the chosen mode is used
         std::size_t chosen = 0;
-        std::uint32_t interval = 0;  // between two trials, in trials
-        std::uint32_t uses = 0;      // since the last trial,
-        std::uint32_t behind = 0;    // the last of which found it the slower one
-        std::size_t tried = 0;       // otherwise
-        std::uint32_t trial = 0;     // so many uses on end,
-        std::uint32_t left = 0;      // so many of them from now on,
-        bool confirm = false;        // and then the chosen one
+        std::uint32_t interval = 0;  // from one trial to the next, in lengths of a trial
+        std::uint32_t uses = 0;      // since the last trial
+        std::uint32_t behind = 0;    // latest uses in a row at which the chosen mode looked clearly slower
+        std::size_t tried = 0;       // the mode on trial
+        std::uint32_t trial = 0;     // length of a trial, in uses
+        std::uint32_t left = 0;      // uses that are left of the trial
+        bool confirm = false;        // whether a trial of the chosen mode follows
 
         void start_trial(std::size_t mode, std::size_t n);
         std::size_t settle(std::size_t mode);
@@ -47,7 +48,7 @@ class Faster {
     Choice& choice_for(std::size_t n);
 
     std::size_t smallest_;
-    std::array<Choice, 4> choices_;  // by classes of sizes
+    std::array<Choice, 4> choices_;  // one for each class of sizes
 };
 
 }  // namespace collectives

@@ -13,7 +13,7 @@ class FunctionRef;
 template <typename Result, typename... Arguments>
 class FunctionRef<Result(Arguments...)> {
   public:
-    // What it refers to must outlive it.
+    // The callable must outlive the reference.
     template <typename Callable>
         requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef>)
     FunctionRef(Callable&& callable)

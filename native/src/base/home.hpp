@@ -1,10 +1,9 @@
-// The core to which a rank returns where there are as many ranks as cores or more, and where it goes while
-// other programs have that core.
+// A rank's home core, to which it returns if a host has at least as many ranks as cores, and the core on
+// which it runs while other programs use its home core.
 //
-// Ranks that yield a core to each other are never idle, so the kernel balances nothing: it leaves three of
-// them on one core and one on another for many operations, or two of as many ranks as cores on one core and
-// none on another. Invariant: a thread's affinity is the same after a call as before it. It is moved, not
-// bound.
+// Ranks that yield a core to each other are never idle, so the kernel does not balance them: for many
+// operations it may leave three of four ranks on one of two cores, or two ranks on one core and another core
+// unused. Invariant: a call does not change a thread's affinity: the thread is moved, not bound.
 #pragma once
 
 #include <chrono>
@@ -20,14 +19,15 @@ class COLLECTIVES_API Home {
     // `core`: -1 for none.
     explicit Home(int core) : core_(core) {}
 
-    // Moves the calling thread to where it belongs at this time if it is elsewhere, at most once in a
-    // millisecond.
+    // Moves the calling thread to the core on which it belongs now, if it is on another one, at most once in
+    // a millisecond.
     void seek(Clock::time_point now);
 
-    // Others have had the core that the calling thread is on. If that is home, the thread belongs on `refuge`
-    // for a while; if that is -1, the kernel chooses a core meanwhile. Whether there is somewhere to go.
+    // Reports that other programs have had the core of the calling thread. If this is the home core, the
+    // thread belongs on the core `refuge` for a while; if `refuge` is -1, the kernel chooses. Returns whether
+    // the thread has another core to run on.
     bool flee(Clock::time_point now, int refuge);
-    // When it may go home, or could the last time.
+    // The time from which the thread may return to its home core; in the past if it may now.
     Clock::time_point away_until() const { return away_until_; }
 
   private:

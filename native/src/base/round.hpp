@@ -1,4 +1,4 @@
-// Sizes in whole units.
+// Sizes rounded up to whole units.
 #pragma once
 
 #include <cstddef>

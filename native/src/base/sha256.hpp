@@ -17,7 +17,7 @@ class Sha256 {
   public:
     Sha256();
     Sha256& update(std::span<const std::byte> data);
-    // The digest of everything so far; the object is of no further use.
+    // The digest of all parts; the object cannot be used again.
     Digest finish();
 
   private:
@@ -34,7 +34,7 @@ class HmacSha256 {
   public:
     explicit HmacSha256(std::span<const std::byte> key);
     HmacSha256& update(std::span<const std::byte> data);
-    // The code of everything so far; the object is of no further use.
+    // The code of all parts; the object cannot be used again.
     Digest finish();
 
   private:
@@ -44,7 +44,7 @@ class HmacSha256 {
 Digest sha256(std::span<const std::byte> data);
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data);
 
-// Whether both have the same length and content, in a time that does not tell where they differ.
+// Whether both have the same length and content, compared in constant time.
 bool equal(std::span<const std::byte> a, std::span<const std::byte> b);
 
 }  // namespace collectives

@@ -1,7 +1,7 @@
-// A clock that costs a few nanoseconds to read: the processor's counter, where the kernel itself trusts that
-// it runs at one rate and alike on all cores, else CLOCK_MONOTONIC in nanoseconds.
+// A clock that takes a few nanoseconds to read. It is the processor's counter if the kernel uses this counter
+// itself, because it then has one constant rate on all cores; else CLOCK_MONOTONIC in nanoseconds.
 //
-// Invariant: it never goes back, on whichever core it is read. 0 is no time.
+// Invariant: the clock never goes back, whichever core reads it. 0 means "no time".
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace collectives::ticks {
 
-// Whether the counter is what is read; found out once, when the library is loaded.
+// Whether the clock is the processor's counter; decided once, when the library is loaded.
 extern const bool from_counter;
 
 inline std::uint64_t monotonic() {  // nanoseconds
@@ -29,11 +29,11 @@ inline std::uint64_t now() {
     return monotonic();
 }
 
-// Ticks as seconds of CLOCK_MONOTONIC: between the moment when the library was loaded and that of `scale`,
-// within a microsecond.
+// Converts ticks to seconds of CLOCK_MONOTONIC, to within a microsecond for times between the loading of the
+// library and the call of `scale`.
 struct Scale {
     std::uint64_t origin = 0;  // ticks
-    double seconds = 0;        // of the clock, then
+    double seconds = 0;        // CLOCK_MONOTONIC at `origin`
     double per_tick = 0;
 
     double at(std::uint64_t ticks) const {

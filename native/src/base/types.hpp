@@ -1,6 +1,6 @@
-// Element types and reductions of the contract: their codes, names, sizes and which go together.
+// Element types and reductions: their codes, names and sizes, and which type supports which reduction.
 //
-// Invariant: codes travel on the wire and index the kernel tables, so they never change meaning.
+// Invariant: codes are sent to other ranks and index the kernel tables, so they never change their meaning.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ inline constexpr std::array<std::string_view, 15> dtype_names{
 
 inline constexpr std::array<std::uint8_t, 15> dtype_sizes{2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16};
 
-// Whether each addition rounds more than it need: then fewer are better than faster ones.
+// Whether each stored partial sum loses precision, so that algorithms with fewer partial sums are preferred.
 constexpr bool rounds_each_time(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
 inline constexpr std::array<std::string_view, 11> op_names{"sum", "prod", "min",  "max", "avg", "band",

@@ -1,7 +1,7 @@
 // Time and waiting: deadlines, futexes, and how a rank that has nothing to do yields its core.
 //
-// Invariant: a waiting rank spins only while there is a core for every rank, and sleeps in the end, so a
-// group that waits for one rank uses no processor time and ranks never keep each other from running.
+// Invariant: a waiting rank spins only while no awaited rank needs its core, and finally sleeps. So a group
+// that waits for one rank uses no processor time, and ranks never keep each other from running.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 class COLLECTIVES_API Deadline {
   public:
     Deadline() : at_(Clock::time_point::max()) {}
-    // Infinite or absurdly large values mean never.
+    // Infinite or very large values mean that the deadline never passes.
     explicit Deadline(double seconds);
 
     bool passed() const { return at_ != Clock::time_point::max() && Clock::now() >= at_; }
@@ -33,44 +33,45 @@ class COLLECTIVES_API Deadline {
 
 COLLECTIVES_API double seconds_since(Clock::time_point start);
 
-// How often a wait outside an operation looks whether a signal has come.
+// How often a wait outside an operation checks for signals.
 inline constexpr std::chrono::milliseconds look_for_signals{50};
 
-// Sleep until *word differs from `expected`, somebody wakes it, or `timeout` passes. Works across processes.
+// Sleep until `word` differs from `expected`, futex_wake is called, or `timeout` passes. Works across
+// processes.
 COLLECTIVES_API void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                                 std::chrono::nanoseconds timeout);
 COLLECTIVES_API void futex_wake(const std::atomic<std::uint32_t>& word);
 
-// The ladder of one idle period: what to do after the n-th look that found nothing.
+// What a waiting rank does after each look that found nothing: it spins while no awaited rank needs this
+// core, then yields, then sleeps.
 //
-// Spin while nobody that is waited for needs this core, then yield, then sleep. Spinning pays only if what is
-// waited for comes meanwhile, which it cannot where two ranks have ended up on one core unnoticed: periods
-// that outlast the spinning halve it, those that end in it double it. Where ranks share cores they quarter
-// it, so that it pays at least twice for each time that it does not: to look in vain takes several times as
-// long as to yield in vain, and keeps the core from a rank that may be waited for in turn. A yield that took
-// long may have handed a whole time slice to some other process. If that costs more than a third of the time,
-// the rank waits on another core, or sleeps instead of yielding for a while: a sleeper that is woken gets its
-// core back at once.
+// Spinning helps only if the awaited event occurs meanwhile. It cannot if the awaited rank is on the same
+// core, which the kernel may bring about at any time. So the number of looks is halved after a wait that
+// outlasts the spinning, and doubled after a wait that ends during it. If ranks share cores it is divided by
+// four instead, because spinning in vain takes several times as long as yielding in vain, and keeps the core
+// from a rank that others may be waiting for. After a yield that took long, another process may have had the
+// core for a whole time slice. If this costs more than a third of the time, the rank waits on another core,
+// or sleeps instead of yielding for a while, because a rank that is woken gets its core back at once.
 class COLLECTIVES_API Backoff {
   public:
-    // Anew: others have had the core; late: for a long time, so the caller finds out whether it was
-    // preempted.
+    // look_anew: look after a yield, in which others may have had the core. look_late: the yield took long,
+    // so the caller finds out whether another program had the core.
     enum class Next : std::uint8_t { look, look_anew, look_late, sleep };
 
-    // `most_spins`: looks before the first yield where spinning has proved useful. `home`: the core on which
-    // to yield, -1 for any; whether others share it.
+    // `most_spins`: the largest number of looks before the first yield. `home`: the core on which to yield,
+    // -1 for any; `shares_home`: whether other ranks have the same home core.
     explicit Backoff(int most_spins, int home = -1, bool shares_home = false)
         : most_spins_(most_spins), spins_(most_spins), shortened_(shares_home ? 4 : 2), home_(home) {}
 
-    // An operation begins in which other ranks may have work for `busy` before they yield. They may still be
-    // in the operation before.
+    // An operation begins in which other ranks may work for `busy` before they yield. They may still be in
+    // the previous operation, so its time counts, too.
     void expect(Clock::duration busy) {
         busy_ = std::max(busy, expected_);
         expected_ = busy;
     }
 
-    // The operation begins now. The first yield of a short one counts from here, without another look at the
-    // clock.
+    // The operation begins now. If it is short, its first yield is counted from here, without reading the
+    // clock again.
     void begin(Clock::time_point now) {
         begun_ = busy_ == Clock::duration::zero() ? now : Clock::time_point{};
     }
@@ -78,23 +79,24 @@ class COLLECTIVES_API Backoff {
     // From now on the awaited peer may be on another host, and the network needs the cores, too.
     void expect_network() { network_ = true; }
 
-    // What was waited for has come.
+    // The awaited event has occurred.
     void reset();
 
     // Spins or yields once and asks the caller to look again, or to sleep. `here`: an awaited rank needs this
     // core.
     Next idle(bool here);
 
-    // Whether it has looked at most so many times and would only spin.
+    // Whether there were fewer than `looks` looks so far, and the next step is to spin.
     bool spins_within(int looks, bool here) const { return !here && looks_ < std::min(looks, spins_); }
 
-    // After a yield that took long: when it began; and that another program had the core. `refuge`: a core
-    // that may be free; -1 if there is none.
+    // When the last yield that took long began.
     Clock::time_point lost_since() const { return lost_since_; }
+    // Reports that another program had the core during that yield. `refuge`: a core that may be free; -1 if
+    // there is none.
     void preempted(int refuge);
-    // How long a yield must take for that.
+    // The duration from which a yield counts as long.
     Clock::duration slow() const;
-    // When the last yield ended, or a later look at the clock.
+    // When the last yield ended, or when the clock was read later.
     Clock::time_point looked() const { return looked_; }
 
   private:
@@ -102,14 +104,14 @@ class COLLECTIVES_API Backoff {
 
     int most_spins_;
     int spins_;
-    int shortened_;  // to a part in so many, after looking in vain
+    int shortened_;  // divides the number of looks after a wait that outlasted the spinning
     int looks_ = 0;
-    bool in_vain_ = false;  // spun for as long as seemed useful
+    bool in_vain_ = false;  // this wait has outlasted the spinning
     bool yielded_ = false;
     int yields_ = 0;
     Clock::time_point begun_{};  // until the first yield of a short operation; zero otherwise
     Clock::time_point yielding_since_{};
-    Clock::time_point looked_{};  // after the last yield; a look since then counts as part of the next one
+    Clock::time_point looked_{};  // after the last yield; looks since then count as part of the next yield
     Clock::time_point lost_since_{};
     Clock::time_point preempted_at_{};
     Clock::duration busy_{};

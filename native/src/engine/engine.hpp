@@ -1,7 +1,8 @@
-// An engine runs whole operations of one rank: it makes the tasks that do so.
+// An engine runs whole operations of one rank, by tasks that it makes.
 //
-// Engines stand in a table, and the first that can run an operation does. Invariant: whether an engine can
-// depends only on what all ranks of the operation know alike, so all ranks choose the same one.
+// A communicator has a list of engines; the first engine that can run an operation runs it. Invariant:
+// whether an engine can depends only on data that all ranks of the operation have, so all ranks choose the
+// same engine.
 #pragma once
 
 #include <atomic>
@@ -15,16 +16,16 @@
 
 namespace collectives {
 
-// What engines know of their communicator. All but `commons` is the same on all its ranks.
+// What engines know of their communicator. All members but `commons` are the same on all its ranks.
 struct Surroundings {
     Surroundings(std::size_t segment, bool oversubscribed)
         : segment(segment), oversubscribed(oversubscribed) {}
 
     std::size_t segment;  // bytes per slice, as the user asked; 0: the default
-    bool oversubscribed;  // ranks outnumber cores, on some host
-    // All ranks are linked by one transport that shares memory. Set before the first operation.
+    bool oversubscribed;  // ranks outnumber cores on some host
+    // Whether one transport that shares memory links all ranks. Set before the first operation.
     std::atomic<bool> all_share_memory{false};
-    Commons commons;  // with transports and among engines
+    Commons commons;  // objects that engines and transports share
 };
 
 class COLLECTIVES_API Engine {
@@ -35,17 +36,17 @@ class COLLECTIVES_API Engine {
     virtual ~Engine() = default;
 
     virtual const char* name() const = 0;
-    // Why it cannot run that request, whose memory need not be there; null where it can.
+    // Why the engine cannot run that request, null if it can. The request's memory need not be set.
     virtual const char* refuses(const Request& request) const = 0;
     virtual std::unique_ptr<Task> make_task() = 0;
 };
 
 using Engines = std::vector<std::unique_ptr<Engine>>;
 
-// What an engine says to an operation, as `explain` shows it.
+// Whether an engine runs an operation, as `explain` shows it.
 struct EngineChoice {
     const char* engine;
-    const char* refuses;  // null: it can
+    const char* refuses;  // the reason that it cannot; null if it can
 };
 
 }  // namespace collectives

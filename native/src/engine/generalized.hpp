@@ -1,8 +1,8 @@
-// An operation that code outside of the core does, such as another library on its own device, and whose end
-// that code reports. In MPI this is a generalized request.
+// An operation that code outside of the core runs, such as another library on its own device. That code, the
+// runner, reports the end. In MPI this is a generalized request.
 //
-// Invariant: it begins once, after all ranks have made the same call, and ends once: by those who do it, or
-// because the communicator needs it no more. All members may be called from any thread.
+// Invariant: the operation begins once, after all ranks have made the same call, and ends once: the runner
+// reports it, or the communicator does not need it any more. All members may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -18,29 +18,29 @@ namespace collectives {
 
 class GeneralizedRequest {
   public:
-    // `engine`: of those who do it. `news`: it has ended.
+    // `engine`: the name of the runner's engine. `news` is called when the operation has ended.
     GeneralizedRequest(const std::string& engine, std::function<void()> news);
     GeneralizedRequest(const GeneralizedRequest&) = delete;
     GeneralizedRequest& operator=(const GeneralizedRequest&) = delete;
 
-    // Valid as long as the process, as that of an Engine.
+    // The name is valid as long as the process, as that of an Engine.
     const char* engine() const { return engine_; }
 
-    // --- for those who do it
+    // --- for the runner
     enum class State { waiting, begun, over };
-    // Until it has begun or is over; `waiting` after that long.
+    // Wait until the operation has begun or is over; returns `waiting` after `timeout`.
     State wait(std::chrono::nanoseconds timeout);
-    // Its result is in place. Nothing where it is over already.
+    // Report that the result is complete. Does nothing if the operation is over already.
     void complete() { end(std::nullopt); }
-    // It has failed: the communicator breaks for that cause.
+    // Report a failure, which breaks the communicator.
     void fail(const Error& error) { end(error); }
 
-    // --- for its task
+    // --- for the task of the operation
     void begin();
     bool is_over() const;
-    // Why it failed.
+    // The reported failure.
     std::optional<Error> error() const;
-    // Nobody waits for it any more, and no news are wanted.
+    // The communicator does not wait any more: end the operation, without calling `news`.
     void abandon();
 
   private:

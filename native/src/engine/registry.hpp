@@ -1,7 +1,7 @@
 // The engines that this process knows, in the order in which a communicator asks them.
 //
-// Invariant: a name stands for one engine, and stays. All engines are registered before `main` or when the
-// shared object that has them is loaded. The schedule engine comes last: it can run everything.
+// Invariant: a name stands for one engine, which is never removed. Engines are registered before `main`, or
+// when the shared object that defines them is loaded. The schedule engine, which can run everything, is last.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace collectives {
 
-// An engine that stands earlier is asked earlier.
+// Engines are asked in this order.
 enum class EngineOrder : std::uint8_t {
-    whole_collectives,   // libraries that do without our links
-    messages_in_memory,  // ranks of one host, short operations
-    sums_in_memory,      // and reductions
-    schedules,           // any operation over links
+    whole_collectives,   // of other libraries, which do not use links
+    messages_in_memory,  // short operations among ranks that share memory
+    sums_in_memory,      // reductions among ranks that share memory
+    schedules,           // all operations, over links
 };
 
 using EngineFactory = std::function<std::unique_ptr<Engine>(Surroundings&)>;
 
-// Error(invalid) if the name stands for another one already.
+// Throws Error(invalid) if the name stands for another engine already.
 COLLECTIVES_API void register_engine(const char* name, EngineOrder order, EngineFactory make);
-// Those of one communicator. The surroundings must stay longer than the engines.
+// Makes the engines of one communicator. `surroundings` must outlive them.
 COLLECTIVES_API Engines make_engines(Surroundings& surroundings);
 
 // Registers an engine of the library itself before `main`.

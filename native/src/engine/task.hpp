@@ -1,8 +1,8 @@
-// One operation under way in host memory, as the communicator core sees it.
+// The interface of a task: one operation in progress in host memory, as the communicator core sees it.
 //
 // Invariant: nothing here blocks, and one thread at a time calls. The caller owns all memory that a request
 // names, and keeps it and the request unchanged until the task has ended. A task may throw Error from
-// `begin`, `progress` and `awaited`: peer_lost, desync, or invalid where only this call is wrong.
+// `begin`, `progress` and `awaited`: peer_lost, desync, or, if only this call is wrong, invalid.
 #pragma once
 
 #include <chrono>
@@ -24,51 +24,51 @@ class Operation;
 // A lock that the caller of an operation holds, such as Python's. It is released before this rank waits.
 class CallerLock {
   public:
-    virtual void release() = 0;  // may be called again
+    virtual void release() = 0;  // may be called several times
 
   protected:
     ~CallerLock() = default;
 };
 
-// Of a message that was received: from whom, and how many elements.
+// The sender and the number of elements of a received message.
 struct Receipt {
     int source = -1;
     std::uint64_t count = 0;
 };
 
-// What is to be run. The clock is read only once something has to be waited for.
+// An operation to run, with its memory. The clock is read only when the operation has to wait.
 struct Request {
     const Operation* operation = nullptr;
     Call call;                      // the operation's, with sequence and epoch
-    std::uint32_t fingerprint = 0;  // of the call, and of those before it
+    std::uint32_t fingerprint = 0;  // of this call and all calls before it
     std::byte* in = nullptr;
     std::byte* out = nullptr;
-    std::span<Link* const> links;                        // by rank; null where the operation needs none
-    double timeout = 0;                                  // seconds
-    const std::function<bool()>* interrupted = nullptr;  // asked now and then; true ends the operation
+    std::span<Link* const> links;  // by rank; null if the operation needs no link to that rank
+    double timeout = 0;            // seconds
+    const std::function<bool()>* interrupted = nullptr;  // called at intervals; true ends the operation
     CallerLock* lock = nullptr;
     Receipt* receipt = nullptr;  // of a message: written once it is known
-    // Where code outside of the core does the operation; the memory that it works on is then not known.
+    // If code outside of the core runs the operation; the core then does not know its memory.
     GeneralizedRequest* generalized = nullptr;
     std::uint64_t record = 0;  // its number in the Recorder; 0: it has none yet
-    std::uint64_t queued = 0;  // when it was started, in ticks, if that was read
-    // How results that no later step reads are stored, and whether that was chosen by the caches' size.
+    std::uint64_t queued = 0;  // when it was started, in ticks; 0 if the clock was not read
+    // How to store results that no later step reads, and whether this was chosen by the size of the caches.
     Stores stores = Stores::cached;
     bool knows_caches = false;
 
     bool is_in_place() const { return in == out; }
 };
 
-// A peer that has to do something before a task can go on: to send, or to receive what we send it.
+// A peer that must send to this rank, or receive what this rank sends, before a task can go on.
 struct Awaited {
     int peer = -1;
-    bool sending = false;  // we send
+    bool sending = false;  // this rank sends
 };
 
-// How a task begins among those that are under way.
+// How a new task relates to the tasks in progress.
 struct Position {
-    bool alone = true;        // there are none
-    bool owns_memory = true;  // none of them works on its memory
+    bool alone = true;        // there are no others
+    bool owns_memory = true;  // no other task works on its memory
 };
 
 // One direction of a link, and the first and the last step of a task that use it.
@@ -78,14 +78,15 @@ struct ChannelUse {
     std::uint32_t last = 0;
 };
 
-// The links that a task uses. On each direction of a link, a channel, operations take turns in the order in
-// which they were started: the first step that uses the channel waits.
+// The links that a task uses. Each direction of a link, a channel, serves operations in the order in which
+// they were started: a task's first step that uses the channel waits for its turn.
 class Channels {
   public:
     virtual std::span<const ChannelUse> uses() const = 0;  // ascending
-    // Whether the task does not use that channel any more.
+    // Whether the task has finished with that channel.
     virtual bool is_through_with(std::uint32_t channel) const = 0;
-    // That step waits; and, as often as it was made to wait, goes on. Between `begin` and the end.
+    // `block` makes a step wait. The step goes on after as many calls of `unblock`. Called between `begin`
+    // and `end`.
     virtual void block(std::uint32_t step) = 0;
     virtual void unblock(std::uint32_t step) = 0;
 
@@ -102,35 +103,36 @@ class COLLECTIVES_API Task {
     Task& operator=(const Task&) = delete;
     virtual ~Task() = default;
 
-    // Take up a request. It may change `call` and `fingerprint` once it knows which message it receives.
+    // Start a request. The task changes `call` and `fingerprint` of the request when it knows which message
+    // it receives.
     virtual void begin(Request& request, const Position& position) = 0;
-    // Do what can be done now; whether anything moved.
+    // Do as much as possible now; returns whether anything moved.
     virtual bool progress() = 0;
     virtual bool complete() const = 0;
-    // Add the peers without whose doing nothing moves.
+    // Add to `result` the peers for which the task waits.
     virtual void awaited(std::vector<Awaited>& result) = 0;
-    // The group is broken, and the task is not complete: peers that read our memory must not take it for what
-    // was sent.
+    // The group is broken before the task is complete: prevent that peers which read this rank's memory
+    // accept its content as the message.
     virtual void abandon() = 0;
-    // After all tasks were abandoned: peers that may be writing to the caller's memory reach it no more.
-    // False where that cannot be ensured.
+    // After all tasks were abandoned: prevent that peers still write to the caller's memory. Returns false if
+    // that cannot be ensured.
     virtual bool reclaim() = 0;
-    // It is over, complete or not. The task keeps what the next one can use.
+    // The operation is over, complete or not. The task keeps memory that the next operation can use.
     virtual void end() = 0;
 
-    // --- for those who wait
-    // Whether `test` holds for one of those that are awaited.
+    // --- for the code that waits
+    // Whether `test` holds for one of the awaited peers.
     virtual bool waits_for(PeerTest test);
-    // Whether any one of those that are awaited will do.
+    // Whether any one of the awaited peers suffices.
     virtual bool waits_for_any() const { return false; }
-    // Whether every rank depends on every other one, and learns of them through links alone.
+    // Whether every rank depends on every other rank, and notices only through links what they do.
     virtual bool depends_on_all() const { return false; }
-    // How much longer than the request's timeout it may take, if it finds the reason for that meanwhile.
+    // The time beyond the request's timeout that the task may take to find the reason for the delay.
     virtual std::chrono::nanoseconds grace() const { return {}; }
-    // This rank goes to sleep, or has woken.
+    // This rank is about to sleep, or has woken up.
     virtual void set_asleep(bool /*asleep*/) {}
 
-    // Null where it uses no links.
+    // Null if the task uses no links.
     virtual Channels* channels() { return nullptr; }
 
   private:

@@ -1,7 +1,7 @@
-// Links between threads of one process, which read each other's memory where it lies.
+// Links between threads of one process, which read each other's memory in place.
 //
-// Short messages are copied into the channel (the eager protocol). A longer one is read out of the sender's
-// memory, once, by the copy or the reduction that needs it (the rendezvous protocol).
+// Short messages are copied into the channel (eager protocol). A longer message is read once, in the sender's
+// memory, by the copy or reduction that needs it (rendezvous protocol).
 #pragma once
 
 #include <memory>
@@ -46,9 +46,9 @@ class InprocLink final : public Link {
         calls_.report(mine, theirs);
     }
     bool is_eager() const { return length_ <= inproc_eager_up_to; }
-    // Whether the next message has begun to come; it must be the one that is expected.
+    // Whether the next message has begun to arrive; throws if it is not the expected one.
     bool open();
-    // What there is of it, from its next byte on. Throws if that may be gone.
+    // The available bytes of the message, from the next byte on. Throws if their memory may be freed.
     std::span<const std::byte> next();
     void finish();
 
@@ -64,14 +64,14 @@ class InprocLink final : public Link {
     std::uint64_t number_ = 0;  // messages begun so far
     std::uint64_t length_ = 0;
     std::uint64_t written_ = 0;
-    bool started_ = false;  // it has its slot
+    bool started_ = false;  // the message has a slot
 
     // receiving
     const Context* expected_ = nullptr;
     std::uint64_t finished_ = 0;  // messages received so far
     std::uint64_t expected_length_ = 0;
     std::uint64_t read_ = 0;
-    InprocSlot* slot_ = nullptr;  // of the message, once it has begun to come
+    InprocSlot* slot_ = nullptr;  // slot of the message, after it has begun to arrive
 };
 
 }  // namespace collectives

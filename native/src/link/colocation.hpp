@@ -1,7 +1,7 @@
-// What a rank shares, beside messages, with peers that can see its memory: its calls, where it runs, whether
-// it sleeps, and memory that they can read and write.
+// What a rank shares, beside messages, with peers that can see its memory: its calls, the core on which it
+// runs, whether it sleeps, and memory that the peers can read and write.
 //
-// A transport whose links go through memory has one object of this kind for each communicator. Invariant:
+// A transport whose links use shared memory has one object of this kind for each communicator. Invariant:
 // nothing here blocks but Doorbell::wait.
 #pragma once
 
@@ -18,26 +18,26 @@
 
 namespace collectives {
 
-// How peers in other processes end this rank's sleep.
+// A bell in shared memory, with which peers in other processes end this rank's sleep.
 class COLLECTIVES_API Doorbell {
   public:
     virtual ~Doorbell() = default;
-    // Tell peers to ring from now on, also at the descriptor of the rank's sleep or at the bell alone.
+    // Tell peers to ring from now on: at the descriptor, too, or at the bell alone.
     virtual void arm(bool at_descriptor) = 0;
     virtual void disarm() = 0;
-    // Until somebody has rung since `arm`, or for that long; where peers ring at the bell alone.
+    // Wait until a peer has rung since `arm`, or for `timeout`; only if peers ring at the bell alone.
     virtual void wait(std::chrono::nanoseconds timeout) = 0;
-    // From any thread of this process.
+    // Ring at this rank's own bell, from any thread of this process.
     virtual void ring() = 0;
-    // Readable once a peer has rung at it. Valid as long as the communicator.
+    // A file descriptor that is readable after a peer has rung at it. Valid as long as the communicator.
     virtual int descriptor() const = 0;
 };
 
 // Bytes that a rank's shared memory takes.
 struct SharedMemoryUse {
     std::size_t mapped = 0;   // reserved, for all but arrays
-    std::size_t touched = 0;  // of these, in memory
-    std::size_t staging = 0;  // of these, reserved for messages that are staged
+    std::size_t touched = 0;  // part of `mapped` that is in physical memory
+    std::size_t staging = 0;  // part of `mapped` that is reserved for staged messages
     std::size_t heap = 0;     // arrays that are in use
 };
 
@@ -48,26 +48,27 @@ class COLLECTIVES_API Colocation {
     Colocation& operator=(const Colocation&) = delete;
     virtual ~Colocation() = default;
 
-    // This rank has begun that call.
+    // Let peers see that this rank has begun that call.
     virtual void publish(const Call& call) = 0;
-    // Its collective of the highest number.
+    // This rank's collective with the highest sequence number.
     virtual std::optional<Call> last_collective() const = 0;
-    // A peer that has found that ranks called different things, in operations which this rank has begun. The
-    // link to it is there, and throws by Link::throw_disagreement.
+    // A peer that has found a disagreement: ranks called different operations where this rank has called one,
+    // too. The link to this peer is open, and its throw_disagreement throws the error.
     virtual std::optional<int> accuser() const = 0;
-    // This rank sends nothing any more; `lost`: the rank whose loss is the reason.
+    // Let peers see that this rank sends nothing any more; `lost`: the rank whose loss is the reason.
     virtual void mark_closed(std::optional<int> lost) = 0;
 
-    // Where this rank publishes on which core it runs; null where peers cannot use that.
+    // The record in which this rank publishes its core; null if peers cannot use it.
     virtual Presence* presence() = 0;
-    // Null where peers end the sleep by the rank's Waker.
+    // Null if peers end this rank's sleep by its Waker.
     virtual Doorbell* doorbell() = 0;
-    // Odd while this rank may read what peers have announced, see Link::abandon; null where nobody needs it.
+    // A counter that is odd while this rank may read announced memory of peers, see Link::abandon; null if no
+    // peer needs it.
     virtual std::atomic<std::uint64_t>* passes() = 0;
 
     // --- from any thread
-    // Memory that peers can read and write where it lies, 64-byte aligned; null where there is none left. It
-    // may be used longer than the communicator.
+    // Memory that peers can read and write in place, 64-byte aligned; null if there is none left. It may be
+    // used longer than the communicator.
     virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
     virtual SharedMemoryUse memory() const = 0;
 };

@@ -1,7 +1,7 @@
-// What parts of one communicator share that know nothing of each other's types: one object of each type.
+// Objects that several parts of one communicator share, at most one object of each type.
 //
-// Invariant: an object is made by the first who asks for it, and lives as long as the communicator, or longer
-// where somebody keeps it. Calls come from one thread at a time.
+// Invariant: the first part that asks for an object makes it. It lives as long as the communicator, or longer
+// if somebody keeps a reference. Calls come from one thread at a time.
 #pragma once
 
 #include <map>
@@ -12,14 +12,14 @@ namespace collectives {
 
 class Commons {
   public:
-    // The object of that type, made by `make` where there is none yet.
+    // The object of that type, made by `make` if there is none yet.
     template <typename T, typename Make>
     std::shared_ptr<T> get(Make make) {
         std::shared_ptr<void>& place = objects_[std::type_index(typeid(T))];
         if (!place) place = std::shared_ptr<T>(make());
         return std::static_pointer_cast<T>(place);
     }
-    // Null where nobody has asked for one.
+    // The object of that type, or null if no part has asked `get` for it.
     template <typename T>
     T* find() const {
         const auto place = objects_.find(std::type_index(typeid(T)));

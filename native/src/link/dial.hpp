@@ -1,7 +1,7 @@
-// One peer to be called: its addresses, tried in turn until one answers or it is clear that none will.
+// Connecting to one peer: its addresses are tried in turn until one answers, or until there is no hope left.
 //
-// Invariant: a peer where nobody listens, at any address, counts as gone after a second, and one that says no
-// at once; all other problems may pass, and the pauses between two rounds over the addresses grow.
+// Invariant: a peer counts as gone after a second in which nothing listens at any address, and at once if it
+// refuses the handshake. All other problems may be temporary; pauses between rounds over the addresses grow.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@
 
 namespace collectives {
 
-// Why a connection came to nothing. A verdict other than welcome is a definite no.
+// Why a connection attempt failed. A verdict other than `welcome` is final.
 struct Problem {
     std::string what;
-    bool refused = false;  // nobody listens
+    bool refused = false;  // nothing listens there
     Verdict verdict = Verdict::welcome;
-    std::uint32_t version = 0;  // that the peer speaks
+    std::uint32_t version = 0;  // the peer's wire version
 };
 
 class Dial {
@@ -26,13 +26,13 @@ class Dial {
     Dial(int peer, std::vector<std::string> addresses)
         : peer_(peer), addresses_(std::move(addresses)), first_(Clock::now()), again_(first_) {}
 
-    // When the next address is to be tried; never while one is.
+    // When to try the next address; never while an attempt is in progress.
     Clock::time_point due() const { return trying_ ? Clock::time_point::max() : again_; }
     // The address to try now.
     const std::string& next();
-    // It came to nothing. Whether there is any hope left.
+    // Report that the attempt has failed; returns whether to go on.
     bool failed(const Problem& problem);
-    // Why there is none.
+    // The error if there is no hope left.
     Error error() const;
 
   private:
@@ -42,7 +42,7 @@ class Dial {
     Clock::time_point first_;
     Clock::time_point again_;
     std::chrono::milliseconds pause_{0};
-    bool refused_ = true;  // so far in this round, nobody listened
+    bool refused_ = true;  // nothing listened at any address so far in this round
     bool trying_ = false;
     Problem last_;
     Problem definite_;

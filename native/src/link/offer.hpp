@@ -1,8 +1,7 @@
-// What a transport says of itself when a link is made, and the part of the handshake that carries it.
+// An offer: what a transport tells the peer's transport when a link is made, as a part of the handshake.
 //
-// Invariant: the handshake knows the size and the version of an offer, never its meaning. A size that cannot
-// be is refused before anything of it is received; the transport sees an offer only after the proof that
-// covers it.
+// Invariant: the handshake knows the size and the version of an offer, never its meaning. An invalid size is
+// refused before the offer is received; the transport sees an offer only after its proof has been checked.
 #pragma once
 
 #include <array>
@@ -22,14 +21,14 @@ namespace collectives {
 inline constexpr std::size_t most_offered = 1024;
 inline constexpr std::size_t most_offered_descriptors = 2;
 
-// By which a peer can make its end of a link: such as the numbers of queue pairs, or descriptors of memory.
+// What a peer needs to make its end of a link, such as numbers of queue pairs, or descriptors of memory.
 struct Offer {
-    std::uint8_t version = 0;      // of the bytes' meaning
+    std::uint8_t version = 0;      // of the format of `bytes`
     std::vector<std::byte> bytes;  // at most `most_offered`
     std::vector<int> descriptors;  // the transport's own, which must stay open; for local sockets only
     std::shared_ptr<void> object;  // for peers in this process only
 
-    // One whose bytes are those of `value`.
+    // An offer whose bytes are those of `value`.
     template <typename T>
     static Offer of(std::uint8_t version, const T& value) {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= most_offered);
@@ -38,14 +37,15 @@ struct Offer {
     }
 };
 
-// The same as it has come from a peer that has proved who it is.
+// An offer from a peer that has proved its identity.
 struct PeerOffer {
     std::uint8_t version = 0;
     std::vector<std::byte> bytes;
     std::vector<UniqueFd> descriptors;
     std::shared_ptr<void> object;
 
-    // What `Offer::of` was given. Error(transport_unavailable) where it is of another version or size.
+    // The value that the peer passed to `Offer::of`. Throws Error(transport_unavailable) for another version
+    // or size.
     template <typename T>
     T as(std::uint8_t expected) const {
         if (version != expected || bytes.size() != sizeof(T)) {

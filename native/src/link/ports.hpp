@@ -1,6 +1,6 @@
-// Where ranks that are threads of one process find what each offers to the others.
+// The addresses at which ranks that are threads of one process find each other's offers.
 //
-// Invariant: an address is valid from `open` to `close`; who found an offer keeps it as long as needed.
+// Invariant: an address is valid from `open` to `close`; an offer that was found stays valid after `close`.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace collectives::ports {
 // A new address for the offer of that transport, unique in this process.
 std::string open(const std::string& transport, Offer offer);
 void close(const std::string& address);
-// Nothing if nobody is there (any more), or of another transport.
+// The offer at that address; nothing if there is none (any more), or if it is one of another transport.
 std::optional<PeerOffer> find(const std::string& transport, const std::string& address);
 
 }  // namespace collectives::ports

@@ -1,7 +1,7 @@
-// What ranks that share cores publish about themselves: their core, when they had it, and when they were
-// busy.
+// The record that each rank publishes for ranks with which it shares cores: its core, when it last had the
+// core, and when it was busy.
 //
-// Invariant: each rank writes only its own record. If the figures of one moment do not fit together, a rank
+// Invariant: each rank writes only its own record. If its values are inconsistent at some moment, a rank
 // waits less efficiently for a while, and nothing else happens.
 #pragma once
 
@@ -17,25 +17,26 @@ namespace collectives {
 
 class COLLECTIVES_API Presence {
   public:
-    // The core on which the rank belongs, -1 for none. Set before others may look.
+    // The rank's home core, -1 for none. Set before other ranks read the record.
     int home() const { return home_; }
     void settle(int home);
-    // The core that it is on, as far as it knows. Ranks that wait for it look often, so the line is written
-    // only when the core changes.
+    // The core on which the rank runs, as far as it knows. Waiting ranks read this often, so the cache line
+    // is written only when the core changes.
     int core() const { return core_.load(std::memory_order_relaxed); }
     void set_core(int core);
 
-    // An operation begins, or the last one has ended: the rank is busy with other work then.
+    // An operation begins (`enter`), or has ended (`leave`). Between operations the rank is busy with other
+    // work.
     void enter(Clock::time_point now) { entered_.store(ticks(now), std::memory_order_relaxed); }
     void leave();
-    // It waits, and has its core at this moment.
+    // The rank waits, and has its core at this moment.
     void mark_running(Clock::time_point now) { seen_.store(ticks(now), std::memory_order_relaxed); }
-    // When it was last known to have its core.
+    // When the rank was last known to have its core.
     Clock::time_point last_seen() const;
-    // For how long since then it was busy with other work, the last time that it was.
+    // For how long after `since` the rank was busy with other work, the last time that it was busy.
     Clock::duration busy_time(Clock::time_point since, Clock::time_point now) const;
 
-    // Other programs had that core up to then while the rank needed it. The last two cores are kept.
+    // Record that another program had that core until `now` while the rank needed it. Two cores are kept.
     void note_preemption(int core, Clock::time_point now);
     bool was_preempted(int core, Clock::time_point since) const;
 
@@ -53,7 +54,7 @@ class COLLECTIVES_API Presence {
     alignas(cache_line) std::atomic<Ticks> entered_;
     std::atomic<Ticks> left_;  // before `entered_` while in an operation
     std::atomic<Ticks> seen_;
-    std::array<Preemption, 2> preemptions_;  // the last first
+    std::array<Preemption, 2> preemptions_;  // the latest first
 };
 
 }  // namespace collectives

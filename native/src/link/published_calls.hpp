@@ -1,8 +1,8 @@
-// The calls that a rank has begun, where peers that share memory with it can see them, and what it knows of
-// ranks that called different things.
+// The latest calls of a rank, for peers that share memory with it, and a disagreement that it has found: two
+// ranks that called different operations.
 //
 // Invariant: only the owner publishes, and any rank may read at any time. The object has no pointers, so it
-// may lie in memory that several processes map; it begins as zeros.
+// may be in memory that several processes map. Memory of zeros is a valid object without calls.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace collectives {
 
-// Two ranks that called different operations under one number; any rank may have found it.
+// Two ranks that called different operations under one sequence number. Any rank may find a disagreement.
 struct Disagreement {
     std::array<std::int32_t, 2> ranks;
     std::array<Call, 2> calls;
@@ -26,25 +26,26 @@ struct Disagreement {
 
 class COLLECTIVES_API PublishedCalls {
   public:
-    // So many of its last collectives are remembered.
+    // The number of latest collectives that are kept.
     static constexpr std::size_t remembered = 32;
 
-    // --- the owner's
+    // --- for the owner
     void publish(const Call& call);
-    // Keeps the first one.
+    // Keeps the first reported disagreement.
     void report(const Disagreement& found);
 
-    // --- anyone's
-    // What the owner has begun last, and as its collective of that number, if it has and remembers. Another
-    // rank may see it change.
+    // --- for any rank
+    // The call that the owner has begun last, and its collective of that number, if it is kept. Both may
+    // change while another rank reads them.
     Call current() const;
     std::optional<Call> collective(std::uint64_t sequence) const;
-    // The one of the highest number.
+    // The owner's collective with the highest number.
     std::optional<Call> last_collective() const;
     std::optional<Disagreement> disagreement() const;
 
-    // The rank that has reported a disagreement which the owner does not know of; -1 for none. Whoever finds
-    // one accuses, since the owner may have returned from its call and waits for nobody.
+    // The rank that has found a disagreement of which the owner does not know; -1 for none. A rank that finds
+    // one stores itself here by `accuse`, since the owner may have returned from its call and wait for
+    // nobody.
     int accuser() const { return static_cast<int>(accuser_.load(std::memory_order_acquire)) - 1; }
     void accuse(int by) { accuser_.store(static_cast<std::uint32_t>(by) + 1, std::memory_order_release); }
 
@@ -56,9 +57,9 @@ class COLLECTIVES_API PublishedCalls {
     };
     std::optional<Call> entry(std::size_t index) const;
 
-    // The last collectives by their sequence, and, at the end, the last message to or from one rank.
+    // The latest collectives, by sequence number, and in the last entry the latest message to or from a rank.
     alignas(cache_line) std::atomic<std::uint32_t> latest_;
-    // In the line that the owner writes at each call, so that it costs nothing to look.
+    // In the cache line that the owner writes at each call, so that it costs nothing to read.
     std::atomic<std::uint32_t> accuser_;
     alignas(cache_line) std::array<Entry, remembered + 1> calls_;
     alignas(cache_line) std::atomic<std::uint32_t> disagrees_;  // stored last
@@ -76,7 +77,7 @@ class COLLECTIVES_API CallComparison {
         const std::optional<Call> last = theirs_.last_collective();
         return last && last->sequence >= sequence;
     }
-    // Throws if both have begun different collectives under one number, up to this one's.
+    // Throws if the two ranks have begun different collectives under the same number, up to `mine`.
     void compare(const Call& mine) const;
     // The call that the peer is in instead of `mine`.
     Call instead_of(const Call& mine) const;
@@ -84,10 +85,10 @@ class COLLECTIVES_API CallComparison {
     void report(const Call& mine, const Call& theirs) const {
         own_.report({{rank_, link_.peer().rank}, {mine, theirs}});
     }
-    // Throws if the peer knows of ranks that called different things.
+    // Throws if the peer knows of ranks that called different operations.
     void throw_disagreement() const;
-    // Whether the peer has found one in operations that this rank has begun: those before it can be
-    // completed.
+    // Whether the peer has found a disagreement in operations that this rank has begun; earlier operations
+    // can be completed.
     bool is_accused() const;
 
   private:
@@ -97,8 +98,8 @@ class COLLECTIVES_API CallComparison {
     PublishedCalls& theirs_;
 };
 
-// The rank that accuses this one, see Colocation::accuser; `links`: by rank, null where there is none.
-// Without a link to it, it is looked at again once that is there.
+// The rank that accuses this one, see Colocation::accuser. `links`: by rank, null if there is none. Without a
+// link to that rank the result is nothing; a later call, when the link is open, returns the rank.
 template <typename LinkOfKind>
 std::optional<int> accuser_among(const PublishedCalls& own, const std::vector<LinkOfKind*>& links) {
     const int by = own.accuser();

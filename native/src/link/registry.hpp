@@ -1,6 +1,6 @@
 // The transports that this process knows, by name.
 //
-// Invariant: a name stands for one transport, and stays. Calls may come from any thread.
+// Invariant: a name stands for one transport, which is never removed. Calls may come from any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,26 +17,26 @@ namespace collectives {
 
 struct TransportFactory {
     std::function<std::unique_ptr<Transport>(const Setup&)> make;
-    // Why this process has no room for a group of so many ranks, if so.
+    // The reason why this process has no room for a group of `ranks` ranks; nothing if it has.
     std::function<std::optional<std::string>(int ranks, std::size_t segment)> why_no_room;
 };
 
-// Error(invalid) if the name stands for another one already.
+// Throws Error(invalid) if the name stands for another transport already.
 COLLECTIVES_API void register_transport(const std::string& name, TransportFactory factory);
 // In alphabetical order.
 COLLECTIVES_API std::vector<std::string> registered_transports();
-// Both: Error(transport_unavailable) for an unknown name, with those that are known.
+// Both throw Error(transport_unavailable), which lists the known names, for an unknown name.
 COLLECTIVES_API std::unique_ptr<Transport> make_transport(const std::string& name, const Setup& setup);
 COLLECTIVES_API std::optional<std::string> why_no_room(const std::string& name, int ranks,
                                                        std::size_t segment);
 
-// Registers a transport when the shared object that defines it is loaded. An error cannot be thrown there: it
-// is kept, see below.
+// Registers a transport when the shared object that defines it is loaded. An error cannot be thrown at that
+// time; it is kept for take_refused_transports.
 struct COLLECTIVES_API RegisteredTransport {
     RegisteredTransport(const char* name, TransportFactory factory) noexcept;
 };
 
-// Why transports could not be registered, since the last call.
+// The reasons why transports could not be registered since the last call.
 std::vector<std::string> take_refused_transports();
 
 }  // namespace collectives

@@ -1,6 +1,6 @@
-// The link of a rank to itself: messages wait in memory of their own until they are received.
+// The link of a rank to itself, which keeps copies of messages until they are received.
 //
-// Invariant: sending never waits. What is received is what was sent, in that order.
+// Invariant: sending never waits. Messages are received in the order in which they were sent.
 #pragma once
 
 #include <deque>
@@ -39,10 +39,10 @@ class SelfLink final : public Link {
     };
 
     std::optional<int> blamed() const override { return std::nullopt; }
-    // What is there of the message being received, from its next byte on.
+    // The available bytes of the message being received, from the next byte on.
     std::span<const std::byte> next() const;
 
-    std::deque<Message> messages_;  // the last one may be on its way
+    std::deque<Message> messages_;  // the last one may be incomplete
 
     // sending
     std::uint64_t length_ = 0;

@@ -1,4 +1,4 @@
-// The few socket calls that the handshake needs, non-blocking all of them.
+// The socket calls that the handshake needs. None of them blocks.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace collectives {
 
-// Start connecting to "address port" (numeric, IPv6 with %scope where needed). Error(invalid) if it can't be
-// parsed; an fd whose connect failed at once is returned with `error` set.
+// Start connecting to "address port" (numeric, IPv6 with %scope if needed). Throws Error(invalid) if the
+// address is malformed; an fd whose connect failed at once is returned with `error` set.
 UniqueFd connect_tcp(const std::string& address, int& error);
 // Connect to an abstract Unix socket.
 UniqueFd connect_local(const std::string& name, int& error);
@@ -21,19 +21,19 @@ int connect_result(int fd);
 
 UniqueFd accept_from(int listener, int& error);
 void prepare_stream(int fd, bool tcp);
-// Whether both ends of a TCP connection have the same address: it never leaves the machine.
+// Whether both ends of a TCP connection have the same address, so that its data never leaves the machine.
 bool stays_on_this_machine(int fd);
-// The process that called, or listened, at the other end of a local socket, as we see it; 0 where we do not.
+// The pid, in our pid namespace, of the process at the other end of a local socket; 0 if it is not visible.
 pid_t process_at_other_end(int fd);
-// Hold at most about twice so many bytes that the peer has not taken.
+// Limit the bytes in the send buffer, which the peer has not received, to about twice `bytes`.
 void limit_send_buffer(int fd, int bytes);
-// Send when there is something to send: a congestion control that paces, as BBR does, costs time where
-// nothing is ever lost.
+// Choose a congestion control that sends without pauses. One that paces, as BBR does, only costs time if no
+// packet is ever lost.
 void do_not_pace(int fd);
-// Take more only while less than so many bytes have not been sent for the first time.
+// Let the socket accept more only while fewer than `bytes` bytes have never been sent.
 void limit_unsent(int fd, int bytes);
 
-// Send a short message whole, with descriptors where the socket is local; false if it did not fit or failed.
+// Send a short message at once, over a local socket also with descriptors; false if it did not fit or failed.
 bool send_message(int fd, std::span<const std::byte> message, std::span<const int> descriptors = {});
 
 enum class Received { some, nothing, end };

@@ -1,9 +1,9 @@
-// A transport: how the links of one communicator to those peers that it connects come about.
+// A transport makes the links of one communicator to the peers that it can connect.
 //
-// Invariant: it opens no connection and proves nothing: the control thread does both, the same way for every
-// transport. A transport says how its peers meet, what a peer has to know of this rank, and makes the link of
-// what the peer has said, once that is proved. One object serves one communicator, and lives longer than its
-// links.
+// Invariant: a transport opens no connection and runs no handshake: the control thread does both, in the same
+// way for every transport. A transport defines how peers meet and what a peer has to know of this rank. It
+// makes a link from the peer's offer, after this has been proved. One object serves one communicator, and
+// lives longer than its links.
 #pragma once
 
 #include <sys/types.h>
@@ -23,33 +23,33 @@
 
 namespace collectives {
 
-// Sockets of one link that carry data, at most.
+// The largest number of sockets that carry data for one link.
 inline constexpr int most_sockets = 16;
 
-// What a transport may know of the communicator.
+// The properties of the communicator that a transport knows.
 struct Setup {
     int rank = 0;
     int size = 0;
     std::size_t segment = 0;      // bytes per slice, as the user asked; 0: the transport's own choice
-    std::size_t slice = 0;        // the most that one reduction does at a time
-    int sockets = 1;              // that carry data, of each link that can use several
-    bool oversubscribed = false;  // ranks outnumber cores, on some host; the same on all ranks
-    bool large_maps = true;  // whether every peer has address space for as much as this machine has memory
+    std::size_t slice = 0;        // most bytes that one reduction processes at a time
+    int sockets = 1;              // sockets for data, of each link that can use several
+    bool oversubscribed = false;  // ranks outnumber cores on some host; the same on all ranks
+    bool large_maps = true;       // all peers have address space for maps as large as the machine's memory
     Commons* commons = nullptr;
     std::shared_ptr<Waker> waker;  // ends the sleep of this rank
 };
 
-// How peers find each other.
+// How peers connect to each other.
 enum class Meeting : std::uint8_t {
     network,  // at "address port"
     local,    // at the name of an abstract unix socket, over which descriptors can be passed
     process,  // within this process, without a connection
 };
 
-// Of a link under way: one of its connections, proved.
+// A connection of a link that is being made, after its handshake.
 struct Connection {
-    UniqueFd socket;  // empty where the control thread keeps it
-    pid_t pid = 0;    // of the peer as this process sees it, 0 where it does not; local meetings
+    UniqueFd socket;  // empty if the control thread keeps it
+    pid_t pid = 0;    // the peer's pid in this process's namespace, 0 if unknown; for local meetings
     PeerOffer offer;
 };
 
@@ -60,20 +60,20 @@ class COLLECTIVES_API Transport {
     Transport& operator=(const Transport&) = delete;
     virtual ~Transport() = default;
 
-    // The same at each call, for all links, and from any thread.
+    // The same at each call and for all links. May be called from any thread.
     virtual const Capabilities& capabilities() const = 0;
     virtual Meeting meeting() const = 0;
-    // Of each link, at least one. Where it is more, they are numbered alike on both sides.
+    // The number of connections of each link, at least one. Both sides number them in the same way.
     virtual int connections() const = 0;
     // What the peer has to know of this rank. Called on the control thread, once for each connection, after
-    // the peer has proved itself, or, for meetings in one process, once for all peers, which are -1 then.
+    // the peer has proved its identity; for meetings in one process, once for all peers, with `peer` -1.
     // Throws Error.
     virtual Offer offer(int peer, int connection) = 0;
-    // The link, once all its connections are proved. Called on the thread that runs operations. Throws
-    // Error(transport_unavailable) for an offer that cannot be right.
+    // Makes the link, after the handshakes of all its connections. Called on the thread that runs operations.
+    // Throws Error(transport_unavailable) for an invalid offer.
     virtual std::unique_ptr<Link> connect(const Peer& peer, std::vector<Connection> connections) = 0;
-    // What this rank shares with the peers of these links; null where their memory cannot be seen. The same
-    // at each call.
+    // What this rank shares with the peers of these links; null if they share no memory. The same at each
+    // call.
     virtual std::shared_ptr<Colocation> colocation() { return nullptr; }
 };
 

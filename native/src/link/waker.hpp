@@ -8,8 +8,8 @@ namespace collectives {
 class COLLECTIVES_API Waker {
   public:
     virtual ~Waker() = default;
-    // From any thread: end the sleep, or the one that is about to begin. The caller has first stored what the
-    // sleeper looks at before it sleeps. Costs one load while the rank is awake.
+    // End the rank's sleep, or a sleep that is about to begin; from any thread. The caller must first store
+    // what the rank checks before it sleeps. Costs one load while the rank is awake.
     virtual void ring() = 0;
 };
 

@@ -1,8 +1,7 @@
-// How each element type is computed with: `unpack` from memory to the type of the arithmetic, `pack` back.
+// Conversions for each element type: `unpack` from memory to the type of the arithmetic, `pack` back.
 //
-// Invariant: `pack` is the only place where a value is rounded to its element type. What it gets has been
-// through `quiet`, so that every NaN is the positive quiet one. See vector.hpp for why nothing here
-// has external linkage.
+// Invariant: only `pack` rounds a value to its element type. Values go through `quiet` before, so that every
+// NaN is the positive quiet one. See vector.hpp for why nothing here has external linkage.
 #pragma once
 
 #include <type_traits>
@@ -12,7 +11,7 @@
 namespace collectives {
 namespace {
 
-// Two vectors of the arithmetic's type for one vector of half as wide elements.
+// Two vectors of the arithmetic's type, for one vector of elements that are half as wide.
 template <class V>
 struct Pair {
     V first, second;
@@ -79,7 +78,7 @@ COLLECTIVES_INLINE auto read(const std::byte* p) {
         return F::template unpack<B>(load<B>(p));
 }
 
-// Numbers that are computed with as they are.
+// Numbers that need no conversion.
 template <class T>
 struct Plain {
     static constexpr std::size_t unit = sizeof(T);
@@ -97,7 +96,7 @@ struct Plain {
     }
 };
 
-// Numbers of which only "zero or not" counts: lanes of all ones or all zeros, stored as 1 or 0.
+// Truth values: a number is true unless it is zero. Lanes have only ones or only zeros, stored as 1 or 0.
 template <class T>
 struct Truth {
     static constexpr std::size_t unit = sizeof(T);
@@ -127,10 +126,10 @@ struct Bfloat16 {
         return {as<Vec<float, B>>(words << 16), as<Vec<float, B>>(words & 0xffff0000u)};
     }
 
-    // Adding half of the last place rounds to nearest with ties away from zero. Of a tie nothing is left
-    // below, and clearing the last bit makes it even. This way all 16-bit halves are looked at together.
-    // AVX512_BF16 has an instruction for it, which makes zeros of subnormal numbers: other bits than
-    // elsewhere.
+    // Adding half of the last place rounds to nearest, with ties away from zero. After a tie, all lower bits
+    // are zero, and clearing the last bit makes the result even. This handles all 16-bit halves together.
+    // AVX512_BF16 has an instruction for this, but it turns subnormal numbers to zeros, so its results would
+    // differ from those of other instruction sets.
     template <int B>
     static COLLECTIVES_INLINE Raw<B> pack(Pair<Vec<float, B>> v) {
         using Halves = Vec<std::uint16_t, B>;
@@ -146,7 +145,7 @@ struct Bfloat16 {
 
 #if !defined(__F16C__) && !defined(__aarch64__)
 
-// float16 to float32, one a 32-bit lane, by integer arithmetic.
+// float16 to float32, one number in each 32-bit lane, by integer arithmetic.
 template <int B>
 COLLECTIVES_INLINE Vec<float, B> widen(Vec<std::uint32_t, B> half) {
     using U = Vec<std::uint32_t, B>;
@@ -154,10 +153,10 @@ COLLECTIVES_INLINE Vec<float, B> widen(Vec<std::uint32_t, B> half) {
     const U sign = (half & 0x8000u) << 16;
     const U rebiased = magnitude + (112u << 23);
     const U infinite = magnitude + (224u << 23);  // or NaN
-    // A subnormal's mantissa, put below a leading one that is then subtracted.
+    // The mantissa of a subnormal number, with a leading one in front, which is then subtracted.
     const U one_below = U{} + (113u << 23);
     const U subnormal = as<U>(as<Vec<float, B>>(magnitude + one_below) - as<Vec<float, B>>(one_below));
-    // Signed comparisons: the values are small, and SSE2 has no others.
+    // Signed comparisons, since SSE2 has no others; the values are small enough.
     using I = Vec<std::int32_t, B>;
     const U finite = as<I>(magnitude) < (0x0400 << 13) ? subnormal : rebiased;
     return as<Vec<float, B>>((as<I>(magnitude) >= (0x7c00 << 13) ? infinite : finite) | sign);
@@ -171,7 +170,8 @@ COLLECTIVES_INLINE Vec<std::uint32_t, B> narrow(Vec<float, B> v) {
     const U bits = as<U>(v);
     const U magnitude = bits & 0x7fffffffu;
     const U sign = (bits >> 16) & 0x8000u;
-    // Adding 0.5 leaves a number below 2^-14 with the mantissa of the subnormal, rounded by the addition.
+    // Adding 0.5 to a number below 2^-14 makes the lowest bits the mantissa of the subnormal float16, rounded
+    // by the addition.
     const U half_one = U{} + (126u << 23);
     const U subnormal = as<U>(as<Vec<float, B>>(magnitude) + as<Vec<float, B>>(half_one)) - half_one;
     const U normal = (magnitude + (((magnitude >> 13) & 1u) + 0xfffu - (112u << 23))) >> 13;
@@ -203,7 +203,7 @@ struct Float16 {
     }
 
 #if defined(__F16C__)
-    // The conversion reads memory itself; halves of a register would have to be moved first.
+    // The conversion reads from memory, because halves of a register would have to be moved first.
     template <int B>
     static COLLECTIVES_INLINE Pair<Vec<float, B>> unpack_from(const std::byte* p)
         requires(B == width)
@@ -219,7 +219,7 @@ struct Float16 {
 
     template <int B>
     static COLLECTIVES_INLINE Raw<B> pack(Pair<Vec<float, B>> v) {
-        // The 0 is "to nearest even", whatever mode the process has set.
+        // 0 means to nearest even, whatever rounding mode the process has set.
 #if defined(__F16C__)
         if constexpr (B == 16)
             return (Raw<B>)_mm_unpacklo_epi64(_mm_cvtps_ph((__m128)v.first, 0),

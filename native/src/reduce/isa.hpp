@@ -1,6 +1,6 @@
-// The kernels of each instruction set, before one is chosen.
+// The lookup functions of each instruction set, among which reduce.cpp chooses.
 //
-// Invariant: those beyond the baseline exist on x86-64 only and run only where `has(isa)`.
+// Invariant: kernels beyond the baseline exist on x86-64 only, and run only if `has(isa)`.
 #pragma once
 
 #include "reduce/reduce.hpp"

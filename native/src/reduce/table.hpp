@@ -1,7 +1,7 @@
-// Which kernel is for which element type and operation.
+// The kernel for each element type and operation.
 //
-// Invariant: decides by type alone, and computes nothing. Each reduce_<isa>.cpp includes this with its own
-// instruction set switched on, as it does what is looked up here (variant.hpp).
+// Invariant: this file only looks up, and computes nothing. Each file of an instruction set includes it, like
+// the kernels (variant.hpp), with its instruction set switched on.
 #pragma once
 
 #include "reduce/variant.hpp"
@@ -9,8 +9,8 @@
 namespace collectives {
 namespace {
 
-// Sums and averages can stream, and they and the extremes of floats have a loop for two sources; the rest has
-// one loop for all.
+// Sums and averages have variants with streaming stores. Sums, averages, and minima and maxima of floats have
+// a loop for two sources; other operations have one loop for any number of sources.
 template <class F, class O, Stores S, std::size_t ElementBytes = F::unit>
 constexpr ReduceFn hot = entry<Kernel<F, O, false>, S, true, ElementBytes, true>;
 
@@ -55,8 +55,8 @@ ReduceFn find_complex(Op op) {
     }
 }
 
-// `U`: the unsigned type of the same size. Sums, products and bits don't depend on the sign, and unsigned
-// arithmetic wraps around.
+// `U`: the unsigned type of the same size. Sums, products and bitwise operations do not depend on the sign,
+// and unsigned arithmetic wraps around.
 template <class T, class U, Stores S>
 ReduceFn find_integer(Op op) {
     using Bits = Plain<std::uint64_t>;

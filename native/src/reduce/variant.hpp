@@ -1,8 +1,8 @@
-// The kernels themselves; each reduce_<isa>.cpp includes this with its own instruction set switched on.
+// The kernels; each file of an instruction set includes this with its instruction set switched on.
 //
-// Invariant: an element's result is computed by the same operations in the same order wherever in the array
-// it lies, and all of a block's operands are loaded before any of its results is stored (so that the output
-// may be one of the sources). See vector.hpp for why nothing here has external linkage.
+// Invariant: the result of an element is computed by the same operations in the same order, wherever in the
+// array it is. All operands of a block are loaded before any result is stored, so the output may be one of
+// the sources. See vector.hpp for why nothing here has external linkage.
 #pragma once
 
 #include "base/copy.hpp"
@@ -26,7 +26,7 @@ struct Prod {
     }
 };
 
-// `b != b` lets a NaN on the right through; one on the left stays because no comparison with it holds.
+// `b != b` selects a NaN on the right; a NaN on the left stays, because every comparison with it is false.
 struct Min {
     template <class V>
     static COLLECTIVES_INLINE V apply(V a, V b) {
@@ -70,7 +70,7 @@ struct ComplexProd {
         constexpr int part = sizeof(a[0]);
         using Word = decltype(word_of(a[0]));
         const typename CountLanes<bytes / part>::type lanes;
-        // The sign bit of every real part: a number is subtracted by adding its negative, exactly.
+        // The sign bit of every real part: adding the negative of a number is the same as subtracting it.
         const auto positions = Vec<Word, bytes>{} + (Word{1} << (8 * part - 1));
         const auto negate = as<V>(evens_only<Word, bytes>(positions, lanes));
         const V crossed = swapped(a, lanes) * odds(b, lanes);
@@ -93,7 +93,7 @@ struct Kernel {
     using Format = F;
     using Operation = O;
     static constexpr bool scaled = Scaled_;
-    // Bytes that belong together; blocks and edges consist of whole units.
+    // Bytes of one element or complex number; blocks and edges consist of whole units.
     static constexpr std::size_t unit = Unit;
 };
 
@@ -143,7 +143,7 @@ COLLECTIVES_INLINE Pair<Vec<T, B>> scale_by(const Scaler<T>& scaler, Pair<Vec<T,
 template <class K>
 using ScalerOf = Scaler<typename K::Format::Scale>;
 
-// Vectors in flight at once: as many as the registers hold.
+// The number of vectors that are processed together: as many as fit into the registers.
 template <class F>
 constexpr int vectors = width == 64 || sizeof(read<F, width>(nullptr)) > width ? 2 : 4;
 
@@ -153,7 +153,7 @@ constexpr std::size_t step = vectors<F> * width;
 template <class F>
 using Vectors = typename CountLanes<vectors<F>>::type;
 
-// Where results go: to one place, or to several.
+// The destination of results: one, or several.
 struct One {
     static constexpr bool is_several = false;
     std::byte* place;
@@ -185,8 +185,8 @@ COLLECTIVES_INLINE void put(std::byte* dst, Raw<width> raw) {
         store<width>(dst, raw);
 }
 
-// One step at byte `at`. `V`: its vectors, each written out, since where a compiler leaves a loop over them,
-// they live in memory.
+// One step at byte `at`. `V`: the numbers of its vectors. They are expanded instead of looped over, since in
+// a loop the compiler may keep the vectors in memory.
 template <class K, Stores S, class To, std::size_t... V>
 COLLECTIVES_INLINE void block(const To& dst, const std::byte* const* sources, std::size_t n, std::size_t at,
                               const ScalerOf<K>& scaler, Lanes<V...>) {
@@ -239,7 +239,7 @@ COLLECTIVES_INLINE std::size_t blocks(const To& dst, const std::byte* const* sou
     if constexpr (N == 0) {
         for (; bytes - at >= step<F>; at += step<F>) block<K, S>(dst, sources, n, at, scaler, Vectors<F>{});
     } else {
-        // A copy: the compiler must suppose that results overwrite the caller's list.
+        // Copied, because the compiler must assume that results may overwrite the caller's list.
         const std::byte* fixed[N];
         for (std::size_t s = 0; s < N; ++s) fixed[s] = sources[s];
         for (; bytes - at >= step<F>; at += step<F>) block<K, S>(dst, fixed, N, at, scaler, Vectors<F>{});
@@ -247,7 +247,7 @@ COLLECTIVES_INLINE std::size_t blocks(const To& dst, const std::byte* const* sou
     return at;
 }
 
-// From this size on it pays to begin with the few elements up to the output's next cache line.
+// From this size on it is faster to process the elements up to the output's next cache line first.
 constexpr std::size_t worth_aligning = 1024;
 constexpr std::size_t line = 64;
 
@@ -274,7 +274,7 @@ template <class K, Stores S, bool Unrolled, class To>
     if (at != bytes) edge<K>(dst, sources, n, at, bytes, scaler);
 }
 
-// `Elements`: bytes per element. Types that share their arithmetic share the code above.
+// `ElementBytes`: bytes per element. Types with the same arithmetic share the code above.
 template <class K, Stores S, bool Unrolled, std::size_t ElementBytes, bool Copies>
 void entry(std::byte* dst, const std::byte* const* sources, std::size_t n, std::size_t count, double scale) {
     const std::size_t bytes = count * ElementBytes;

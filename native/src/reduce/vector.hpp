@@ -1,8 +1,8 @@
-// Vectors of the width that the including file is compiled for, and how they get to and from memory.
+// Vectors of the width for which the including file is compiled, and their loads and stores.
 //
-// Invariant: nothing here has external linkage. The file is compiled once per instruction set, and the linker
-// must not merge a function that uses AVX-512 with its namesake for plain x86-64. For the same reason nothing
-// from the standard library that could leave a function behind is used.
+// Invariant: nothing here has external linkage. The file is compiled once for each instruction set, and the
+// linker must not merge a function that uses AVX-512 with the function of the same name for plain x86-64. For
+// the same reason, no function of the standard library is used that might not be inlined.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct VectorOf {
 template <class T, int Bytes>
 using Vec = typename VectorOf<T, Bytes>::type;
 
-// A vector as it lies in memory.
+// A vector as bytes in memory.
 template <int Bytes>
 using Raw = Vec<unsigned char, Bytes>;
 
@@ -79,7 +79,7 @@ COLLECTIVES_INLINE void store(std::byte* p, Raw<B> v) {
     __builtin_memcpy(p, &v, B);
 }
 
-// Around the caches; `p` is aligned to B. Whole lines must follow each other closely.
+// Stores past the caches; `p` is aligned to B. Stores to one cache line should follow each other directly.
 template <int B>
 COLLECTIVES_INLINE void store_streaming(std::byte* p, Raw<B> v) {
 #if defined(__x86_64__)
@@ -115,8 +115,8 @@ COLLECTIVES_INLINE void put(std::byte* p, std::uint64_t x) {
     __builtin_memcpy(p, &low, sizeof(low));
 }
 
-// 1 to 8 bytes from two loads that overlap. Both go through general registers, because a vector load from
-// bytes that were just stored one by one would wait for the store buffer to drain.
+// Loads 1 to 8 bytes by two overlapping loads. Both use general registers, because a vector load from bytes
+// that were just stored one by one would wait until the store buffer is empty.
 COLLECTIVES_INLINE std::uint64_t load_up_to_8(const std::byte* p, std::size_t n) {
     if (n == 8) return word<std::uint64_t>(p);
     if (n >= 4) return word<std::uint32_t>(p) | word<std::uint32_t>(p + n - 4) << (8 * (n - 4));
@@ -171,7 +171,7 @@ struct CountLanes<0, Lane...> {
     using type = Lanes<Lane...>;
 };
 
-// Lanes of `v`; `lane` is an expression over the pack Lane.
+// Selects lanes of `v`; `lane` is an expression over the parameter pack Lane.
 #if defined(__clang__)
 #define COLLECTIVES_SHUFFLE(v, lane) __builtin_shufflevector(v, v, static_cast<int>(lane)...)
 #else

@@ -12,9 +12,9 @@ namespace collectives {
 
 class Buffers {
   public:
-    // The caller's memory is used from here on, until another `begin`.
+    // Use this memory of the caller until the next `begin`.
     void begin(const Operation& operation, std::byte* in, std::byte* out);
-    // Scratch memory is kept for the next operation unless it is large.
+    // Free large scratch memory; smaller scratch memory is kept for the next operation.
     void end();
 
     std::byte* in() const { return places_[buffer_in]; }

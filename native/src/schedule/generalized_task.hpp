@@ -1,7 +1,8 @@
-// Operations that code outside of the core does: ranks agree that they make the same call, by a barrier in
-// its name over the links; then the task waits until those who do it report the end.
+// Tasks for operations that code outside of the core runs, see engine/generalized.hpp. Ranks first check that
+// they make the same call, by a barrier over the links with the fingerprint of this call; then the task waits
+// until that code reports the end.
 //
-// Invariant: it works on memory that the core does not know, so no other operation runs beside it.
+// Invariant: the operation works on memory that the core does not know, so no other operation runs meanwhile.
 #pragma once
 
 #include <optional>
@@ -30,12 +31,12 @@ class GeneralizedTask final : public Task {
     Channels* channels() override { return agreement_.channels(); }
 
   private:
-    // Throws if a rank has been gone for longer than the others need to end the operation.
+    // Throws if a rank is gone, and has been for longer than other ranks need to end the operation.
     void look_for_losses();
 
     ScheduleTask agreement_;
     const Request* request_ = nullptr;
-    std::optional<Clock::time_point> lost_since_;  // some rank
+    std::optional<Clock::time_point> lost_since_;  // when some rank was found to be gone
     bool has_begun_ = false;
     bool is_over_ = false;
 };

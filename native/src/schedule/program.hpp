@@ -1,7 +1,8 @@
-// A schedule in the form the executor runs: flat records, first over blocks, then bound to bytes.
+// Programs and operations. A program is a schedule as flat records over blocks; an operation is a program
+// bound to an element type, a reduction and sizes in bytes.
 //
-// Invariant: both are immutable once built and checked when built, so the executor checks nothing. A program
-// knows no sizes; an operation adds element type, reduction and sizes, but no addresses.
+// Invariant: both are checked when they are built and never change, so the executor checks nothing. A program
+// has no sizes, an operation has no addresses.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ namespace collectives {
 
 enum class StepKind : std::uint8_t { send, recv, reduce, copy };
 
-// The most bytes, in and out, of an operation that is done in a Flat.
+// The largest number of bytes, in and out, of an operation that runs as a Flat.
 inline constexpr std::uint64_t most_flat = 256 << 10;
 
 inline constexpr int buffer_in = 0;
@@ -38,14 +39,14 @@ struct Chunk {
     bool operator==(const Chunk&) const = default;
 };
 
-// What a reduction takes: a peer's next message, or local data.
+// An operand of a reduction: a peer's next message, or local data.
 struct Operand {
     int peer = -1;
     Chunk chunk;
 };
 
-// At byte x of the buffer only after `step`, whose region there starts at block `there`, has been up to x;
-// the region of the step that waits starts at block `here`.
+// The step that has this dependency may process byte x of the buffer only after `step` has. The region of
+// `step` in the buffer starts at block `there`, the region of the step that waits at block `here`.
 struct Dependency {
     std::uint32_t step = 0;
     int buffer = 0;
@@ -57,12 +58,13 @@ struct Step {
     StepKind kind = StepKind::copy;
     bool final = false;
     Chunk dst;                      // for a send: the source
-    std::vector<int> peers;         // for a send, and for a receive: from one of them
+    std::vector<int> peers;         // for a send all receivers; for a receive, it is from one of them
     std::vector<Operand> operands;  // for a reduction and a copy
     std::vector<Dependency> dependencies;
 };
 
-// What every rank that says anything says to all others, and which part of it this rank takes of each.
+// An exchange in one round: each rank that publishes sends `said` to all ranks that receive. This rank takes
+// the part `taken` of each message.
 struct Exchange {
     Chunk said;
     Chunk taken;
@@ -74,7 +76,7 @@ struct Block {
 };
 
 struct Program {
-    // Throws Error(invalid) on a step that names a rank, block, buffer or step that is not there.
+    // Throws Error(invalid) if a step names a rank, block, buffer or step that does not exist.
     Program(int rank, int size, std::uint32_t in_blocks, std::uint32_t out_blocks,
             std::vector<std::vector<Block>> scratch, std::vector<Step> steps, bool pooled = false,
             std::optional<Exchange> flat = std::nullopt);
@@ -85,52 +87,53 @@ struct Program {
     std::uint32_t out_blocks;
     std::vector<std::vector<Block>> scratch;
     std::vector<Step> steps;
-    std::vector<int> peers;        // all that it exchanges messages with, ascending
-    bool pooled = false;           // ranks that share memory may do it in a Pool
-    bool says = false;             // sends anything
-    std::vector<int> sources;      // peers that it receives from, ascending
-    std::optional<Exchange> flat;  // ranks that share memory may do it in a Flat
-    std::size_t combines = 0;      // how many messages a step reduces at once, at most
+    std::vector<int> peers;        // all ranks with which messages are exchanged, ascending
+    bool pooled = false;           // ranks that share memory may run it in the pool
+    bool says = false;             // this rank sends something
+    std::vector<int> sources;      // all ranks from which messages are received, ascending
+    std::optional<Exchange> flat;  // ranks that share memory may run it on a board
+    std::size_t combines = 0;      // the largest number of messages that one step reduces
 
     std::vector<ChannelUse> channels;  // ascending
     const ChannelUse* use_of(std::uint32_t channel) const;
 
-    // Which message of one direction of a link: 1 + how many come before; 0: none.
+    // The number of a message in one direction of a link, from 1 on; 0: none.
     using Ordinal = std::uint32_t;
-    // A reduction whose result is sent on, and the messages that do.
+    // A reduction whose result is sent on, and the messages that carry the result.
     struct Relay {
         struct Message {
             int peer = -1;
             Ordinal ordinal = 0;
-            Ordinal read = 0;  // of those from the peer, the one that the reduction takes
+            Ordinal read = 0;  // the message from that peer that the reduction reads
         };
         std::uint32_t reduction = 0;
         std::uint32_t send = 0;
         std::vector<Message> messages;
     };
-    std::optional<Relay> relay;  // the first there is
-    // One step sends what another one copies, and neither waits for anything.
+    std::optional<Relay> relay;  // the first one in the program
+    // Whether one step sends what another step copies, and neither waits for anything.
     bool keeps_what_it_sends = false;
-    // Receptions that wait for nothing, or only until the peer has read what lies at their place.
+    // Receptions that wait for no step, or only until the peer has read the message that is sent from the
+    // same memory.
     struct Reception {
         std::uint32_t step = 0;
         int peer = -1;
         Ordinal ordinal = 0;
-        Ordinal replaces = 0;  // of those to the peer, the one that is sent from there
+        Ordinal replaces = 0;  // the message to that peer that is sent from there; 0: none
     };
     std::vector<Reception> receptions;
 
-    // Order beyond the data: the tasks that become heads of a queue when step i is complete, and the number
-    // of queues in which it has others before it.
+    // The order of steps that use the same channel (see ChannelUse), each a queue: the steps that become the
+    // first of a queue when step i is complete, and the number of queues in which step i is not the first.
     std::vector<std::vector<std::uint32_t>> successors;
-    // Whether a later step depends on what step i leaves behind.
+    // Whether a later step depends on the result of step i.
     std::vector<bool> needed;
     std::vector<std::uint32_t> predecessors;
 
   private:
     void check(std::uint32_t index);
     void check_flat() const;
-    // `ordinals`: of each step, in the order of its queues.
+    // `ordinals`: for each step its messages' numbers, in the order of its queues.
     void find_relay(std::uint32_t send, const std::vector<std::vector<Ordinal>>& ordinals);
     void find_reception(std::uint32_t recv, const std::vector<std::vector<Ordinal>>& ordinals);
     bool finds_kept_send() const;
@@ -142,13 +145,13 @@ class Bounds {
   public:
     // n elements in equal shares: block b of B covers [n*b/B, n*(b+1)/B).
     Bounds(std::uint64_t n, std::uint32_t blocks);
-    // Given ascending offsets, one more than there are blocks.
+    // By ascending offsets, one more than there are blocks.
     explicit Bounds(std::vector<std::uint64_t> offsets) : offsets_(std::move(offsets)), even_(false) {}
 
     std::uint64_t at(std::uint32_t block) const { return offsets_[block]; }
     std::uint64_t total() const { return offsets_.back(); }
     std::uint32_t blocks() const { return static_cast<std::uint32_t>(offsets_.size()) - 1; }
-    // Whether they are equal shares, and so the same on every rank.
+    // Whether the blocks are equal shares, and so the same on every rank.
     bool are_even() const { return even_; }
 
   private:
@@ -169,7 +172,7 @@ class Operation {
     };
     struct Gate {
         std::uint32_t task = 0;
-        std::int64_t delta = 0;  // this task's byte x has to wait for the other's byte x - delta
+        std::int64_t delta = 0;  // byte x of the waiting task needs byte x - delta of `task`
     };
     struct Task {
         StepKind kind = StepKind::copy;
@@ -184,16 +187,16 @@ class Operation {
     // An Exchange in bytes.
     struct Flat {
         Place said;
-        std::uint64_t length = 0;  // of what is said
-        std::uint64_t taken = 0;   // where in it the part begins that this rank takes
-        std::uint64_t part = 0;    // and its length
+        std::uint64_t length = 0;  // bytes of `said`
+        std::uint64_t taken = 0;   // offset in a message of the part that this rank takes
+        std::uint64_t part = 0;    // bytes of this part
     };
 
-    // Whether it is a call by itself, or one of the messages of a collective whose reductions the caller
-    // makes: the first one, which counts as a call, or another.
+    // A whole call, or one of several messages that make up a collective with a reduction by the caller's own
+    // function: the first message, which counts as the call, or another one.
     enum class Part : std::uint8_t { whole, first, other };
 
-    // Bytes that this rank sends to all its peers, and gets of them.
+    // Bytes that this rank sends to all its peers, and receives from them.
     struct Traffic {
         std::uint64_t sent = 0;
         std::uint64_t received = 0;
@@ -201,9 +204,10 @@ class Operation {
 
     Operation(std::shared_ptr<const Program> program, DType dtype, Op op, const Bounds& in, const Bounds& out,
               const Call& call, Part part = Part::whole);
-    Operation(Operation&&) = default;  // tasks refer to its memory, which moves with it
-    // One on n elements of each buffer, that goes from section to section of at most `at_a_time`, a program's
-    // whole work on each before the next: for what happens to each element alone. `at_a_time`: at least 1.
+    Operation(Operation&&) = default;  // tasks point to memory of vectors, which a move keeps
+    // An operation on n elements of each buffer, in sections of at most `at_a_time` elements (at least 1).
+    // The whole program runs on a section before the next one begins, so it must process each element
+    // independently.
     static Operation in_sections(const std::shared_ptr<const Program>& program, DType dtype, Op op,
                                  std::uint64_t n, std::uint64_t at_a_time, const Call& call);
 
@@ -211,30 +215,30 @@ class Operation {
     DType dtype() const { return dtype_; }
     Op op() const { return op_; }
     std::size_t unit() const { return unit_; }
-    // What a final reduction multiplies with, for an average: one over the number of ranks.
+    // The factor of a final reduction for an average: one over the number of ranks.
     double scale() const { return scale_; }
-    // What reduces its elements; null where `op` has no meaning for them.
+    // The kernel for its reductions; null if `op` has no meaning for the element type.
     ReduceFn kernel(Stores stores) const { return kernels_[static_cast<std::size_t>(stores)]; }
-    // The same to several places, or null.
+    // The kernel that stores results to several destinations, or null.
     SpreadFn spread() const { return spread_; }
     std::uint64_t in_bytes() const { return in_bytes_; }
     std::uint64_t out_bytes() const { return out_bytes_; }
     std::uint64_t scratch_bytes() const { return scratch_bytes_; }
     std::span<const std::uint64_t> scratch_offsets() const { return scratch_offsets_; }
     const std::vector<Task>& tasks() const { return tasks_; }
-    // Where it may be done in a Flat: all ranks know alike.
+    // Set if it may run on a board; this is the same on all ranks.
     const std::optional<Flat>& flat() const { return flat_; }
     const Call& call() const { return call_; }
     const Traffic& traffic() const { return traffic_; }
-    // What it takes, with its program, without what the allocator adds.
+    // Bytes of memory that it takes, its program included, without the allocator's overhead.
     std::size_t memory() const;
     Part part() const { return part_; }
-    // Whether it receives a message from whichever of several ranks sends one.
+    // Whether it receives a message from any of several ranks.
     bool is_open() const {
         return call_.is_message() && program_->steps[0].kind == StepKind::recv && program_->peers.size() > 1;
     }
 
-    // How many sections it has: at least 1, itself. All but the last are alike.
+    // The number of sections: 1 if it is not divided. All but the last have the same size.
     std::uint64_t sections() const { return alike_ + 1; }
     const Operation& section(std::uint64_t i) const {
         return i < alike_ ? *section_ : last_ != nullptr ? *last_ : *this;
@@ -259,7 +263,7 @@ class Operation {
     Call call_;
     Part part_ = Part::whole;
     Traffic traffic_;
-    // Of one in sections, which has no tasks of its own.
+    // For an operation in sections, which has no tasks of its own.
     std::uint64_t alike_ = 0;
     std::shared_ptr<const Operation> section_;
     std::shared_ptr<const Operation> last_;

@@ -1,13 +1,13 @@
-// Results that go straight to where others want them: a reduction whose result is sent on at once, to peers
-// that have said where in their shared memory they will receive it.
+// A relay writes the result of a reduction straight into the shared memory of the peers to which it is sent.
 //
-// A receiver posts its place when the operation begins, if it may be written to from the beginning, or, in
-// place, as soon as the peer has read what is sent to it from there. The reduction then writes each slice
-// there as well, while it is in the caches, and the message that follows only says so. Whoever has posted
-// nothing in time gets an ordinary message. Invariant: a peer's memory is written to only for the message for
-// which it was posted, byte by byte after what it has sent from there was read, and not once its owner has
-// withdrawn the post. That is looked at before each slice: of an operation that fails, the slice under way
-// may still be written, to pages that the owner has left by then (see Link::quiesce).
+// A receiver posts the destination when the operation begins. If the same memory is also the source of a
+// message (in place), the post names that message, and a byte may be written only after it was read. The
+// reduction writes each slice to the posted destinations as well, while the slice is in the caches; the
+// message that follows carries no data. A receiver that posts too late gets an ordinary message. Invariant: a
+// peer's memory is written only for the message for which it was posted, only where bytes that it sends from
+// there have been read, and not after its owner has withdrawn the post. This is checked before each slice. If
+// an operation fails, the slice in progress may still be written, but to pages that its owner has given up by
+// then (see Link::quiesce).
 #pragma once
 
 #include <span>
@@ -18,21 +18,21 @@
 
 namespace collectives {
 
-// The name of a message for posts, never 0.
+// The tag that identifies a message in posts, never 0.
 std::uint64_t post_tag(const Call& call, Program::Ordinal ordinal);
 
 class Relay {
   public:
     void reset() { begun_ = false; }
-    // Find out who has posted for the messages that follow the reduction, of `length` bytes.
+    // Find the peers that have posted destinations for the messages with the result, of `length` bytes.
     void begin(const Program::Relay& relay, const Call& call, std::span<Link* const> links,
                std::uint64_t length);
     bool has_begun() const { return begun_; }
     bool is_used() const { return begun_ && !targets_.empty(); }
 
-    // Add where byte `at` of the result is wanted to `places`, for all who have posted.
+    // Add to `places` the destinations of byte `at` of the result, one for each peer that has posted.
     void find_places(std::uint64_t at, std::vector<std::byte*>& places) const;
-    // Whether that peer gets the message this way.
+    // Whether that peer gets the result by this relay.
     bool reaches(int peer) const;
 
   private:

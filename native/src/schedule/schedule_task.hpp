@@ -1,9 +1,9 @@
-// The schedule engine: runs the steps of a schedule over links, any mix of them.
+// The schedule engine: runs the steps of a schedule over links, which may be of different transports.
 //
 // Invariant: every step has one watermark, the number of its bytes that are done: received, reduced, copied,
-// or sent so that their memory may change again. Steps advance as far as the watermarks of the steps they
-// depend on allow, so slices flow through dependent steps and nothing waits for whole chunks. A step is
-// looked at only while it is at the head of all its queues.
+// or sent so that their memory may change again. Steps advance as far as the watermarks of the steps on which
+// they depend, so slices flow through dependent steps and no step waits for whole chunks. A step is run only
+// while it is the first unfinished step of all its queues.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 namespace collectives {
 
 struct ScheduleSettings {
-    std::size_t slice = 0;   // the most that one reduction does before others get their turn, bytes
-    std::size_t copied = 0;  // the most that one copy does
+    std::size_t slice = 0;   // most bytes that a reduction processes before other steps get their turn
+    std::size_t copied = 0;  // the same for a copy
 };
 ScheduleSettings settings_for(const Surroundings& surroundings);
 
@@ -48,9 +48,9 @@ class ScheduleTask final : public Task, private Channels {
 
     struct State {
         std::uint64_t done = 0;     // the watermark
-        std::uint64_t written = 0;  // sends: bytes handed to the link
-        std::uint32_t before = 0;   // queues in which others come first
-        std::uint32_t there = 0;    // reductions: of the next slice's operands, the first so many have come
+        std::uint64_t written = 0;  // sends: bytes passed to the link
+        std::uint32_t before = 0;   // queues in which other steps come first
+        std::uint32_t there = 0;    // reductions: number of the next slice's operands that have arrived
         bool started = false;
         bool complete = false;
     };
@@ -61,9 +61,9 @@ class ScheduleTask final : public Task, private Channels {
     void block(std::uint32_t step) override;
     void unblock(std::uint32_t step) override;
 
-    // How the links are to carry the operation's messages.
+    // Set the contexts by which links choose how to carry the operation's messages.
     void set_contexts();
-    // Take up a section of the operation, whose buffers begin here.
+    // Start a section of the operation, whose buffers begin at `in` and `out`.
     void begin_section(std::uint64_t section, std::byte* in, std::byte* out);
     void begin_steps();
     bool is_in_sections() const { return request_->operation->sections() > 1; }
@@ -72,44 +72,45 @@ class ScheduleTask final : public Task, private Channels {
     bool advance(const Step& step, State& state);
     void start(const Step& step);
     bool is_complete(const Step& step, const State& state);
-    // How far the steps it depends on let this one go, in whole elements.
+    // The byte up to which the steps on which it depends let this step advance, in whole elements.
     std::uint64_t limit(const Step& step) const;
 
     void send(const Step& step, State& state);
     void recv(const Step& step, State& state);
     void copy(const Step& step, State& state);
     void reduce(const Step& step, State& state);
-    // Whether the next bytes of all operands are here.
+    // Whether the next bytes of all operands have arrived.
     bool all_there(const Step& step, State& state);
-    // n bytes of `operands_` reduced to `dst`.
+    // Reduce n bytes of `operands_` to `dst`.
     void apply(const Step& step, std::byte* dst, std::size_t n, Stores stores) const;
-    // The step's results do not stay in the caches.
+    // Whether the step's results do not stay in the caches.
     bool is_streamed(const Step& step) const;
-    // Large results that no later step reads are stored around the caches.
+    // The kind of stores: streaming for large results that no later step reads.
     Stores stores(const Step& step) const;
 
-    // --- a message whose sender and length are known when it comes
+    // --- a message whose sender and length are known only when it arrives
     bool receives_message(const Step& step) const {
         return step.kind == StepKind::recv && request_->call.is_message();
     }
-    // Whether it moved.
+    // Returns whether anything moved.
     bool recv_message(const Step& step, State& state);
-    // Whether one has come; then what it is.
+    // Whether a message has arrived; if so, takes over its sender and length.
     bool meet_message(const Step& step);
 
     // --- one message to several peers
     void multicast(const Step& step, State& state);
 
-    // --- results that go straight to where peers want them
-    // Publish where messages are wanted that may come at once.
+    // --- results that are written straight to the peers' destinations
+    // Post destinations for messages that may arrive from the beginning.
     void post_receptions();
-    // Whether peers know where they want what the step reduces.
+    // Whether peers have posted destinations for the result of the step.
     bool relays(const Step& step) const;
-    // `operands_` to n bytes of the result, also where peers want them.
+    // Reduce n bytes of `operands_` to the result, and to the destinations of the peers.
     void reduce_and_relay(const Step& step, std::uint64_t begin, std::size_t n);
-    // `operands_` to n bytes at all `places_` at once, around the caches; false if that cannot be.
+    // Reduce n bytes of `operands_` to all `places_` at once, with streaming stores; false if this is not
+    // possible.
     bool spread_streaming(const Step& step, std::size_t n) const;
-    // Whether that peer gets what the step sends from the relay.
+    // Whether that peer gets the step's message by the relay.
     bool is_relayed(const Step& step, int peer) const;
 
     const Operation& operation() const { return *operation_; }
@@ -124,13 +125,13 @@ class ScheduleTask final : public Task, private Channels {
 
     const ScheduleSettings& settings_;
     Request* request_ = nullptr;
-    std::uint64_t section_ = 0;             // under way
-    const Operation* operation_ = nullptr;  // that of this section
-    Context context_;                       // links refer to it between operations,
-    Context multicast_context_;             // and to this one, of messages to several peers
-    std::optional<bool> sockets_;           // whether it has links over them, once that was asked
-    int sender_ = -1;                       // of the message that is received, once that is known,
-    std::uint64_t message_length_ = 0;      // and how long it is
+    std::uint64_t section_ = 0;             // the current section
+    const Operation* operation_ = nullptr;  // the operation of this section
+    Context context_;                       // links keep pointers to it, also between operations
+    Context multicast_context_;             // the same, for messages to several peers
+    std::optional<bool> sockets_;           // whether it has links over sockets, after the first check
+    int sender_ = -1;                       // sender of the message being received, if known
+    std::uint64_t message_length_ = 0;      // bytes of this message
     Buffers buffers_;
     std::vector<State> states_;
     std::vector<std::uint32_t> active_;
@@ -138,12 +139,12 @@ class ScheduleTask final : public Task, private Channels {
 
     // Kept between operations to save allocations.
     Relay relay_;
-    std::unique_ptr<std::byte[]> relayed_;  // a slice on its way
-    std::vector<Link*> posted_;             // links on which we have posted
+    std::unique_ptr<std::byte[]> relayed_;  // memory for one slice
+    std::vector<Link*> posted_;             // links on which destinations are posted
     std::vector<const std::byte*> operands_;
-    std::vector<std::byte*> places_;  // of a slice that is relayed: ours, then the peers'
+    std::vector<std::byte*> places_;  // destinations of a relayed slice: this rank's, then the peers'
     std::vector<Multicast::Target> targets_;
-    std::vector<std::uint64_t> written_;  // by rank: bytes handed over, in the one multicast under way
+    std::vector<std::uint64_t> written_;  // by rank: bytes passed to the link, in the current multicast
 };
 
 class ScheduleEngine final : public Engine {

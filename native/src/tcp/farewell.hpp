@@ -1,7 +1,8 @@
-// The connection of a link over TCP that carries no data: a rank that gives up says there whose loss is the
-// reason, whatever the others are in the middle of.
+// The connection of a link over TCP that carries no data. A rank that gives up because another rank was lost
+// sends the number of the lost rank there, which is possible even in the middle of a message.
 //
-// Invariant: it ends before those with data do, so that who sees their end finds here all there is to know.
+// Invariant: it is closed before the connections with data, so that a peer that sees their end finds the
+// number here.
 #pragma once
 
 #include <optional>
@@ -15,9 +16,10 @@ class Farewell {
   public:
     explicit Farewell(UniqueFd socket) : socket_(std::move(socket)) {}
 
-    // Say it, where there is something to say, and end the connection in this direction.
+    // Send the number of the lost rank, if there is one, and close the connection in this direction.
     void say(std::optional<int> lost);
-    // What the peer has said, if it ended by itself. Waits a moment for it: machines that vanish say nothing.
+    // The number that the peer has sent, if the peer ended by itself. Waits only briefly, since a machine
+    // that vanishes sends nothing.
     std::optional<int> hear() const;
 
   private:

@@ -1,9 +1,9 @@
-// Links over one connected TCP socket, or over several of them, which then share long messages.
+// Links over one connected TCP socket, or over several sockets, among which long messages are divided.
 //
-// Invariant: a message up to the size of one part goes over the first lane alone. A longer one, where there
-// are several lanes, goes over all of them in parts: both sides know which it is from the length. Frames are
-// numbered, so that a part of the next message that overtakes on another lane waits there. A frame's length
-// is compared with the one expected before any of the payload is taken.
+// Invariant: a message up to the size of one part uses the first lane only. If there are several lanes, a
+// longer message is sent in parts over all of them; both sides know this from the length. Frames are
+// numbered, so that a part of the next message that arrives too early waits on its lane. A frame's length is
+// compared with the expected length before any payload is received.
 #pragma once
 
 #include <vector>
@@ -18,7 +18,7 @@ namespace collectives {
 
 class TcpLink final : public Link {
   public:
-    // `sockets`: the same ones, in the same order, as the peer has. `slice`: the size of an inbox.
+    // `sockets`: in the same order as the peer's ends of these connections. `slice`: the size of an inbox.
     TcpLink(Peer peer, std::vector<UniqueFd> sockets, UniqueFd farewell, std::size_t slice);
 
     void begin(const Context& context, std::uint64_t length) override;
@@ -44,18 +44,18 @@ class TcpLink final : public Link {
   private:
     std::optional<int> blamed() const override { return farewell_.hear(); }
     bool in_parts(std::uint64_t length) const { return lanes_.size() > 1 && length > Parts::size; }
-    // Throws unless the frame is of the message expected.
+    // Throws unless the frame belongs to the expected message.
     void check(const Frame& frame, bool part) const;
     std::size_t write_parts(const std::byte* data, std::size_t n);
-    // Whether the lane has a part, or gets the next one, of which there is more before byte `end`.
+    // Whether the lane has a part, or gets the next one, with bytes to send before byte `end` of the message.
     bool has_part_to_send(std::size_t lane, std::uint64_t end);
     std::size_t read_parts(std::byte* data, std::size_t n);
     std::span<const std::byte> peek_parts(std::size_t unit);
-    // Whether the frame of the message, which comes whole, has arrived.
+    // Whether the frame of a message that is not divided has arrived.
     bool open_message();
-    // n more bytes of it have been taken.
+    // n more bytes of this message have been received.
     void take(std::size_t n);
-    // Whether a part of the message is coming over that lane.
+    // Whether the frame of a part of the message has arrived on that lane.
     bool open_part(std::size_t lane);
     std::uint64_t left() const { return expected_length_ - taken_; }
 
@@ -66,14 +66,14 @@ class TcpLink final : public Link {
     // sending
     Frame frame_;
     bool parts_out_ = false;
-    std::uint32_t goes_on_ = 0;  // a bit for each lane that may take more at once
+    std::uint32_t goes_on_ = 0;  // a bit for each lane that may accept more at once
     Parts out_;
 
     // receiving
     const Context* expected_ = nullptr;
     std::uint64_t expected_length_ = 0;
     std::uint32_t ordinal_ = 0;
-    std::uint64_t taken_ = 0;  // of a message that comes whole
+    std::uint64_t taken_ = 0;  // received bytes of a message that is not divided
     bool opened_ = false;      // its frame has arrived and is the right one
     bool parts_in_ = false;
     Parts in_;
