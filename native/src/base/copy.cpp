@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t string_copy_from = 2048;
 constexpr std::size_t line = 64;
-constexpr std::size_t prefetched = 1024;  // bytes ahead
+constexpr std::size_t prefetched = 1024;  // distance in bytes
 
 struct Quad {
     __m128i a, b, c, d;
@@ -37,9 +37,9 @@ Quad load_quad(const std::byte* p) {
             _mm_loadu_si128(from + 3)};
 }
 
-// Where the destination lies less than a step of `rep movsb` after the source, modulo a page (1 to 31 bytes
-// on Zen 3, 1 to 15 on Zen 4), each load seems to depend on the stores before it, and it falls to a fifteenth
-// or a thirtieth of its speed (2 to 3 GB/s). From the end backwards there is no such dependence.
+// If the destination is less than a step of `rep movsb` after the source, modulo a page (1 to 31 bytes on Zen
+// 3, 1 to 15 on Zen 4), each load seems to depend on earlier stores. The copy then has only a fifteenth to a
+// thirtieth of its speed (2 to 3 GB/s). A copy backwards from the end has no such dependence.
 bool seems_to_overlap(std::uintptr_t dst, std::uintptr_t src) {
     return (dst - src) % page - 1 < line - 1 && string_copy_seems_to_overlap();
 }
@@ -63,12 +63,12 @@ void stream_quad(std::byte* p, const Quad& whole) {
     _mm_stream_si128(to + 3, whole.d);
 }
 
-// Writes the byte at `p` as it is, so that its line has been written. No store in the language's sense:
-// others may read there meanwhile, or do the same. One instruction, which nothing interrupts between its load
-// and its store.
+// Writes the byte at `p` back unchanged, so that its cache line counts as written. This is no store in the
+// sense of C++: other threads may read the byte, or do the same. It is one instruction, so nothing interrupts
+// it between its load and its store.
 void write_back(std::byte* p) { asm volatile("orb $0, %0" : "+m"(*p)); }
 
-// A `Source` that is not constant is written back, too.
+// If `Source` is not const, a byte of it is written back, too.
 template <typename Source>
 Quad read_quad(Source* p) {
     const Quad whole = load_quad(p);
@@ -88,12 +88,12 @@ void copy_backwards(std::byte* dst, Source* src, std::size_t n) {
     std::memcpy(dst, src, n);
 }
 
-// The processor's own prefetching ends with each page.
+// Prefetches, because the processor's own prefetching stops at the end of each page.
 void prefetch_after(const std::byte* p) {
     _mm_prefetch(reinterpret_cast<const char*>(p + prefetched), _MM_HINT_T0);
 }
 
-// Whole lines, to where one begins; not fenced.
+// Copies whole lines to a destination that begins at a line; not fenced.
 void stream_lines(std::byte* dst, const std::byte* src, std::size_t n) {
     for (std::size_t at = 0; at < n; at += line) {
         prefetch_after(src + at);
@@ -101,7 +101,7 @@ void stream_lines(std::byte* dst, const std::byte* src, std::size_t n) {
     }
 }
 
-// Each by one store.
+// The same, with one store for each line.
 __attribute__((target("avx512f"))) void stream_lines_at_once(std::byte* dst, const std::byte* src,
                                                              std::size_t n) {
     for (std::size_t at = 0; at < n; at += line) {
@@ -110,7 +110,7 @@ __attribute__((target("avx512f"))) void stream_lines_at_once(std::byte* dst, con
     }
 }
 
-// Not fenced.
+// As copy_streaming, but not fenced.
 void copy_around(std::byte* dst, const std::byte* src, std::size_t n) {
     const std::size_t head = -reinterpret_cast<std::uintptr_t>(dst) % line;
     if (n < head + line) return copy_bytes(dst, src, n);

@@ -7,18 +7,19 @@ namespace collectives {
 
 namespace {
 
-// A trial of a mode lasts so many bytes, more than caches hold, since they are as the other mode left them
-// when it begins.
+// Bytes of a trial of a mode: more than the caches hold, since at its beginning the caches have what the
+// other mode has left there.
 constexpr std::size_t trial_bytes = 6 << 20;
 constexpr std::uint32_t fewest_uses = 4;
 constexpr std::uint32_t most_uses = 384;
-// The other mode is tried again after so many trials' worth of uses: soon at first and after a change, which
-// may not last, then less and less often.
+// The other mode is tried again after the uses of so many trials: soon at first, and after a change, which
+// may not last; then less and less often.
 constexpr std::uint32_t first_interval = 4;
 constexpr std::uint32_t longest_interval = 64;
 constexpr double clearly_slower = 1.1;
-constexpr double weight = 0.25;        // of a new sample
-constexpr double least_counted = 0.5;  // of the known rate: a slower sample may have been interrupted
+constexpr double weight = 0.25;  // of a new sample in the known rate
+// A sample below this part of the known rate may have been interrupted, and counts as this part.
+constexpr double least_counted = 0.5;
 
 }  // namespace
 

@@ -16,7 +16,7 @@ void Home::seek(Clock::time_point now) {
     int& wanted = now < away_until_ ? refuge_ : core_;
     if (wanted < 0 || ::sched_getcpu() == wanted) return;
     moved_ = now;
-    if (!move(wanted)) wanted = -1;  // not, or no longer, ours to use
+    if (!move(wanted)) wanted = -1;  // this thread may not, or no longer, use that core
 }
 
 bool Home::flee(Clock::time_point now, int refuge) {

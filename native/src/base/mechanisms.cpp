@@ -10,7 +10,7 @@ namespace collectives {
 
 namespace {
 
-// In the order of Mechanism.
+// The names, in the order of Mechanism.
 constexpr std::array<std::string_view, 12> names{"board",      "by-core",   "pool",           "pool-copies",
                                                  "relay",      "multicast", "spread",         "cma",
                                                  "joint-copy", "streaming", "line-ownership", "places"};

@@ -25,7 +25,7 @@ struct Pair {
     std::uint64_t monotonic = 0;
 };
 
-// Both clocks at one moment: of a few tries the one that took the shortest time.
+// Reads both clocks at the same moment; of a few tries, the shortest one counts.
 Pair both() {
     Pair best;
     std::uint64_t shortest = ~std::uint64_t{0};
@@ -51,7 +51,7 @@ const Pair loaded = both();
 Scale scale() {
     if (!from_counter) return {0, 0, nano};
     Pair here = both();
-    while (here.monotonic - loaded.monotonic < 1'000'000) here = both();  // too short to tell the rate
+    while (here.monotonic - loaded.monotonic < 1'000'000) here = both();  // else too short to know the rate
     const double per_tick = static_cast<double>(here.monotonic - loaded.monotonic) * nano /
                             static_cast<double>(here.ticks - loaded.ticks);
     return {here.ticks, static_cast<double>(here.monotonic) * nano, per_tick};

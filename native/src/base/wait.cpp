@@ -16,14 +16,15 @@ namespace collectives {
 using namespace std::chrono_literals;
 
 namespace {
-constexpr auto yield_for = 500us;  // then sleep: beyond this a wake-up's cost no longer matters
+constexpr auto yield_for = 500us;  // then sleep: compared with a longer wait, a wake-up takes little time
 constexpr auto yield_for_network = 100us;
-constexpr auto slow_yield = 1ms;  // a yield this long has given a time slice away
-constexpr auto sleep_for = 20ms;  // instead of yielding, where others have the core
-// A core where less than a third of the time is lost is better than to share another, or to sleep.
+constexpr auto slow_yield = 1ms;  // in a longer yield, another process has had a time slice
+constexpr auto sleep_for = 20ms;  // time without yielding if other programs have the core
+// If less than a third of the time is lost, staying is better than sharing another core, or sleeping. So the
+// time without losses must be at least so many times as long as the lost time.
 constexpr int worth_it = 2;
 constexpr int fewest_spins = 32;
-// A rank that uses up its time slice by looking has to wait for the next one.
+// A limit, because a rank that uses up its time slice by yielding has to wait for the next slice.
 constexpr int most_yields = 1000;
 constexpr double never = 1e9;  // seconds
 }  // namespace

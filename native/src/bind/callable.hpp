@@ -1,8 +1,8 @@
-// What repeated calls have in common: who may use the communicator, how one operation is run, and Python
-// types with a direct way to be called.
+// The common part of repeated calls: the latch of a communicator, running one operation, and Python types
+// that are called directly (vectorcall).
 //
-// Invariant: everything here runs with the GIL; it is released around the operation alone, and there, if that
-// is short, only where it waits.
+// Invariant: everything here runs with the GIL, which is released only around the operation; if the operation
+// is short, only while it waits.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -27,7 +27,7 @@ inline std::byte* data_of(PyObject* array) {
     return static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)));
 }
 
-// Who may use a communicator: one thread at a time, until it is shut.
+// A lock that never waits: one thread at a time may use a communicator, until the latch is shut.
 struct Latch {
     bool taken = false;
     bool shut = false;
@@ -40,8 +40,8 @@ struct Latch {
     void release() { taken = false; }
 };
 
-// Python's lock while an operation runs. One that is short keeps it until it has to wait: to let go of it and
-// to take it back costs a tenth of the fastest calls.
+// The GIL while an operation runs. A short operation keeps the GIL until it has to wait: releasing it and
+// taking it back takes a tenth of the time of the fastest calls.
 class Gil final : public CallerLock {
   public:
     explicit Gil(const Operation& operation) {
@@ -57,13 +57,13 @@ class Gil final : public CallerLock {
     }
 
   private:
-    // What all ranks together pass and get: a few microseconds' work.
+    // Bytes of all ranks' inputs and outputs together: work for a few microseconds.
     static constexpr std::size_t most_of_all = 64 << 10;
 
     PyThreadState* thread_ = nullptr;
 };
 
-// The way from a call to its communicator's engine.
+// Runs operations of one communicator.
 struct Caller {
     std::shared_ptr<Group> group;
     nanobind::object keep;  // the Latch
@@ -80,7 +80,8 @@ struct Caller {
         return caller;
     }
 
-    // The caller has acquired the latch. Gives a new reference to `result`; nullptr with an error set.
+    // The caller has acquired the latch, which is released. Returns a new reference to `result`, or nullptr
+    // with a Python error set.
     PyObject* run(const std::shared_ptr<const Operation>& operation, std::byte* in, std::byte* out,
                   bool copied, PyObject* result) {
         if (copied) {
@@ -152,8 +153,7 @@ void deallocate(PyObject* self) {
     Py_DECREF(type);
 }
 
-// `bind`: what gets the type's objects out of an instance of a class that has them as methods; null for no
-// method.
+// `bind`: the descriptor function for a type whose objects are methods of a class; null if they are not.
 template <typename T>
 PyTypeObject* make_type(const char* name, const char* doc, PyGetSetDef* attributes,
                         descrgetfunc bind = nullptr) {

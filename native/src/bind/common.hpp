@@ -1,4 +1,4 @@
-// What the binding's files share: errors as Python raises them, and arrays' memory.
+// What the files of the binding share: conversion of errors to Python, and the memory of arrays.
 #pragma once
 
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -17,12 +17,12 @@
 namespace collectives {
 
 nanobind::object to_python(const Error& error);
-// That of PeerLost, OpTimeout or DesyncError; `aborted` for all others.
+// The kind for "PeerLost", "OpTimeout" or "DesyncError"; `aborted` for all other names.
 ErrorKind kind_named(const std::string& name);
-// Set the Python error for an exception that is ours or the standard library's.
+// Set the Python error for the current C++ exception, an Error or one of the standard library.
 void set_python_error();
 
-// Asked by a waiting thread: did a signal handler raise?
+// Called by a waiting thread: whether a Python signal handler has raised an exception.
 extern const Interrupted interrupted;
 
 // numpy.ndarray
@@ -34,10 +34,10 @@ inline std::size_t elements_of(const PyArrayObject* array) {
     return n;
 }
 
-// The memory of a contiguous NumPy array of `bytes / unit` elements, or null for None; `name` is what errors
-// call it.
+// The memory of a contiguous NumPy array of `bytes / unit` elements, or null for None; `name` is its name in
+// errors.
 std::byte* memory(nanobind::handle array, std::uint64_t bytes, std::size_t unit, const char* name);
-// That of an operation's input and output.
+// The memory of an operation's input and output.
 std::byte* input(const Operation& operation, nanobind::handle array);
 std::byte* output(const Operation& operation, nanobind::handle array);
 

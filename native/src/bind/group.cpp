@@ -1,4 +1,4 @@
-// Groups, and tickets for what they have under way.
+// Groups, and tickets for their operations in progress.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -27,7 +27,7 @@ struct Ticket {
     std::shared_ptr<Work> work;
 
     bool done() const { return group->done(*work); }
-    // Of a message that was received, once it is done.
+    // Sender and number of elements of a received message, after the operation is done.
     std::pair<int, std::uint64_t> receipt() const { return {work->receipt.source, work->receipt.count}; }
 
     void wait(std::optional<double> timeout) const {
@@ -38,9 +38,9 @@ struct Ticket {
     }
 };
 
-// Of an operation that Python code does.
+// The ticket of an operation that Python code runs.
 struct GeneralizedTicket : Ticket {
-    // False where the operation is over before it could begin.
+    // Returns false if the operation has ended before it could begin.
     bool wait_until_begun() const {
         const nb::gil_scoped_release nogil;
         while (true) {
@@ -139,7 +139,7 @@ class PyGroup {
         return {receipt.source, receipt.count};
     }
 
-    // What each of them received, see `run`.
+    // Returns what each call received, see `run`.
     std::vector<std::pair<int, std::uint64_t>> run_together(const nb::sequence& calls, double timeout) {
         std::vector<Item> items;
         const std::size_t count = nb::len(calls);
@@ -183,7 +183,7 @@ class PyGroup {
         std::byte* const data = memory->get();
         const nb::capsule capsule(memory.get(),
                                   [](void* pointer) noexcept { delete static_cast<Memory*>(pointer); });
-        memory.release();  // the capsule's now
+        memory.release();  // the capsule owns it now
         return nb::cast(nb::ndarray<nb::numpy, std::uint8_t>(data, {bytes}, capsule));
     }
 
@@ -275,7 +275,8 @@ class PyGroup {
 
     const std::shared_ptr<Group>& shared() const { return group_; }
 
-    // A forked child has none of our threads and must not touch what the parent uses: it lets everything be.
+    // A forked child has none of the group's threads, and must not touch what the parent uses, so it does
+    // nothing.
     bool inherited() const { return ::getpid() != owner_; }
 
     void close() {
@@ -298,7 +299,7 @@ class PyGroup {
     };
 
     pid_t owner_ = ::getpid();
-    std::array<std::byte, 2> nothing_{};  // what ranks exchange to agree on a call
+    std::array<std::byte, 2> nothing_{};  // memory of the barrier by which ranks agree on a call
     std::shared_ptr<Group> group_;
     std::vector<Kept> kept_;  // arrays that operations still use
 };

@@ -1,7 +1,7 @@
-// The Python face of the engine. Only the files binding*.cpp know Python.
+// The Python module of the engine. Only files in this folder use Python.
 //
-// Invariant: the GIL is released around everything that can wait, and Python objects are touched only with
-// it: arrays of asynchronous operations are kept, and let go, by the Python object that started them.
+// Invariant: the GIL is released around everything that can wait, and Python objects are used only with the
+// GIL. The Python object that starts an asynchronous operation keeps its arrays, and releases them.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -70,13 +70,14 @@ void set_python_error() {
     try {
         throw;
     } catch (const Error& error) {
-        // An interrupted wait has left the signal handler's exception in place.
+        // If a signal has interrupted the wait, the handler's exception is already set.
         if (error.kind() == ErrorKind::interrupted && PyErr_Occurred() != nullptr) return;
         try {
             const nb::object value = to_python(error);
             PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())), value.ptr());
         } catch (nb::python_error& raised) {
-            // The error's __init__ is Python code, in which a pending signal's handler may raise: that wins.
+            // The error's __init__ is Python code, in which a signal handler may raise; that exception is
+            // kept.
             raised.restore();
         }
     } catch (const std::bad_alloc&) {
@@ -106,7 +107,7 @@ std::byte* memory(nb::handle object, std::uint64_t bytes, std::size_t unit, cons
     if (PyObject_TypeCheck(object.ptr(), array_type()) == 0) {
         throw nb::type_error((std::string(name) + " is not a NumPy array").c_str());
     }
-    if (bytes == 0) return nullptr;  // its elements may be of no size
+    if (bytes == 0) return nullptr;  // an array without bytes may have elements of size 0
     auto* array = reinterpret_cast<PyArrayObject*>(object.ptr());
     if (!PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS) || elements_of(array) * unit != bytes) {
         throw nb::value_error((std::string(name) + " has another size than the operation, or gaps").c_str());
@@ -181,7 +182,7 @@ nb::dict numbered(const Names& names) {
 NB_MODULE(_engine, module) {
     using namespace collectives;
     nb::register_exception_translator(translate);
-    // Communicators that a program leaves open live as long as it does: nothing to warn of at its end.
+    // Communicators that a program does not close live until it ends, which is no reason for a warning.
     nb::set_leak_warnings(false);
 
     std::vector<std::string> kinds;

@@ -1,4 +1,4 @@
-// Plans: one call on the same arrays every time.
+// Plans: calls that use the same arrays every time.
 #include "bind/callable.hpp"
 
 namespace nb = nanobind;
@@ -11,11 +11,11 @@ namespace {
 struct Plan {
     Caller caller;
     std::shared_ptr<const Operation> operation;
-    nb::object in;  // None where it takes nothing, or gives nothing
+    nb::object in;  // `in` and `out` are None if there is no input or no output
     nb::object out;
     nb::object result;  // what a call returns
-    nb::object refuse;  // raises what is wrong
-    nb::object start;   // the same in the background
+    nb::object refuse;  // raises the error if the latch cannot be taken
+    nb::object start;   // starts the same call in the background
     nb::object owner;   // the communicator, which lives as long as its plans
     bool copied = false;
 

@@ -1,4 +1,4 @@
-// Schedules as the engine takes them, and operations made of them.
+// The Python classes Program, a compiled schedule, and Operation.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>

@@ -1,7 +1,7 @@
-// Calls that are made again and again: from Python's call to the engine with nothing in between.
+// Repeated calls, which go from Python's call directly to the engine.
 //
-// Invariant: whatever is not exactly as it was when the long way, in Python, accepted it goes the long way
-// again.
+// Invariant: a call takes this path only if its arguments are exactly like those of a call that the Python
+// code has accepted; all other calls run the Python code.
 #include <nanobind/stl/unique_ptr.h>
 
 #include <array>
@@ -18,7 +18,7 @@ namespace collectives {
 
 namespace {
 
-// Inputs up to this size are copied here where the result overwrites them.
+// Inputs of up to this size are copied here if the result would overwrite them.
 constexpr std::size_t most_copied = 256 << 10;
 constexpr std::size_t most_remembered = 1024;
 constexpr std::size_t most_parameters = 3;
@@ -30,8 +30,8 @@ nb::object interned(nb::handle name) {
     return nb::steal(text);
 }
 
-// What an argument is compared by: a number, such as a rank, by its value, which as an odd one is no address;
-// everything else by what object it is.
+// The word by which an argument is compared: for a number, such as a rank, its value as an odd word, which is
+// no address; for everything else the address of the object.
 std::uintptr_t token(PyObject* value) {
     if (PyLong_CheckExact(value)) {
         int overflow = 0;
@@ -41,7 +41,7 @@ std::uintptr_t token(PyObject* value) {
     return reinterpret_cast<std::uintptr_t>(value);
 }
 
-// What a call is found again by. All that it points to is kept alive by the entry.
+// The key by which a call is found. The entry keeps alive all objects to which the key points.
 struct Key {
     std::uintptr_t descr = 0;
     std::array<std::uintptr_t, most_parameters> values{};
@@ -49,7 +49,7 @@ struct Key {
     int dimensions = 0;
     bool in_place = false;
 
-    // All words, where comparing arrays would call memcmp.
+    // Compares all words here, because comparing arrays would call memcmp.
     bool operator==(const Key& other) const {
         std::uintptr_t differs = descr ^ other.descr;
         for (std::size_t i = 0; i < values.size(); ++i) differs |= values[i] ^ other.values[i];
@@ -87,7 +87,7 @@ struct Remembered {
     std::shared_ptr<const Operation> operation;
     Input input = Input::as_it_is;
     Result result = Result::none;
-    nb::object shape;  // of a fresh result, as a tuple
+    nb::object shape;  // shape of a fresh result, a tuple
     nb::object dtype;
     std::vector<nb::object> keep;
 };
@@ -101,19 +101,19 @@ struct Parameter {
 struct Repeater {
     Caller caller;
     nb::object empty;  // numpy.empty
-    nb::object x;      // used where the call has no array of its own, with `out`
+    nb::object x;      // x and `out` are used if calls have no array arguments
     nb::object out;
     std::vector<Parameter> parameters;
-    std::size_t positional = 0;  // this many of them may be passed by position
+    std::size_t positional = 0;  // the first so many parameters may be passed by position
     std::unordered_map<Key, Remembered, HashKey> known;
-    const std::pair<const Key, Remembered>* last = nullptr;  // of these, the one that was found last
+    const std::pair<const Key, Remembered>* last = nullptr;  // the call that was found last
 
     const Remembered* find(const Key& key);
 
-    // False: nothing has happened, and the long way has to be gone.
+    // Returns false, and has done nothing, if the Python code has to run.
     bool fast(PyObject* const* args, std::size_t nargs, PyObject* names, PyObject*& result);
-    // The arguments after x. `interning`: strings by the objects that stand for them. False for an argument
-    // that is not known here.
+    // Reads the arguments after x. `interning`: look up the interned object of each string. False for an
+    // argument of an unknown kind.
     bool read(PyObject* const* args, std::size_t nargs, PyObject* names, Key& key, PyObject*& to,
               bool interning) const;
 };
@@ -167,7 +167,7 @@ bool has_shape(const PyArrayObject* array, PyObject* shape) {
     return true;
 }
 
-// Whether the memory of `array` belongs to an mmap.mmap, so that it may lie at other addresses, too.
+// Whether the memory of `array` belongs to an mmap.mmap, and so may be mapped at other addresses, too.
 bool is_mapped(const PyArrayObject* array) {
     PyObject* base = PyArray_BASE(array);
     while (base != nullptr && PyObject_TypeCheck(base, array_type()) != 0) {
@@ -177,7 +177,7 @@ bool is_mapped(const PyArrayObject* array) {
     return base != nullptr && std::strcmp(Py_TYPE(base)->tp_name, "mmap.mmap") == 0;
 }
 
-// Whether `array` can take the result of a call with `x`, in memory of its own.
+// Whether the result of a call with `x` can be stored in `array`, which must not share memory with x.
 bool fits(const PyArrayObject* array, const PyArrayObject* x, const Remembered& call) {
     if (array == nullptr || PyArray_DESCR(array) != PyArray_DESCR(x) || !PyArray_CHKFLAGS(array, writable) ||
         !has_shape(array, call.shape.ptr())) {
@@ -274,7 +274,7 @@ PyTypeObject* make_repeating() {
 
 PyTypeObject* repeating = nullptr;
 
-// A method of a class derived from Repeating. What its Repeater does not know goes to the function in Python.
+// A method of a class derived from Repeating. Calls that its Repeater does not know run the Python function.
 // The caller holds the object, so it lives as long as the call.
 struct Method {
     nb::object function;
@@ -313,7 +313,7 @@ PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
     return PyObject_Vectorcall(method, both, 2, nullptr);
 }
 
-// A Method looks like its function to those who ask for its documentation.
+// A Method has the name and documentation of its function.
 PyObject* attribute_of_function(PyObject* self, void* name) {
     if (is_cleared<Method>(self)) return nullptr;
     return PyObject_GetAttrString(value_of<Method>(self).function.ptr(), static_cast<const char*>(name));
@@ -353,7 +353,7 @@ void remember(Repeater& repeater, nb::handle x, const nb::tuple& values, bool in
     if (!key.take(array)) return;
     key.in_place = in_place;
     for (std::size_t i = 0; i < values.size(); ++i) {
-        // Equal values have to be one object, or calls would be remembered again and again.
+        // Equal strings must be the same object, or the same call would be remembered many times.
         const nb::handle value = values[i];
         if (PyUnicode_CheckExact(value.ptr())) {
             call.keep.push_back(interned(value));

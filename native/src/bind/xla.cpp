@@ -1,7 +1,7 @@
-// What XLA calls to run a collective inside a compiled JAX function, in an extension module of its own.
+// The handler that XLA calls to run a collective inside a compiled JAX function, in a module of its own.
 //
-// Invariant: nothing is copied. XLA owns the buffers, so Python may use their views during the call alone;
-// the GIL is held only while Python runs, and no exception leaves.
+// Invariant: nothing is copied. XLA owns the buffers, so Python may use their views only during the call. The
+// GIL is held only while Python code runs, and no exception leaves the handler.
 #include <nanobind/nanobind.h>
 
 #include <atomic>
@@ -19,11 +19,11 @@ namespace xla = collectives::xla;
 
 namespace {
 
-// Runs call `number` on these views; returns None, or what went wrong as text. Never destroyed: XLA's threads
-// may outlive the interpreter's orderly end.
+// The Python function that runs call `number` on views of the buffers; it returns None, or an error text.
+// Never destroyed, because XLA's threads may outlive the interpreter.
 PyObject* runner = nullptr;
 
-// Empty ones may come without an address, which a memoryview has to have.
+// The address for empty buffers, which XLA may pass without one; a memoryview needs an address.
 char nothing = 0;
 
 xla::Error* failure(const xla::Api* api, const char* message,
@@ -65,9 +65,9 @@ std::int64_t number_of(const xla::Attributes& attributes) {
     throw std::runtime_error("the call has no attribute `number` of type int64");
 }
 
-// XLA asks, before it registers the handler, for which version of the interface it was made. That is all of
-// this major version, in which structs only grow; but some XLAs want to hear their own minor version, which
-// Python tells.
+// Before XLA registers the handler, it asks for which version of the interface the handler was made. This
+// handler fits all minor versions, since structs only grow; but some releases of XLA accept only their own
+// minor version, which Python sets here.
 std::atomic<int> minor_version = 1;
 
 bool describe(xla::Metadata& metadata) {
@@ -88,17 +88,17 @@ xla::Error* run(const xla::CallFrame& frame) {
         append_views(writes, frame.results, PyBUF_WRITE);
         const nb::object wrong = nb::handle(runner)(number_of(frame.attributes), reads, writes);
         return wrong.is_none() ? nullptr : failure(frame.api, nb::str(wrong).c_str());
-    } catch (const std::exception& error) {  // Python's too
+    } catch (const std::exception& error) {  // also errors of Python
         return failure(frame.api, error.what());
     }
 }
 
-// Returns null where all went well. XLA's other stages have nothing to do.
+// Returns null if there was no error. XLA's other stages have nothing to do.
 xla::Error* handler(xla::CallFrame* frame) {
     for (xla::Extension* found = frame->extensions; found != nullptr; found = found->next) {
         if (found->type != xla::metadata_extension) continue;
         xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(found)->metadata;
-        if (!describe(metadata)) metadata.version.major = -1;  // which no XLA accepts
+        if (!describe(metadata)) metadata.version.major = -1;  // a version that no XLA accepts
         return nullptr;
     }
     if (frame->stage != xla::Stage::execute) return nullptr;

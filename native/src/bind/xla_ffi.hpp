@@ -1,11 +1,12 @@
-// What of XLA's foreign function interface this library uses: the C structs in which XLA calls a handler.
+// The part of XLA's foreign function interface that this library uses: the C structs with which XLA calls a
+// handler.
 //
-// The interface is a stable C ABI: within major version 0 fields are only ever appended to structs, and every
-// struct carries the size that the caller knows. So these declarations serve every jaxlib, and none is needed
-// to build.
+// The interface is a stable C ABI: within major version 0 fields are only appended to structs, and every
+// struct has the size that the caller knows. So these declarations fit every jaxlib, and the build needs no
+// jaxlib.
 //
-// Invariant: nothing of a struct is read before `fits` has said that it is there; tests/native/xla_layout.cpp
-// compares each offset with the header that comes with jaxlib.
+// Invariant: a struct is read only after `fits` has checked its size; tests/native/xla_layout.cpp compares
+// each offset with the header in jaxlib.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ namespace collectives::xla {
 
 inline constexpr int major_version = 0;
 
-struct Error;  // XLA's own; made by Api::error_create, owned by whom it is returned to
+struct Error;  // a type of XLA; made by Api::error_create, owned by the caller to whom it is returned
 
 struct Extension {
     std::size_t struct_size;
@@ -78,7 +79,7 @@ enum class DataType : std::int32_t {
     f8e8m0fnu = 33,
 };
 
-// Bytes of an element, as XLA counts them: integers of 4 bits have a byte each. 0 for types that are not
+// Bytes of an element in XLA's buffers, where an integer of 4 bits has a whole byte. 0 for types that are not
 // known here.
 constexpr std::size_t width(DataType type) {
     switch (type) {
@@ -121,14 +122,14 @@ struct Buffer {
     std::size_t struct_size;
     Extension* extensions;
     DataType dtype;
-    void* data;  // may be null where there are no elements
+    void* data;  // may be null if there are no elements
     std::int64_t rank;
     std::int64_t* dims;
 };
 
-inline constexpr std::int32_t buffer_kind = 1;  // the only kind of operand, and of result
+inline constexpr std::int32_t buffer_kind = 1;  // the only kind of operands and results
 
-// Operands, or results: both have the same form.
+// Operands or results.
 struct Values {
     std::size_t struct_size;
     Extension* extensions;
@@ -155,7 +156,7 @@ struct Attributes {
     std::int64_t size;
     std::int32_t* kinds;
     Text** names;
-    void** values;  // Scalar*, where the kind is that
+    void** values;  // Scalar* if the kind is scalar_kind
 };
 
 enum class Stage : std::int32_t { instantiate = 0, prepare = 1, initialize = 2, execute = 3 };
@@ -173,7 +174,7 @@ struct CallFrame {
 
 struct Metadata {
     std::size_t struct_size;
-    Version version;  // to be filled in
+    Version version;  // filled in by the handler
     std::uint32_t traits;
 };
 
@@ -182,13 +183,13 @@ struct MetadataExtension {
     Metadata* metadata;
 };
 
-// What XLA counts: up to the end of the last field, without the padding after it.
+// The size that XLA counts: up to the end of the last field, without padding.
 template <typename Struct>
 inline constexpr std::size_t counted_size = sizeof(Struct);
 template <>
 inline constexpr std::size_t counted_size<Metadata> = offsetof(Metadata, traits) + sizeof(std::uint32_t);
 
-// Whether the caller's struct is at least as long as it is known here.
+// Whether the caller's struct is at least as long as its declaration here.
 template <typename Struct>
 constexpr bool fits(const Struct& given) {
     return given.struct_size >= counted_size<Struct>;

@@ -7,7 +7,7 @@ namespace collectives {
 
 namespace {
 
-// Records keep names of engines longer than a communicator keeps its engines.
+// Names are kept for the life of the process, because records use them longer than engines exist.
 const char* interned(const std::string& name) {
     static std::mutex mutex;
     static std::set<std::string> names;
@@ -48,7 +48,7 @@ void GeneralizedRequest::end(std::optional<Error> error) {
     state_ = State::over;
     error_ = std::move(error);
     changed_.notify_all();
-    // Under the mutex: after `abandon` has returned, the one who gets the news may be gone.
+    // Called under the mutex, because the receiver of the news may be destroyed after `abandon` has returned.
     if (news_) news_();
 }
 

@@ -23,7 +23,7 @@ struct Registry {
     std::vector<Entry> entries;  // by order
 };
 
-// Engines register before `main`, in an order that is not known.
+// A static in a function, because engines register before `main`, in an unknown order.
 Registry& registry() {
     static Registry the_one;
     return the_one;
@@ -37,7 +37,7 @@ void register_engine(const char* name, EngineOrder order, EngineFactory make) {
     if (std::ranges::any_of(entries, [&](const Entry& entry) { return entry.name == name; })) {
         throw Error(ErrorKind::invalid, std::string("there is an engine ") + name + " already");
     }
-    // Ranks must ask in the same order, whatever was loaded first.
+    // Sorted, because all ranks must ask engines in the same order, whatever was loaded first.
     const auto place = std::ranges::find_if(entries, [&](const Entry& entry) {
         return std::pair(entry.order, std::string_view(entry.name)) >
                std::pair(order, std::string_view(name));

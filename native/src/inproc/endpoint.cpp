@@ -25,7 +25,7 @@ void InprocEndpoint::wait_for_pass() const {
 std::optional<int> InprocEndpoint::accuser() const { return accuser_among(calls_, links_); }
 
 std::shared_ptr<std::byte> InprocEndpoint::allocate(std::size_t bytes) {
-    // A multiple of the alignment, as the function asks for.
+    // aligned_alloc needs a multiple of the alignment.
     const std::size_t whole = round_up(std::max<std::size_t>(bytes, 1), cache_line);
     auto* const data = static_cast<std::byte*>(std::aligned_alloc(cache_line, whole));
     if (data == nullptr) return nullptr;

@@ -100,7 +100,7 @@ bool InprocLink::open() {
 
 std::span<const std::byte> InprocLink::next() {
     if (!open() || read_ == expected_length_) return {};
-    // Whoever fails says so before its memory can be in other use.
+    // A rank that fails sets this before its memory may be used for something else.
     if (in_.abandoned.load(std::memory_order_seq_cst))
         throw_lost(expected_->call, "it gave the operation up");
     const std::uint64_t available = slot_->available.load(std::memory_order_acquire);
@@ -125,7 +125,7 @@ void InprocLink::consume(std::size_t n) {
     read_ += n;
     slot_->consumed.store(read_, std::memory_order_release);
     if (read_ == expected_length_) finish();
-    // The sender of a long message waits for its memory; that of short ones may wait for a slot.
+    // The sender of a long message waits until it was read; the sender of short messages may wait for a slot.
     theirs_->wake();
 }
 
@@ -140,7 +140,7 @@ bool InprocLink::ready(std::size_t unit) {
 void InprocLink::abandon() {
     if (!started_ || is_eager() || finished()) return;
     out_.abandoned.store(true, std::memory_order_seq_cst);
-    // One of the two sees the other's store.
+    // Either the peer sees `abandoned`, or this rank sees that the peer is in a pass, and waits for its end.
     theirs_->wait_for_pass();
 }
 

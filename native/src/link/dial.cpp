@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto longest_pause = 500ms;  // between two rounds over the addresses
-constexpr auto refused_for = 1s;       // then a peer where nobody listens counts as gone
+constexpr auto refused_for = 1s;       // after this time a peer where nothing listens counts as gone
 
 ErrorKind kind_of(Verdict verdict) {
     switch (verdict) {

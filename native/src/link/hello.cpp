@@ -12,7 +12,7 @@ namespace collectives {
 
 namespace {
 
-// Role labels: a proof made for one direction, or one message, is worthless in another.
+// Role labels, so that a proof for one direction or message is not valid for another.
 constexpr std::string_view callee_label = "pycollectives callee";
 constexpr std::string_view caller_label = "pycollectives caller";
 constexpr std::string_view closing_label = "pycollectives callee's offer";
@@ -35,8 +35,8 @@ Digest prove_callee(const Identity& self, const Hello& hello, const Hello& reply
     return sign(self, transcript);
 }
 
-// Of a message without its proof, the messages before it, of which `last` is the last one's proof, and an
-// offer.
+// The proof for a message (without its proof), an offer, and all messages before, of which `last` is the last
+// proof.
 template <typename Message>
 Digest prove_offer(const Identity& self, std::string_view label, const Hello& hello, const Reply& reply,
                    const Digest& last, Message message, std::span<const std::byte> offer) {
@@ -115,7 +115,7 @@ Reply make_reply(const Identity& self, const Hello& hello, Verdict verdict) {
 }
 
 Verdict judge(const Identity& self, const Hello& mine, const Reply& reply) {
-    // A verdict of another version or group can't be proved: it is only ever a reason to stop.
+    // A verdict about another version or group has no proof, but it is only a reason to stop.
     if (reply.hello.version != wire_version) return Verdict::other_version;
     const auto verdict = static_cast<Verdict>(reply.hello.verdict);
     if (verdict != Verdict::welcome) return verdict;

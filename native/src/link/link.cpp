@@ -25,7 +25,7 @@ void Link::throw_lost(const Call& during, const std::string& why) const {
 }
 
 void Link::throw_unwanted(Call mine, const Announcement& theirs, const std::string& remark) const {
-    // Each side counts messages for itself.
+    // Numbers of messages are counted on each side, so they need not agree.
     if (theirs.point_to_point) mine.sequence = theirs.call.sequence;
     throw_desync(mine, theirs.call, remark);
 }

@@ -73,12 +73,12 @@ struct Announcement {
 // What links of one transport can do.
 struct Capabilities {
     bool crosses_machines = false;
-    bool reads_remote_memory = false;   // a receiver may take bytes where they lie in the sender's memory
-    bool writes_remote_memory = false;  // and a sender may put them where they are wanted in the receiver's
-    bool shares_memory = false;         // both map memory of the other one, for engines that need that
+    bool reads_remote_memory = false;   // a receiver may read bytes in the sender's memory
+    bool writes_remote_memory = false;  // a sender may write bytes into the receiver's memory
+    bool shares_memory = false;         // both ranks map memory of each other, which some engines need
     bool encrypts = false;
-    // Links carry data over the sockets of their handshakes, and sleep on them; else the control thread keeps
-    // these to notice when the peer's process ends.
+    // Links carry data over the sockets of their handshakes, and sleep on them. Otherwise the control thread
+    // keeps these sockets, to notice when the peer's process ends.
     bool takes_sockets = false;
     std::size_t inline_up_to = 0;  // bytes of a message that costs no more than an empty one
 };

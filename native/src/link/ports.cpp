@@ -13,8 +13,7 @@ namespace {
 
 struct Table {
     std::mutex mutex;
-    std::map<std::string, std::pair<std::string, Offer>>
-        offers;  // by address: the transport, and what it offers
+    std::map<std::string, std::pair<std::string, Offer>> offers;  // by address: the transport and its offer
     std::uint64_t opened = 0;
 };
 

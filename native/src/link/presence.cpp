@@ -14,7 +14,7 @@ void Presence::set_core(int core) {
 }
 
 void Presence::leave() {
-    // Without a look at the clock: little is left to do after the last wait.
+    // The time of the last wait is used instead of reading the clock, since little is done after it.
     const Ticks entered = entered_.load(std::memory_order_relaxed);
     left_.store(std::max(entered, seen_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
 }

@@ -67,7 +67,8 @@ std::optional<Disagreement> PublishedCalls::disagreement() const {
 
 void CallComparison::compare(const Call& mine) const {
     if (mine.is_message()) return;
-    // Those who disagreed may both have gone on: a root that only sends waits for nobody.
+    // Also compare earlier calls, since ranks that disagreed may have gone on: a root that only sends does
+    // not wait.
     const std::uint64_t next = mine.sequence + 1;
     for (std::uint64_t s = next - std::min<std::uint64_t>(next, PublishedCalls::remembered); s < next; ++s) {
         const std::optional<Call> ours = own_.collective(s);
@@ -82,7 +83,7 @@ Call CallComparison::instead_of(const Call& mine) const {
 }
 
 void CallComparison::throw_other_call(const Call& mine) const {
-    compare(mine);  // it may have been an earlier one
+    compare(mine);  // the disagreement may be about an earlier call
     const Call theirs = instead_of(mine);
     link_.throw_desync(mine, theirs, theirs == mine ? ", after other operations than this rank" : "");
 }

@@ -15,7 +15,7 @@ void SelfLink::begin(const Context& context, std::uint64_t length) {
     messages_.back().bytes.reserve(static_cast<std::size_t>(length));
 }
 
-// A message may be received once it is whole.
+// A message can be received when it is complete.
 std::size_t SelfLink::write(const std::byte* data, std::size_t n) {
     std::vector<std::byte>& bytes = messages_.back().bytes;
     bytes.insert(bytes.end(), data, data + n);

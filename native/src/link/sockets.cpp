@@ -45,7 +45,7 @@ UniqueFd connect_local(const std::string& name, int& error) {
     if (name.empty() || name.size() > sizeof(address.sun_path) - 1) {
         throw Error(ErrorKind::invalid, "\"" + name + "\" is not the name of a local socket");
     }
-    std::memcpy(address.sun_path + 1, name.data(), name.size());  // the leading zero makes it abstract
+    std::memcpy(address.sun_path + 1, name.data(), name.size());  // the leading zero means "abstract"
     const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
     UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     error = 0;
@@ -101,7 +101,7 @@ pid_t process_at_other_end(int fd) {
 void limit_send_buffer(int fd, int bytes) { ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)); }
 
 void do_not_pace(int fd) {
-    constexpr std::string_view built_in = "reno";  // every kernel has it, and every process may use it
+    constexpr std::string_view built_in = "reno";  // available in every kernel, to every process
     ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, built_in.data(), built_in.size());
 }
 

@@ -6,9 +6,9 @@ namespace collectives {
 
 namespace {
 
-// After the deadline ranks still tell each other whose engine has not completed.
+// After the deadline, ranks have this time to tell each other which engine has not completed.
 constexpr std::chrono::seconds time_for_the_cause{10};
-// What all ranks have completed is over here, too, within this time.
+// If all other ranks have completed, this rank completes within this time, too.
 constexpr std::chrono::seconds time_to_complete{5};
 
 const RegisteredEngine registered("generalized", EngineOrder::whole_collectives,
@@ -49,7 +49,8 @@ void GeneralizedTask::look_for_losses() {
         Link* const link = request_->links[static_cast<std::size_t>(peer)];
         const char* const why = link == nullptr ? nullptr : link->lost();
         if (why == nullptr) continue;
-        // It may have completed the operation, as this rank is about to, and closed the communicator.
+        // The peer may have completed the operation and closed the communicator, and this rank may be about
+        // to.
         const auto now = Clock::now();
         if (!lost_since_) lost_since_ = now;
         if (now - *lost_since_ >= time_to_complete) link->throw_lost(request_->call, why);
@@ -66,7 +67,7 @@ void GeneralizedTask::abandon() {
 }
 
 bool GeneralizedTask::reclaim() {
-    // An engine that has begun has to end by the deadline itself: nothing here could stop it.
+    // An engine that has begun cannot be stopped here: it has to end by the deadline itself.
     return agreement_.complete() || agreement_.reclaim();
 }
 

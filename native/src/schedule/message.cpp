@@ -1,4 +1,4 @@
-// Receiving a message from one rank: who sends it, if several may, and how long it is says the message.
+// Receiving a message from one rank, or from one of several ranks: the message tells its sender and length.
 #include <algorithm>
 
 #include "schedule/schedule_task.hpp"
@@ -7,7 +7,7 @@ namespace collectives {
 
 namespace {
 
-// Fetched together with what says that a message comes.
+// Bytes of a message that are fetched together with its announcement.
 constexpr std::uint64_t most_eager = 4 << 10;
 
 std::string text_of(std::uint64_t bytes, std::uint64_t room) {
@@ -19,14 +19,14 @@ std::string text_of(std::uint64_t bytes, std::uint64_t room) {
 bool ScheduleTask::meet_message(const Step& step) {
     const auto eager = static_cast<std::size_t>(std::min(step.length, most_eager));
     const int own = program().rank;
-    const Link* elsewhere = nullptr;  // one whose peer is inside a collective
+    const Link* elsewhere = nullptr;  // a link whose peer is in a collective
     std::optional<Announcement> there;
     bool all_elsewhere = true;
     for (const int peer : step.peers) {
         Link* const from = request_->links[static_cast<std::size_t>(peer)];
         std::optional<Announcement> next = from == nullptr ? std::nullopt : from->announced(context_, eager);
         if (!next || !next->point_to_point) {
-            // It is ahead, or wrong: what it sends to us here can only come after that.
+            // The peer is ahead, or has called something else: a message can come only after that collective.
             all_elsewhere = all_elsewhere && (next || peer == own);
             if (next) {
                 elsewhere = from;
@@ -47,7 +47,7 @@ bool ScheduleTask::meet_message(const Step& step) {
         from->expect(context_, next->length);
         return true;
     }
-    // In the background this rank may still send to itself.
+    // In the background, another call of this rank may still send to itself.
     const bool to_itself = step.peers.size() > 1 && request_->interrupted == nullptr;
     if (elsewhere != nullptr && all_elsewhere && !to_itself) {
         elsewhere->throw_unwanted(request_->call, *there, "");

@@ -1,4 +1,4 @@
-// One message to several peers: those whose links can share get it by one call.
+// One message to several peers: one call passes it to all links that can share a copy.
 #include <algorithm>
 
 #include "schedule/schedule_task.hpp"

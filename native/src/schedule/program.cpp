@@ -14,7 +14,8 @@ namespace {
     throw Error(ErrorKind::invalid, "step " + std::to_string(step) + " of the schedule " + what);
 }
 
-// The queues of form.py: per peer and direction, for sends to several peers, and for local work.
+// The queues, as in form.py: one for each peer and direction, one for sends to several peers, one for local
+// work.
 enum class Lane : std::uint8_t { to_peer, from_peer, cast, local };
 using Queue = std::pair<Lane, int>;
 
@@ -185,7 +186,7 @@ void Program::check(std::uint32_t index) {
         }
     };
     std::set<int> distinct;
-    const bool alone = steps.size() == 1;  // one message, which a rank may send to itself
+    const bool alone = steps.size() == 1;  // a single message, which a rank may send to itself
     const auto check_peer = [&](int peer) {
         if (peer < 0 || peer >= size || (peer == rank && !alone))
             bad(index, "names a rank that is not a peer");
@@ -224,7 +225,7 @@ void Program::check_flat() const {
                         flat->taken.first + flat->taken.count <= flat->said.first + flat->said.count;
     if (!within) throw Error(ErrorKind::invalid, "a flat exchange takes what is not said");
     for (std::uint32_t i = 0; i < steps.size(); ++i) {
-        // Nothing that is sent may have come from others.
+        // A rank must not send data that it has received.
         if (steps[i].kind == StepKind::send && !steps[i].dependencies.empty()) {
             bad(i, "passes something on, so it is not flat");
         }
@@ -255,7 +256,7 @@ Operation::Operation(std::shared_ptr<const Program> program, DType dtype, Op op,
     if (in.blocks() != plan.in_blocks || out.blocks() != plan.out_blocks) {
         throw Error(ErrorKind::invalid, "the bounds do not fit the schedule's blocks");
     }
-    // Per scratch slot: where each of its blocks begins, in bytes.
+    // For each scratch slot, the offsets of its blocks in bytes.
     std::vector<std::vector<std::uint64_t>> slots;
     for (const auto& slot : plan.scratch) {
         std::vector<std::uint64_t> offsets{0};

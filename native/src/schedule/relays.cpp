@@ -1,4 +1,4 @@
-// Results that go straight to where peers want them, see Relay.
+// The part of the schedule engine for results that are written straight to the peers' memory, see Relay.
 #include <algorithm>
 
 #include "base/copy.hpp"
@@ -36,7 +36,7 @@ void ScheduleTask::reduce_and_relay(const Step& step, std::uint64_t begin, std::
         return;
     }
     if (spread_streaming(step, n)) return;
-    // Neither our place nor the peers' stays in the caches; what is read again does.
+    // Reduce to a buffer that stays in the caches, and copy from there; the destinations do not stay there.
     if (!relayed_) relayed_ = std::make_unique_for_overwrite<std::byte[]>(settings_.slice);
     apply(step, relayed_.get(), n, Stores::cached);
     for (std::byte* const place : places_) copy_streaming(place, relayed_.get(), n);

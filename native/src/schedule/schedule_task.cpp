@@ -9,12 +9,12 @@ namespace collectives {
 
 namespace {
 
-// Smaller results are not worth publishing where they are wanted.
+// For smaller results it does not pay to post their destinations.
 constexpr std::uint64_t smallest_posted = 8 << 10;
 
 constexpr std::size_t default_slice = 128 << 10;
-// As much as shared memory stages at a time: a message's source that is copied as well is still in the caches
-// then.
+// As many bytes as shared memory stages at a time, so that data which is both sent and copied is still in the
+// caches for the copy.
 constexpr std::size_t copied_with_cores = 256 << 10;
 constexpr std::size_t largest_unit = 16;
 

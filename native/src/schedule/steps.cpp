@@ -1,5 +1,4 @@
-// What the steps of a schedule do when they have their turn: bytes sent, received, reduced and copied, as
-// many as can be at the time.
+// The steps of a schedule: sending, receiving, reducing and copying as many bytes as possible at the time.
 #include <algorithm>
 
 #include "base/copy.hpp"
@@ -8,7 +7,7 @@
 namespace collectives {
 
 bool ScheduleTask::is_streamed(const Step& step) const {
-    // In place a sum goes where the caches still hold what was added.
+    // In place, a sum overwrites an operand, which is still in the caches.
     const bool cached = step.kind == StepKind::reduce && request_->is_in_place();
     return request_->stores == Stores::streaming && step.dst.buffer == buffer_out && !cached;
 }
@@ -40,7 +39,7 @@ bool ScheduleTask::all_there(const Step& step, State& state) {
     const auto missing = std::find_if_not(step.sources.begin() + state.there, step.sources.end(), has_come);
     state.there = static_cast<std::uint32_t>(missing - step.sources.begin());
     if (missing == step.sources.end()) return true;
-    // A socket is drained while others are waited for.
+    // Receive from other sockets, too, while this operand is awaited.
     if (uses_sockets()) std::for_each(missing + 1, step.sources.end(), has_come);
     return false;
 }

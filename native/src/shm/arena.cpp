@@ -47,7 +47,7 @@ void initialise(Arena& arena) {
         throw_system("getrandom", errno);
     }
     header.address = reinterpret_cast<std::uintptr_t>(&header);
-    // Those of both halves leave half of the second cache to the arrays.
+    // The accumulators of both halves leave half of the second-level cache to the arrays.
     const std::size_t fitting = second_cache() / 4 / short_accumulator;
     header.short_accumulators =
         static_cast<std::uint32_t>(std::clamp(fitting, accumulators, most_accumulators));
@@ -100,7 +100,7 @@ std::size_t Geometry::flat_given_offset() const {
 std::size_t Geometry::given_bytes() const { return std::max<std::size_t>(slot_bytes, on_board); }
 
 std::size_t Geometry::large_places() const {
-    if (size == 2) return large_slots;  // who writes has read there last, the sooner the better
+    if (size == 2) return large_slots;  // two ranks write where they have read, which should be recent
     constexpr std::size_t most = 4 * large_slots;
     return std::bit_floor(std::clamp<std::size_t>(32 / std::max(size, 1U), large_slots, most));
 }
@@ -120,7 +120,7 @@ std::shared_ptr<Arena> Arena::create_shared(const Geometry& geometry) {
     UniqueFd fd(::memfd_create("collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!fd) throw_system("memfd_create", errno);
     if (::ftruncate(fd.get(), static_cast<off_t>(geometry.total())) != 0) throw_system("ftruncate", errno);
-    // A peer that could shrink the file could kill us by SIGBUS.
+    // A peer that could shrink the file could kill this process by SIGBUS.
     if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         throw_system("sealing shared memory", errno);
     }
@@ -190,7 +190,7 @@ void Arena::release(std::byte* data, std::size_t n) {
     std::size_t offset = offset_of(data);
     const std::lock_guard lock(mutex_);
     punch(offset, n);
-    // Peers cannot see it any more, so it is of no use to anyone until the arena goes.
+    // Peers cannot see withdrawn memory, so it is not used again.
     if (is_withdrawn(offset, n)) return;
     auto next = free_.lower_bound(offset);
     if (next != free_.end() && next->first == offset + n) {
@@ -227,7 +227,7 @@ bool Arena::withdraw(std::byte* data, std::size_t n) {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     const std::lock_guard lock(mutex_);
     const std::size_t end = round_up(offset_of(data) + n, page);
-    // Pages that are private already must not be taken from the file once more.
+    // Skip pages that are private already: their contents are not those of the file.
     for (std::size_t at = offset_of(data) / page * page; at < end;) {
         const auto next = withdrawn_.upper_bound(at);
         if (next != withdrawn_.begin() && std::prev(next)->second > at) {

@@ -1,21 +1,22 @@
-// One rank's shared memory: a control area into which its peers write acknowledgements, staging memory that
-// they read, and a heap for arrays that they may read directly.
+// The arena, one rank's shared memory: a control area into which its peers write acknowledgements, staging
+// memory that they read, and a heap for arrays that they may read directly.
 //
 // Invariant: the memory belongs to a memfd, so it has no name and ends with the last process that maps it.
-// The file is as large as the machine's memory, but only pages that were touched exist. Everything at fixed
-// places is described here and nowhere else.
+// The file is as large as the machine's memory, but only touched pages exist. Only this file describes the
+// layout.
 //
 // Layout of a rank's arena in a group of `size` ranks:
 //
 //     Header                     one page: identity, doorbell, current operation
 //     Outlet[size]               per receiving peer: lines, acknowledgements, staging, places
 //     cast slots                 staging that several peers read at once
-//     PoolBoard                  who has added to the accumulators and got what they held
-//     accumulators               what all ranks add to, see Pool; of two ranks only
-//     copies                     of what they held, for ranks of one core; of two ranks only
-//     FlatBoard                  what ranks say in small operations, see MessageBoard
-//     places                     what they say there that does not fit into a line, and what two cores do
-//     heap                       arrays from Communicator.empty(); pages that are withdrawn from peers, see
+//     PoolBoard                  who has added to the pool's accumulators, and who has copied the sums out
+//     accumulators               sums to which all ranks add, see Pool; used in the arenas of two ranks
+//     copies                     copies of these sums for ranks of one core; used in the arenas of two ranks
+//     FlatBoard                  what ranks publish in short operations, see MessageBoard
+//     places                     published data that does not fit into a line, and sums that two cores
+//     exchange heap                       arrays from Communicator.empty(); pages that are withdrawn from
+//     peers, see
 //                                `withdraw`, are no longer in the file
 #pragma once
 
@@ -42,10 +43,10 @@ namespace collectives {
 
 inline constexpr std::size_t page_size = 4096;
 
-// What a sender announces about one slice of a message.
+// A line, with which a sender announces one slice of a message.
 //
-// A message of up to `inline_bytes` travels in the line itself. `tag` carries the number of the line on its
-// link in the upper half and a fingerprint of the operation in the lower; it is stored last.
+// A message of up to `inline_bytes` is sent in the line itself. `tag` has the number of the line on its link
+// in the upper half, and a fingerprint of the operation in the lower half; it is stored last.
 struct alignas(cache_line) Line {
     static constexpr std::size_t inline_bytes = 56;
 
@@ -56,7 +57,7 @@ struct alignas(cache_line) Line {
             std::uint64_t offset;  // within the sender's arena, or an address in its process
             std::uint64_t length;
             Staged staged;
-            std::uint32_t place;  // 1 + that of the link's places in which it lies; 0: none
+            std::uint32_t place;  // 1 + number of the place that holds the slice; 0: none
         } slice;
     };
 };
@@ -64,47 +65,47 @@ static_assert(sizeof(Line) == cache_line);
 
 inline constexpr std::size_t lines_per_link = 64;
 inline constexpr std::size_t slots_per_link = 4;
-inline constexpr std::size_t places_per_link = 4;  // on each side, see ShmLink
+inline constexpr std::size_t places_per_link = 4;  // in each of the two arenas, see Places
 inline constexpr std::size_t cast_slots = 3;
 inline constexpr std::size_t accumulators = 4;
-// Of ranks with cores of their own, in the same memory: the longest piece, and how many of these.
+// For ranks with cores of their own the same memory has shorter accumulators: their bytes and largest number.
 inline constexpr std::size_t short_accumulator = 32 << 10;
 inline constexpr std::size_t most_accumulators = 16;
 
-// Where a message from a peer is wanted, see Relay.
+// The destination that a receiver has posted for a message from a peer, see Relay.
 struct alignas(cache_line) Post {
-    std::atomic<std::uint64_t> tag;  // which message; 0: none. Stored last, and first withdrawn
+    std::atomic<std::uint64_t> tag;  // identifies the message; 0: none. Stored last, and cleared first
     std::uint64_t offset;            // within the receiver's arena
     std::uint64_t length;
-    std::uint64_t replaces;  // of the messages to the peer, the one that is sent from there, see Program
+    std::uint64_t replaces;  // number of the message to the peer that is sent from there, see Program
 };
 
 // One rank's side of its link to a peer.
 struct Outlet {
     std::array<Line, lines_per_link> lines;
     alignas(cache_line) std::atomic<std::uint64_t> acknowledged;  // lines the peer has finished with
-    // The last line whose memory the peer could not read, and how much of the message it had then.
+    // The last line whose memory the peer could not read, and the bytes of the message that it had then.
     std::atomic<std::uint64_t> refused;
     std::atomic<std::uint64_t> refused_from;
-    // A line that is read out of this side's process; opened by the peer, its receiver.
+    // The copy of a line that is read from this side's process; opened by the peer, its receiver.
     alignas(cache_line) JointCopy::Shared joint;
     Post post;
     std::atomic<Reads> reads_memory;  // how this side reads the peer's process
     std::atomic<std::uint32_t>
-        abandoned;  // this side failed; memory that it has announced may be in other use
+        abandoned;  // this side has failed; memory that it has announced may be used for something else
     alignas(page_size) std::byte staging[];  // slots_per_link * staging_bytes, and as much for each place
 };
 
 struct Header {
     std::uint64_t magic;
-    std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is the memory that was meant
+    std::array<std::uint64_t, 2> cookie;  // random: proves that a mapping is that of the intended arena
     std::uint64_t address;                // of this header in its owner's process
-    Reads reads;                          // how the owner reads other processes, where it may
-    std::uint32_t short_accumulators;     // of the pool's, as many stay in the owner's caches
+    Reads reads;                          // how the owner reads memory of other processes, if it may
+    std::uint32_t short_accumulators;     // the number of short accumulators that fit into the owner's caches
     alignas(cache_line) std::atomic<std::uint32_t> doorbell;
     std::atomic<std::uint32_t> sleeping;  // Sleep
-    std::atomic<std::uint32_t> closed;    // the owner has left in good order,
-    std::atomic<std::uint32_t> lost;      // and if for the loss of a rank, that rank + 1; stored before
+    std::atomic<std::uint32_t> closed;    // the owner has closed its communicator
+    std::atomic<std::uint32_t> lost;      // 1 + the lost rank if that is the reason, else 0; stored before
     Presence presence;
     PublishedCalls calls;  // the owner's
 };
@@ -117,39 +118,40 @@ struct PoolBoard {
         std::atomic<std::uint64_t> last;
     };
     std::array<Word, most_accumulators> words;
-    std::atomic<std::uint64_t> got[];  // by rank: the last piece that it has copied out
+    std::atomic<std::uint64_t> got[];  // by rank: the last piece that the rank has copied out
 };
 
-// See MessageBoard. Neighbours' lines lie two cache lines apart, since cores fetch them in pairs.
+// See MessageBoard. Lines are two cache lines apart, since cores fetch cache lines in pairs.
 struct alignas(2 * cache_line) FlatLine {
     static constexpr std::size_t inline_bytes = 112;
 
     std::atomic<std::uint64_t> tag;    // number and fingerprint of the operation; stored last
-    std::atomic<std::uint64_t> taken;  // in which its owner has taken what lay elsewhere, or may be followed
+    std::atomic<std::uint64_t> taken;  // in the line of a sum: the rank that has added it up
     std::array<std::byte, inline_bytes> data;
 };
 static_assert(sizeof(FlatLine) == 2 * cache_line);
 
 inline constexpr std::size_t flat_slots = 8;
 inline constexpr std::uint64_t on_board = 4 << 10;  // bytes beside each line
-inline constexpr std::size_t large_slots = 2;       // for what is longer: as many may be there at once
+inline constexpr std::size_t large_slots = 2;       // operations with longer data that may overlap
 
-// What each operation has on a board: a line for each rank, and for each core that ranks share, of which
-// there are no more, one for the sum of what they say and one whose tag counts who has come.
+// The lines of each operation on a board, for each rank: one for its data. For each core that ranks share, of
+// which there are at most as many as ranks: one for the sum of its ranks' data, and one whose tag counts the
+// ranks that have arrived.
 inline constexpr std::size_t flat_lines_per_rank = 3;
 
 struct FlatBoard {
-    std::atomic<std::uint32_t> sleepers;  // ranks that sleep until something is said
-    std::array<FlatLine, 2> given;        // of two cores, in turn: what one of them says to the other
+    std::atomic<std::uint32_t> sleepers;  // number of ranks that sleep until something is published
+    std::array<FlatLine, 2> given;        // in turn: the sum that one of two cores gives to the other
     FlatLine lines[];                     // [flat_slots][flat_lines_per_rank][size]
 };
 
 enum class Sleep : std::uint32_t { awake = 0, on_doorbell = 1, on_eventfd = 2 };
 
 struct Geometry {
-    std::uint32_t size = 0;      // ranks in the group
-    std::size_t slot_bytes = 0;  // a piece: of what ranks work on together, or stage where they share cores
-    std::size_t staging_bytes = 0;  // a cast slot or an accumulator; the longest piece
+    std::uint32_t size = 0;         // ranks in the group
+    std::size_t slot_bytes = 0;     // of a piece that ranks share, or that they stage if they share cores
+    std::size_t staging_bytes = 0;  // of a cast slot, a place or an accumulator; the longest piece
     std::size_t heap_bytes = 0;
 
     std::size_t link_staging() const { return slots_per_link * staging_bytes; }
@@ -161,11 +163,11 @@ struct Geometry {
     std::size_t flat_offset() const;
     std::size_t flat_data_offset() const;
     std::size_t flat_large_offset() const;
-    // An even number of places that are used in turn, of which few enough ranks write more than their caches
-    // hold, until they write to the same one again.
+    // The number of places that are used in turn, an even number. It is chosen so that all ranks together
+    // write more than fits into their caches before they use a place again.
     std::size_t large_places() const;
     std::size_t flat_given_offset() const;
-    // The most that one core gives another one there.
+    // The largest number of bytes that one core gives to the other.
     std::size_t given_bytes() const;
     std::size_t heap_offset() const;
     std::size_t total() const { return heap_offset() + heap_bytes; }
@@ -175,7 +177,8 @@ class Arena {
   public:
     // A new arena in a memfd, to be shared by passing `fd()`.
     static std::shared_ptr<Arena> create_shared(const Geometry& geometry);
-    // A peer's arena, with the peer's eventfd. Error(transport_unavailable) if the file is not the one meant.
+    // Maps a peer's arena; `wake` is the peer's eventfd. Throws Error(transport_unavailable) if the file is
+    // not the intended one.
     static std::shared_ptr<Arena> map(int fd, const Geometry& geometry,
                                       const std::array<std::uint64_t, 2>& cookie, UniqueFd wake);
 
@@ -199,38 +202,38 @@ class Arena {
     FlatBoard& flat_board() { return *reinterpret_cast<FlatBoard*>(base_ + geometry_.flat_offset()); }
     // Room for `on_board` bytes beside each line.
     std::byte* flat_data() { return base_ + geometry_.flat_data_offset(); }
-    // Room for `given_bytes` of each of two cores.
+    // Room for `given_bytes` for each of two cores.
     std::byte* flat_given() { return base_ + geometry_.flat_given_offset(); }
-    // Room for `slot_bytes` of each rank, [large_places][size].
+    // Room for `slot_bytes` for each rank, [large_places][size].
     std::byte* flat_large() { return base_ + geometry_.flat_large_offset(); }
-    // `offset` lies within the arena.
+    // `offset` must be within the arena.
     std::byte* at(std::uint64_t offset) { return base_ + offset; }
     int fd() const { return fd_.get(); }
-    // The owner's eventfd: what peers write to where the owner sleeps on sockets as well.
+    // The owner's eventfd, to which peers write if the owner sleeps on sockets, too.
     int wake_fd() const { return wake_.get(); }
     const Geometry& geometry() const { return geometry_; }
 
-    // Where the owner is and what it does.
+    // The owner's core, and when it was busy.
     Presence& presence() { return header().presence; }
     const Presence& presence() const { return header().presence; }
-    // What it has begun.
+    // The calls that the owner has begun.
     PublishedCalls& calls() const { return header().calls; }
 
-    // Whether [data, data + n) lies in the heap, and where.
+    // Whether [data, data + n) is in the heap. `offset_of` returns its offset in the arena.
     bool in_heap(const std::byte* data, std::size_t n) const;
     std::uint64_t offset_of(const std::byte* data) const {
         return reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(base_);
     }
 
-    // Memory from the heap, 64-byte aligned, zeroed where the kernel has not given it out before; nullptr
-    // when there is none left. Thread-safe.
+    // Memory from the heap, 64-byte aligned; memory that was not in use before is zero. nullptr if there is
+    // none left. Thread-safe.
     std::byte* allocate(std::size_t n);
-    // Bytes of it that are given out, in whole cache lines or pages.
+    // Bytes of the heap in use, in whole cache lines or pages.
     std::size_t heap_in_use();
-    // Give it back, to the kernel as far as it covers whole pages.
+    // Return memory to the heap, and its whole pages to the kernel.
     void release(std::byte* data, std::size_t n);
-    // Peers that still write to the n bytes of the heap at `data` reach nobody: their pages are this
-    // process's alone from now on. Contents and address stay. False where the kernel refuses. Thread-safe.
+    // Make the pages of the n bytes of the heap at `data` private to this process, so that peers that still
+    // write there have no effect. Contents and address stay. False if the kernel refuses. Thread-safe.
     bool withdraw(std::byte* data, std::size_t n);
 
   private:
@@ -244,7 +247,7 @@ class Arena {
     UniqueFd wake_;
     std::mutex mutex_;
     std::map<std::size_t, std::size_t> free_;       // offset -> bytes, neighbours merged
-    std::map<std::size_t, std::size_t> withdrawn_;  // begin -> end, page by page; none overlap
+    std::map<std::size_t, std::size_t> withdrawn_;  // begin -> end, whole pages; no two overlap
 };
 
 }  // namespace collectives

@@ -9,13 +9,14 @@ namespace collectives {
 
 namespace {
 
-// In so many operations there is room for n bytes each.
+// The number of consecutive operations for which a board has room, if each publishes n bytes.
 std::size_t slots_of(std::size_t n) { return n > on_board ? large_slots : flat_slots; }
 
 std::uint64_t tag_of(std::uint64_t number, std::uint32_t fingerprint) { return number << 32 | fingerprint; }
 
-// What the tag of arrivals holds: 16 bits of the operation's number, 16 of those who have come, its
-// fingerprint. One that all had come to may be as many operations old that its number is the same again.
+// The tag of arrivals: 16 bits of the operation's number, 16 bits with the number of ranks that have arrived,
+// and the fingerprint. The tag of an older operation, at which all have arrived, may have the same 16 bits of
+// the number.
 std::uint64_t first_of(std::uint64_t number, std::uint32_t fingerprint) {
     return (number & 0xffff) << 48 | std::uint64_t{1} << 32 | fingerprint;
 }
@@ -89,9 +90,9 @@ MessageBoard::Arrival MessageBoard::arrive(std::uint64_t number, std::uint32_t f
         return has_begun(found) && static_cast<std::uint32_t>(found) != fingerprint;
     };
     std::uint64_t found = word.load(std::memory_order_acquire);
-    // Who comes last need not say anything by itself.
+    // The last rank to arrive need not publish its own data.
     const bool alone = count_of(next(found)) == core_ranks_.size();
-    if (!alone) copy_bytes(place(number, rank_, n), data, n);  // who reads it shares our caches
+    if (!alone) copy_bytes(place(number, rank_, n), data, n);  // the reader shares this core's caches
     do {
         if (is_other(found)) return Arrival::unexpected;
     } while (!word.compare_exchange_weak(found, next(found), std::memory_order_acq_rel));
@@ -118,7 +119,7 @@ bool MessageBoard::has_reached(std::uint64_t number, std::size_t rank) const {
 }
 
 std::byte* MessageBoard::place_beside(std::uint64_t number, std::size_t rank, std::size_t n) const {
-    // Two ranks change places each time.
+    // Two ranks exchange places each time.
     const std::size_t owner = size_ == 2 ? rank ^ (number / slots_of(n) & 1) : rank;
     if (n <= on_board) return arena_->flat_data() + (number % flat_slots * size_ + owner) * on_board;
     const Geometry& geometry = arena_->geometry();

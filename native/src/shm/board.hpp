@@ -1,24 +1,25 @@
-// Short operations in which every rank publishes something once, or one rank does, on one board in one rank's
-// memory. The ranks that want it read it there.
+// A board, in one rank's memory, for short operations in which all ranks, or one rank, publish data once. The
+// other ranks read the data there.
 //
-// A rank that has little time on a core, and finds its caches cold, touches a page or two instead of several
-// of each peer.
+// With a board a rank touches a page or two, instead of several pages of each peer. This matters for ranks
+// that have little time on a core, and find its caches cold.
 //
-// Reading what another core has written takes it out of that core's caches. So two ranks change places each
-// time, for what does not fit into a line: each writes where it has read. Among more ranks everybody holds
-// what it has read, and writing there takes it from each: they use more places in turn than their caches
-// hold.
+// Reading data that another core has written moves its cache lines out of that core's caches. So if data does
+// not fit into a line, two ranks exchange places each time: each writes where it has read before. With more
+// ranks, a place that was read is in the caches of all of them, and writing there is slow. So they use more
+// places in turn than fit into their caches.
 //
-// Ranks that share cores may add up core by core what all ranks publish. The last rank to come on a core adds
-// up what the ranks of its core have published, and all ranks read these sums. So each core reads what
-// another one has written once, not once for each of its ranks. Of two cores each gives the other one its sum
-// in a place of its own, and these places change hands, too.
+// Ranks that share cores may first sum the published data for each core. The last rank of a core that arrives
+// adds up the data of that core's ranks, and all ranks read these sums. So each core reads the data of
+// another core once, and not once for each of its ranks. Two cores give each other their sums in places of
+// their own, which are exchanged each time, too.
 //
-// Invariant: operations on a board have numbers, the same on every rank, and are done in their order. What is
-// published in one stays until all have done it. A rank that has a line in an operation has done all before
-// it, so the operation `flat_slots` later (`large_slots` where it is long) may overwrite it once all ranks
-// have a line in the one after it. A rank that publishes nothing stores its line when it has read what it
-// wants. Nothing that is published on one board lies in memory of another, whose operations may be ahead.
+// Invariant: operations on a board are numbered, the same on every rank, and run in the order of their
+// numbers. Published data stays until all ranks have finished the operation. A rank that has a line in an
+// operation has finished all operations before. So the operation `flat_slots` later (`large_slots` later for
+// long data) may overwrite an operation when all ranks have a line in the next one. A rank that publishes
+// nothing stores its line when it has read what it needs. Memory of one board has no data of another board,
+// whose operations may be ahead.
 #pragma once
 
 #include <cstdint>
@@ -34,18 +35,18 @@ namespace collectives {
 class MessageBoard {
   public:
     MessageBoard(std::size_t rank, std::size_t size) : rank_(rank), size_(size) {}
-    // Where it is, once its owner's memory is there.
+    // Use the board in this arena, its owner's; called when the arena is mapped.
     void open(std::shared_ptr<Arena> arena);
     bool is_open() const { return arena_ != nullptr; }
 
-    // The next operation's number. From 1 on.
+    // The number of the next operation, from 1 on.
     std::uint64_t next() { return ++count_; }
 
-    // Whether this rank may publish n bytes in that operation; if not, `late` gets those that must go on
-    // first.
+    // Whether this rank may publish n bytes in that operation; if not, the ranks that must advance first are
+    // stored in `late`.
     bool may_publish(std::uint64_t number, std::size_t n, std::vector<int>* late = nullptr);
     void publish(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
-    // Whether that rank has; its line's fingerprint then.
+    // Whether that rank has published; if so, stores the fingerprint of its line.
     bool has_published(std::uint64_t number, std::size_t rank, std::uint32_t& fingerprint) const {
         return has_published(number, line(number, rank), fingerprint);
     }
@@ -60,34 +61,34 @@ class MessageBoard {
     const std::byte* published(std::uint64_t number, std::size_t rank, std::size_t n) const {
         return place(number, rank, n);
     }
-    // All ranks have.
+    // All ranks have published in that operation.
     void all_published(std::uint64_t number) { done_by_all_ = number - 1; }
 
-    // --- core by core
-    // Once, before what follows, with the memory of each rank, which says what core it shares. Where one of
-    // them does not know, the two halves of the ranks count as such.
+    // --- sums for each core
+    // Called once, before the functions below. The arenas of the ranks tell their home cores. If a rank has
+    // no home core, each half of the ranks counts as one core.
     void share_cores(std::span<const std::shared_ptr<Arena>> arenas);
     std::size_t cores() const { return cores_; }
     std::size_t core_of(std::size_t rank) const { return core_of_[rank]; }
-    // The ranks of this one's core, itself too, ascending.
+    // The ranks of this rank's core, this rank included, ascending.
     std::span<const std::size_t> core_ranks() const { return core_ranks_; }
 
     enum class Arrival : std::uint8_t {
-        early,      // what this rank publishes is there for the last rank of its core
-        last,       // it has to add up what its core's ranks have published, and publish the sum
-        unexpected  // some of them are in another operation
+        early,      // other ranks of this core have yet to arrive; the last one adds up the data
+        last,       // this rank has to add up the data of its core's ranks, and publish the sum
+        unexpected  // some ranks of this core are in another operation
     };
     Arrival arrive(std::uint64_t number, std::uint32_t fingerprint, const std::byte* data, std::size_t n);
-    // Where the last one adds up n bytes; then it publishes them.
+    // The memory in which the last rank adds up n bytes, before it publishes them.
     std::byte* place_of_sum(std::uint64_t number, std::size_t n) const {
         return place_of_sum(number, core_of_[rank_], rank_, n);
     }
     void publish_sum(std::uint64_t number, std::uint32_t fingerprint, std::size_t n);
-    // Whether that core's is there; its fingerprint then.
+    // Whether that core's sum is there; if so, stores its fingerprint.
     bool has_sum(std::uint64_t number, std::size_t core, std::uint32_t& fingerprint) const {
         return has_published(number, line_of_sum(number, core), fingerprint);
     }
-    // Once it is there, who has added it up, and the sum, n bytes.
+    // If the sum is there: the rank that has added it up, and the sum, n bytes.
     std::size_t adder(std::uint64_t number, std::size_t core) const {
         return static_cast<std::size_t>(line_of_sum(number, core).taken.load(std::memory_order_relaxed));
     }
@@ -108,7 +109,7 @@ class MessageBoard {
         return n <= FlatLine::inline_bytes ? sum_line(number, core).data.data()
                                            : place_beside(number, adder, n);
     }
-    // Whether this rank reads that core's sum where it is given.
+    // Whether this rank reads that core's sum in the place in which one core gives it to the other.
     bool is_given(std::size_t core) const { return cores_ == 2 && core != core_of_[rank_]; }
     std::size_t index_of_given(std::size_t core) const { return (core + turn_) % 2; }
     FlatLine& given_line(std::size_t core) const { return board_->given[index_of_given(core)]; }
@@ -130,10 +131,10 @@ class MessageBoard {
     std::size_t size_;
     std::shared_ptr<Arena> arena_;
     FlatBoard* board_ = nullptr;
-    StagingCopy stage_;  // of what is large
+    StagingCopy stage_;  // for large data
     std::uint64_t count_ = 0;
-    std::uint64_t done_by_all_ = 0;  // as far as is known
-    std::uint64_t turn_ = 0;         // of operations core by core, so many
+    std::uint64_t done_by_all_ = 0;  // last operation that all ranks are known to have finished
+    std::uint64_t turn_ = 0;         // number of operations with sums for each core
     std::size_t cores_ = 0;
     std::vector<std::size_t> core_of_;  // by rank
     std::vector<std::size_t> core_ranks_;

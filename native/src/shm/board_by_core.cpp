@@ -1,12 +1,12 @@
-// Sums on a board that ranks which share cores add up core by core.
+// The part of the board engine for sums that are added up for each core first, if ranks share cores.
 #include "shm/board_task.hpp"
 
 namespace collectives {
 
 bool adds_by_core(const Request& request, Colocated& colocated) {
     if (!colocated.is_oversubscribed() || !colocated.has(Mechanism::by_core)) return false;
-    // All that it depends on is the same on every rank. In an allreduce in which all ranks publish all that
-    // they have, and nobody passes anything on, every rank adds up everything.
+    // The result depends only on data that is the same on every rank. In an allreduce in which all ranks
+    // publish all their data, every rank adds up everything.
     const Operation& operation = *request.operation;
     const Program& program = operation.program();
     const auto others = static_cast<std::size_t>(program.size) - 1;
@@ -25,7 +25,7 @@ void BoardTask::publish_by_core() {
         case MessageBoard::Arrival::early:
             break;
         case MessageBoard::Arrival::unexpected: {
-            published_ = true;  // so that the other ranks of its core are awaited
+            published_ = true;  // makes `awaited` return the other ranks of its core
             std::vector<Awaited> peers;
             awaited(peers);
             colocated_.look_for_other_calls(*request_, peers);
@@ -41,7 +41,7 @@ void BoardTask::publish_by_core() {
             board().publish_sum(number, request_->fingerprint, n);
             break;
     }
-    // It counts as late until then.
+    // This rank counts as late until its line is published.
     board().publish(number, request_->fingerprint, nullptr, 0);
 }
 

@@ -34,7 +34,7 @@ void BoardEntry::open() {
 
 bool BoardEntry::is_late(int peer) const {
     std::uint32_t fingerprint = 0;
-    // One that is in another operation publishes nothing in this one.
+    // A rank that is in another operation publishes nothing in this one.
     return !board().has_published(number_, static_cast<std::size_t>(peer), fingerprint) ||
            fingerprint != request_->fingerprint;
 }

@@ -1,7 +1,8 @@
-// An operation's entry on a board: its number there, its turn, and who has published.
+// The entry of an operation on a board: its number, its turn, and the ranks that have published.
 //
-// Invariant: entries of a board have their turns in the order of their numbers, which is the same on all
-// ranks. An entry leaves the board when its operation is complete, is given up, or goes on elsewhere.
+// Invariant: entries of a board have their turns in the order of their numbers, which are the same on all
+// ranks. An entry leaves the board when its operation is complete, is given up, or continues in another
+// engine.
 #pragma once
 
 #include <span>
@@ -20,14 +21,15 @@ class BoardEntry {
     void leave();
 
     bool has_turn() const { return owned_->queue.front() == this; }
-    // It has its turn: find the board's memory.
+    // Find the board's memory; called when the entry has its turn.
     void open();
-    // Whether this rank may publish n bytes now; if not, `late` holds those that must go on first.
+    // Whether this rank may publish n bytes now; if not, the ranks that must advance first are stored in
+    // `late`.
     bool may_publish(std::size_t n, std::vector<int>* late = nullptr) {
         return board().may_publish(number_, n, late);
     }
 
-    // Whether all sources have published. `see(line)` of each of them once. Throws where one of them is in
+    // Whether all sources have published. Calls `see(line)` once for each. Throws if one of them is in
     // another operation.
     template <typename See>
     bool have_all_published(See see) {
@@ -44,12 +46,12 @@ class BoardEntry {
         }
         return true;
     }
-    // The sources that have not been seen to publish.
+    // The sources that have not published, as far as was checked.
     std::span<const int> missing() const { return std::span(program().sources).subspan(seen_); }
     // Whether that rank has still to publish.
     bool is_late(int peer) const;
 
-    // The operation is complete on this rank: say so to those who could not know otherwise.
+    // The operation is complete on this rank: publish that, if no other data shows it.
     void finish();
     void wake_sleepers();
     void set_asleep(bool asleep);
@@ -64,7 +66,7 @@ class BoardEntry {
     const Request* request_ = nullptr;
     Colocated::Owned* owned_ = nullptr;  // the root's board; stays as long as the communicator
     std::uint64_t number_ = 0;
-    std::size_t seen_ = 0;  // of the sources, in their order
+    std::size_t seen_ = 0;  // number of sources, in their order, that have published
     bool asleep_ = false;
 };
 

@@ -9,7 +9,8 @@ namespace collectives {
 
 namespace {
 
-// Up to so many ranks that share cores use links earlier: these let staging memory change hands.
+// Up to this number of ranks, ranks that share cores use links for shorter messages already, because links
+// have places (see Places).
 constexpr std::uint32_t few_ranks = 4;
 
 }  // namespace
@@ -22,14 +23,15 @@ const char* BoardEngine::refuses(const Request& request) const {
     if (!colocated_.all()) return "not all ranks share memory";
     if (operation.sections() > 1 || !operation.flat()) return "the schedule is not one round of messages";
     if (size == 1 || operation.call().root >= size) return "there is no other rank";
-    // Ranks with a core each read large data where it lies, and a few that share cores and all send to each
-    // other do better with links, whose staging memory changes hands.
+    // Links are faster for longer data if each rank has a core, because peers read it in place, and if a few
+    // ranks share cores and all send to each other, because links have places (see Places).
     const std::uint64_t slot = colocated_.arena()->geometry().slot_bytes;
     std::uint64_t most = colocated_.is_oversubscribed() ? slot : on_board;
     const bool mutual = program.says && program.sources.size() + 1 == size;
     if (mutual && size <= few_ranks && !adds_by_core(request, colocated_))
         most = std::clamp<std::uint64_t>(most, on_board, size * page_size - 1);
-    // What only goes one way is better written to memory that the reader has not just read.
+    // A message in one direction is faster over a link, which writes to memory that the reader has not just
+    // read.
     if (!mutual && size == 2 && !colocated_.is_oversubscribed()) most = page_size - 1;
     if (std::max(operation.in_bytes(), operation.out_bytes()) > most) return "it is too long for a board";
     return nullptr;

@@ -1,5 +1,5 @@
-// The board engine: short operations of ranks that all share memory, in which each rank publishes something
-// once on a board, or one rank does, and each consumes what it wants. See MessageBoard.
+// The board engine: short operations of ranks that all share memory, in which all ranks, or one rank, publish
+// data once on a board, and each rank reads what it needs. See MessageBoard.
 #pragma once
 
 #include <vector>
@@ -32,7 +32,7 @@ class BoardTask final : public Task {
     const Program& program() const { return request_->operation->program(); }
     MessageBoard& board() { return entry_.board(); }
 
-    // Publish what this rank has to; false as long as that must wait.
+    // Publish this rank's data; false if this has to wait.
     bool publish();
     std::size_t published_bytes() const { return static_cast<std::size_t>(operation().flat()->length); }
     const std::byte* published_by(int peer);
@@ -42,10 +42,10 @@ class BoardTask final : public Task {
     void reduce_operands(std::byte* dst, std::size_t n, double scale) const;
     bool has_everything();
     bool is_late(int peer);
-    // Those of the sources that may be late.
+    // The sources that may be late.
     std::span<const int> late_candidates() const;
 
-    // --- sums core by core: the last rank to come on a core adds up what its ranks have published
+    // --- sums for each core: the last rank of a core that arrives adds up the data of the core's ranks
     void publish_by_core();
     bool has_every_sum();
     void add_sums();
@@ -57,15 +57,15 @@ class BoardTask final : public Task {
     bool complete_ = false;
     bool published_ = false;
     bool by_core_ = false;
-    bool has_all_ = false;       // all have published
-    std::size_t sums_seen_ = 0;  // by core: the sums of so many cores are there
+    bool has_all_ = false;       // all sources have published
+    std::size_t sums_seen_ = 0;  // number of cores whose sums are there
 
     // Kept to save allocations.
     std::vector<const std::byte*> operands_;
     std::vector<int> late_;
 };
 
-// Whether all ranks of the operation let the last rank of each core add up what its ranks have published.
+// Whether the operation uses sums for each core, the same on all ranks.
 bool adds_by_core(const Request& request, Colocated& colocated);
 
 // Short operations, on the board of the root or of rank 0.

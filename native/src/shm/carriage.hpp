@@ -1,7 +1,7 @@
-// How a link of shared memory carries the messages of an operation: which protocol, in which pieces.
+// How a link of shared memory carries the messages of an operation: the protocol, and the size of pieces.
 //
-// Invariant: it follows from what the operation does, the geometry of the arena and whether ranks outnumber
-// cores. It changes the speed only.
+// Invariant: the choice depends on the operation's traffic, the geometry of the arena, and whether ranks
+// outnumber cores. It changes the speed only.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@
 
 namespace collectives {
 
-// Sizes of messages that may be read out of the sender's process.
+// Sizes, in bytes, of messages that are read from the sender's process by cross-memory attach (CMA).
 struct Pulled {
     std::uint64_t from = ~std::uint64_t{0};
     std::uint64_t below = ~std::uint64_t{0};
 };
 
 struct Carriage {
-    // Messages that may be read out of the sender's process, where that takes as long as a copy, and where it
-    // takes longer, for looking up pages.
+    // Messages that are read by CMA, if this takes as long as a copy, and if it takes longer, because the
+    // kernel looks up each page.
     Pulled pulled;
     Pulled pulled_slowly;
-    // How messages are cut where they are staged: into so many pieces, so that the receiver can begin, if
-    // these are not too short for it, none longer than this.
+    // How staged messages are divided: into `pieces` pieces, so that the receiver can begin early, unless
+    // they would be too short, and none longer than `longest_piece` bytes.
     std::uint32_t pieces = 1;
     std::uint64_t longest_piece = ~std::uint64_t{0};
-    // Messages of up to this size may lie in places of their link that change hands.
+    // Messages of up to this size may use the link's places, see Places.
     std::uint64_t placed_up_to = 0;
 };
 
 Carriage choose_carriage(const Traffic& traffic, const Geometry& geometry, bool oversubscribed);
 
-// The same for one operation after the other, most of which are alike.
+// Chooses for one operation after the other, and keeps the choice while the traffic is the same.
 class CarriageChoice {
   public:
-    // This one from now on, whatever the traffic is.
+    // Use this carriage from now on, whatever the traffic is.
     void fix(const Carriage& carriage) {
         carriage_ = carriage;
         is_fixed_ = true;

@@ -24,7 +24,7 @@ void Caster::write(std::span<const Target> targets, const std::byte* data, std::
         const std::uint64_t from = sharing_.front()->written();
         stage(sharing_, data + from, static_cast<std::size_t>(ready - from));
     }
-    // Sleeping peers are woken at the end, so that the peers' cache lines are fetched all at once.
+    // Sleeping peers are woken at the end, so that the cache lines of all peers are fetched at the same time.
     woken_.clear();
     for (const Target& target : targets) {
         ShmLink* const link = memory_.link(target.peer);

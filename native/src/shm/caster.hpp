@@ -1,7 +1,7 @@
-// Sends to several peers that share memory with this rank: the copy to staging is made once, each link
-// announces it.
+// Sends one message to several peers that share memory with this rank: the message is staged once, and each
+// link announces the copy.
 //
-// Invariant: links that read one copy are at the same byte of the message, from its beginning on.
+// Invariant: links that share a copy are at the same byte of the message, from its beginning on.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class Caster final : public Multicast {
         std::uint64_t line;
     };
 
-    // Take up to n bytes as the next bytes of the message on all of `links`.
+    // Send up to n bytes as the next bytes of the message on all of `links`.
     void stage(std::span<ShmLink* const> links, const std::byte* data, std::size_t n);
     bool shares(const Target& target, ShmLink& link, const std::byte* data, std::uint64_t length) const;
 

@@ -1,5 +1,5 @@
-// Cross-memory attach (CMA): messages that the receiver reads out of the sender's process, alone or together
-// with the sender. What cannot be read is refused and staged after all.
+// Cross-memory attach (CMA): messages that the receiver copies from the sender's process, alone or together
+// with the sender. The receiver refuses memory that it cannot read; the sender then stages it.
 #include <sched.h>
 
 #include <array>
@@ -62,7 +62,7 @@ void ShmLink::help() {
 bool ShmLink::may_write_by(pid_t grant) {
     if (grant == 0) return false;
     if (grant != writes_by_) {
-        // Where the peer counts processes otherwise than we do, the id is another one's, or nobody's.
+        // If the peer is in another pid namespace, the id is that of another process here, or of none.
         Remote process(grant);
         if (!is_peer(process)) return false;
         written_to_ = std::move(process);
@@ -77,8 +77,8 @@ void ShmLink::end_joint() {
     JointCopy copy(in_.joint, line_in_);
     const auto is_over = [&] { return copy.take_as_receiver() || !copy.is_being_written(); };
     if (is_over()) return;
-    // The sender has taken the back half, and may be stopped before the call that writes it: that call is to
-    // fail. One that has begun goes on.
+    // The sender has taken the back half, and may be stopped before the call that writes it. After `revoke`
+    // such a call fails; a call that has begun continues.
     grant_->revoke();
     const Deadline deadline(tuning::write_ends_within);
     while (!is_over() && lost() == nullptr && !deadline.passed()) ::sched_yield();

@@ -3,7 +3,7 @@
 namespace collectives {
 
 std::size_t JointCopy::middle(std::size_t n) {
-    constexpr std::size_t page = 4096;  // the kernel looks up each page that one of the halves touches
+    constexpr std::size_t page = 4096;  // the kernel looks up each page of a half, so halves begin at a page
     return n / 2 / page * page;
 }
 
@@ -18,7 +18,7 @@ void JointCopy::end(bool written) {
 }
 
 bool JointCopy::move(State from, State to) {
-    if (!is(from)) return false;  // the sender asks often: a load leaves the line where it is
+    if (!is(from)) return false;  // the sender calls often: a load does not move the cache line
     std::uint64_t expected = word(from);
     return shared_.back.compare_exchange_strong(expected, word(to), std::memory_order_acq_rel);
 }

@@ -53,8 +53,8 @@ void ShmLink::wake_peers(std::span<ShmLink* const> links) {
 }
 
 void ShmLink::wake_peer() {
-    // Between what we have stored and what we look at here there is a full fence, as there is between the
-    // peer's "set sleeping" and its "look once more": one of the two sees the other's store.
+    // There is a full fence between this rank's last store and this load. There is another one between the
+    // peer's store of `sleeping` and its last check. So one of the two ranks sees the store of the other.
     Header& header = theirs_->header();
     const auto sleep = static_cast<Sleep>(header.sleeping.load(std::memory_order_seq_cst));
     if (sleep == Sleep::awake) return;
@@ -73,7 +73,7 @@ void ShmLink::abandon() {
 }
 
 void ShmLink::ensure_valid(const Call& call) {
-    // Whoever fails says so before its memory can be in other use.
+    // A rank that fails sets this before its memory may be used for something else.
     if (in_.abandoned.load(std::memory_order_seq_cst) != 0) throw_lost(call, "it gave the operation up");
 }
 
@@ -92,7 +92,8 @@ std::optional<int> ShmLink::blamed() const {
     return first < 0 || first == rank_ ? std::nullopt : std::optional(first);
 }
 
-// The header says the rest, to all peers at once. But who waits for nobody looks at its own only.
+// The header tells all peers the rest. A peer that waits for nobody reads only its own header, so an
+// accusation is stored there.
 void ShmLink::shut_down(std::optional<int>) {
     if (own_->calls().disagreement()) {
         theirs_->calls().accuse(rank_);

@@ -67,7 +67,7 @@ void GroupMemory::ArenaDoorbell::arm(bool at_descriptor) {
     Header& header = arena_.header();
     seen_ = header.doorbell.load(std::memory_order_acquire);
     const Sleep mode = at_descriptor ? Sleep::on_eventfd : Sleep::on_doorbell;
-    // Comes before the last look in the one order of all sequentially consistent accesses.
+    // Sequentially consistent, so that this store comes before the last check.
     header.sleeping.store(static_cast<std::uint32_t>(mode), std::memory_order_seq_cst);
 }
 

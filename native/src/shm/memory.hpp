@@ -1,7 +1,7 @@
-// What one rank has of shared memory in one communicator: its arena, and the links to ranks that map it.
+// The shared memory of one rank in one communicator: its arena, and the links to ranks that map the arena.
 //
-// Invariant: there is one a communicator, made by the transport. It lives longer than its links and the tasks
-// of its engines.
+// Invariant: each communicator has one such object, made by the transport. It lives longer than the links and
+// the tasks of the engines.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ class GroupMemory final : public Colocation {
     GroupMemory(const Setup& setup, std::shared_ptr<Arena> own);
 
     const std::shared_ptr<Arena>& arena() const { return arena_; }
-    // Ranks outnumber cores, on some host; the same on all ranks.
+    // Whether ranks outnumber cores on some host; the same on all ranks.
     bool is_oversubscribed() const { return oversubscribed_; }
-    // The link to that peer; null where there is none. Each link enters and removes itself.
+    // The link to that peer; null if there is none. Each link adds and removes itself.
     ShmLink* link(int peer) const { return links_[static_cast<std::size_t>(peer)]; }
     void set_link(int peer, ShmLink* link) { links_.at(static_cast<std::size_t>(peer)) = link; }
     Caster& caster() { return caster_; }
@@ -59,10 +59,10 @@ class GroupMemory final : public Colocation {
     ArenaDoorbell doorbell_;
 };
 
-// Of a group of that size, but for the heap; `segment` as in Setup.
+// The geometry of arenas in a group of that size, without a heap; `segment` as in Setup.
 Geometry geometry_for(int size, std::size_t segment);
 
-// The memory of the communicator, made where there is none.
+// The shared memory of the communicator, made at the first call.
 std::shared_ptr<GroupMemory> memory_of(const Setup& setup);
 
 }  // namespace collectives

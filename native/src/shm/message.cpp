@@ -1,4 +1,4 @@
-// The head of a message from one rank to another: its call and its length, in a line of its own before it.
+// The head of a message from one rank to another: a line before the message with its call and its length.
 #include <cstring>
 
 #include "shm/link.hpp"
@@ -13,11 +13,11 @@ struct Head {
 };
 static_assert(sizeof(Head) <= Line::inline_bytes);
 
-// The fingerprint of every head of that epoch: receivers know none of the rest.
+// The fingerprint of all heads of that epoch, since receivers do not know the call before they read the head.
 std::uint32_t fingerprint_of_heads(std::uint32_t epoch) {
     Call call;
     call.collective = static_cast<std::uint8_t>(Collective::send);
-    call.algorithm = ~std::uint32_t{0};  // no message has it
+    call.algorithm = ~std::uint32_t{0};  // a value that no message has
     call.epoch = epoch;
     return call.fingerprint();
 }
@@ -46,7 +46,7 @@ std::optional<Announcement> ShmLink::announced(const Context& context, std::size
     return Announcement{head.call, head.length, true};
 }
 
-// Its bytes come in lines that are acknowledged, or are few.
+// Quietly: the lines of the message itself are acknowledged, or they are few.
 void ShmLink::consume_head() { pass_line(true); }
 
 }  // namespace collectives

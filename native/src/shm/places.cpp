@@ -5,7 +5,8 @@
 namespace collectives {
 
 Places::Places(Arena& own, int rank, Arena& theirs, int peer) {
-    // Those in the lower rank's arena come first. In the beginning each side has those of its own.
+    // Places in the lower rank's arena have the lower numbers. In the beginning each side owns the places in
+    // its own arena.
     const std::size_t first = rank < peer ? 0 : places_per_link;
     for (std::size_t i = 0; i < places_per_link; ++i) {
         at_[first + i] = own.place(peer, i);

@@ -8,15 +8,15 @@ namespace collectives {
 
 namespace {
 
-// Where each rank has a core of its own.
+// Bytes of a piece at least, if each rank has a core of its own.
 constexpr std::size_t smallest_piece = 16 << 10;
 
-// Where ranks share cores, and so few of them that one core has nothing to do while the other one adds up a
-// whole half: it is cut in two, down to this.
+// If so few ranks share cores that one core would be idle while the other core adds up a whole half, a half
+// is divided into two pieces of at least `smallest_cut` bytes.
 constexpr std::size_t cut_up_to = 4;
 constexpr std::size_t smallest_cut = 64 << 10;
 
-// Of the last addition: what it adds is copied out while it is in the first cache.
+// Bytes that the last addition adds at a time, and copies out while they are in the first-level cache.
 constexpr std::size_t added_at_once = 8 << 10;
 
 // An accumulator's word: the piece's number, and the rank that has added to it last.
@@ -37,7 +37,7 @@ Pool::Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded, b
       room_(arenas_[0]->geometry().staging_bytes) {
     const std::size_t memory = accumulators * room_;
     if (!crowded_) room_ = std::min(room_, short_accumulator);
-    // Fewer where ranks share a core, whose cache they would not fit.
+    // Fewer if ranks share a core, because they would not fit into its cache.
     const std::size_t most = crowded_ ? accumulators / 2 : std::min(memory / room_, most_accumulators);
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         parts_[half].arena = arenas_[first_of(half)].get();
@@ -80,7 +80,7 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
     bytes_ = n;
     half_ = std::min(round_up((n + 1) / 2, cache_line), n);
     if (!crowded_) {
-        // Ranks with cores of their own work one behind the other, each on another piece.
+        // Ranks with cores of their own work at the same time, each on another piece.
         piece_ = std::clamp(round_up(half_ / size_, cache_line), smallest_piece, short_accumulator);
     } else if (size_ <= cut_up_to) {
         piece_ = std::max(round_up((half_ + 1) / 2, cache_line), smallest_cut);
@@ -88,7 +88,7 @@ void Pool::open(const std::byte* in, std::byte* out, std::size_t n, const Kernel
         piece_ = half_;
     }
     piece_ = std::min({piece_, half_, room_});
-    before_ += pieces_;  // those of the operation before
+    before_ += pieces_;  // those of the previous operation
     pieces_ = (half_ + piece_ - 1) / piece_;
     for (Part& part : parts_) part.added = part.got = 0;
 }
@@ -221,7 +221,7 @@ void Pool::awaited(std::vector<int>& ranks) const {
     for (std::size_t half = 0; half < parts_.size(); ++half) {
         const Part& part = parts_[half];
         if (part.got == pieces_) continue;
-        // The oldest piece that is not done here.
+        // Check the oldest piece that this rank has not copied out.
         const std::uint64_t found = word(half, part.got).load(std::memory_order_acquire);
         if (number_of(found) == number(part.got)) {
             if (rank_of(found) != last_of(half)) ranks.push_back(static_cast<int>(after(rank_of(found))));

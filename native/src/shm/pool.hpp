@@ -1,21 +1,22 @@
-// An allreduce in memory that all ranks of a machine share, where what is added up stays in one place and the
-// ranks come to it.
+// The pool: an allreduce in memory that all ranks of a machine share, to which all ranks add in turn.
 //
-// The array is cut into two halves, a half into pieces. A piece is added up in an accumulator: the first rank
-// copies its part there, each of the others adds its own, and all copy the result out. A rank reads its input
-// once and writes its output once; what is in between stays in the caches. One half begins with rank 0, the
-// other with the rank in the middle, so that where ranks outnumber cores, and neighbours share one, each core
-// has work at once and an accumulator moves from core to core once. Reading what another core has written
-// takes it out of that core's caches: so the rank that adds last copies the result out before anyone else.
+// The array is divided into two halves, and a half into pieces. A piece is summed in an accumulator: the
+// first rank copies its part there, each other rank adds its own part, and all ranks copy the sum out. A rank
+// reads its input once and writes its output once; the sums stay in the caches. One half begins with rank 0,
+// the other half with the rank in the middle. So if ranks outnumber cores, and neighbours share a core, each
+// core has work from the beginning, and an accumulator moves from core to core only once. Reading data that
+// another core has written moves it out of that core's caches, so the rank that adds last copies the sum out
+// first.
 //
-// A processor gives a line that was written to the core that reads it next, which may write it then without
-// asking; once both have read it they share it, and to write it takes five to twenty times as long (Zen 4).
-// So where ranks share two cores, an accumulator is for the core on which it began, to read and to write
-// again: the rank that adds last leaves a copy for the others on its own.
+// On Zen 4, a core that reads a line which another core has written may also write it without a message to
+// the other core. Once both cores have read the line, they share it, and a write takes five to twenty times
+// as long. So if ranks share two cores, the ranks of only one core read the accumulator and write it again:
+// the rank that adds last leaves a copy of the sum for the other ranks on its own core.
 //
-// Invariant: pieces are numbered over all operations of the group in their order, the same on every rank. An
-// accumulator is written to only by the rank that its word names as the next one, and holds the next piece
-// only when every rank has got the one before. Input is read before output is written, so they may be one.
+// Invariant: pieces are numbered over all operations of the group in their order, the same on every rank.
+// Only the rank that the accumulator's word names as the next one writes to it, and it gets a new piece only
+// when every rank has copied out the previous one. Input is read before output is written, so both may be the
+// same array.
 #pragma once
 
 #include <array>
@@ -30,32 +31,32 @@ namespace collectives {
 
 class Pool {
   public:
-    // `arenas`: of all ranks, in their order, ours among them. `crowded`: they outnumber the cores.
+    // `arenas`: those of all ranks, by rank. `crowded`: ranks outnumber the cores.
     Pool(int rank, std::vector<std::shared_ptr<Arena>> arenas, bool crowded, bool leaves_copies);
 
-    // The most ranks that have enough to do where each has a core: each works on another accumulator.
+    // The largest number of ranks that use the pool if each has a core: each works on another accumulator.
     static constexpr std::size_t most_with_cores = 2 * accumulators;
 
     struct Kernel {
         ReduceFn reduce = nullptr;
-        double scale = 1.0;  // of the last addition
+        double scale = 1.0;  // factor for the last addition
         std::size_t unit = 1;
     };
-    // Take up the next operation: n bytes, n > 0. `stores`: how results reach `out`.
+    // Start the next operation, on n > 0 bytes. `stores`: how results are stored to `out`.
     void open(const std::byte* in, std::byte* out, std::size_t n, const Kernel& kernels, Stores stores);
-    // Do what can be done; whether anything was. `waiting`: the ranks that may sleep for it, each at least
-    // once.
+    // Do as much as possible; returns whether anything was done. Adds to `waiting` the ranks that may sleep
+    // until this was done, each at least once.
     bool advance(std::vector<int>& waiting);
     bool is_complete() const { return parts_[0].got == pieces_ && parts_[1].got == pieces_; }
-    // The ranks without whose doing nothing moves.
+    // Adds the ranks for which this rank waits.
     void awaited(std::vector<int>& ranks) const;
 
   private:
     struct Part {
-        Arena* arena = nullptr;    // its accumulators
-        std::uint64_t kept = 0;    // of which so many are used
-        std::size_t position = 0;  // how many ranks come before this one
-        bool copied = false;       // for ranks of this one's core, by the last of them
+        Arena* arena = nullptr;    // has the accumulators of this half
+        std::uint64_t kept = 0;    // the number of accumulators in use
+        std::size_t position = 0;  // the number of ranks that add before this rank
+        bool copied = false;       // ranks of this rank's core get results from a copy
         std::uint64_t added = 0;   // pieces
         std::uint64_t got = 0;
     };
@@ -65,11 +66,11 @@ class Pool {
     std::size_t first_of(std::size_t half) const { return half * middle_; }
     std::size_t after(std::size_t rank) const { return rank + 1 == size_ ? 0 : rank + 1; }
     std::size_t last_of(std::size_t half) const { return (first_of(half) + size_ - 1) % size_; }
-    // Whether the ranks on the last one's core get their results from a copy, and this one is there.
+    // Whether this rank is on the core of the rank that adds last, and gets results from a copy.
     bool gets_copies(std::size_t half) const;
-    // The number of a half's piece.
+    // The number, over all operations, of a piece of this operation.
     std::uint64_t number(std::uint64_t piece) const { return before_ + piece + 1; }
-    // Which accumulator is its.
+    // The index of the piece's accumulator.
     std::size_t index(std::size_t half, std::uint64_t piece) const {
         return number(piece) % parts_[half].kept;
     }
@@ -84,7 +85,7 @@ class Pool {
     bool add(std::size_t half);
     bool get(std::size_t half);
     void add_last(std::size_t half, std::uint64_t piece);
-    // Of the sum, which is there, n bytes from that one on.
+    // Copy n bytes of a complete sum to `out`, beginning at byte `from`.
     void copy_out(std::size_t half, std::uint64_t piece, std::size_t from, std::size_t n);
     void tell_got(std::size_t half, std::uint64_t piece);
 
@@ -96,7 +97,7 @@ class Pool {
     std::size_t middle_;
     std::size_t room_;  // bytes of an accumulator
     std::array<Part, 2> parts_;
-    std::array<std::size_t, 2> order_;  // this rank's half first
+    std::array<std::size_t, 2> order_;  // the halves, in the order in which this rank works on them
 
     const std::byte* in_ = nullptr;
     std::byte* out_ = nullptr;

@@ -9,10 +9,10 @@ namespace collectives {
 
 namespace {
 
-// From this size on.
+// Bytes of an array that is pooled, at least.
 constexpr std::uint64_t smallest_pooled = 4 << 10;
-// Where nobody knows how large the last cache is: results of all ranks together that are larger than this are
-// stored around the caches.
+// If the size of the last-level cache is unknown: results of all ranks together that are larger than this are
+// stored with streaming stores.
 constexpr std::uint64_t most_cached = 4 << 20;
 
 // What a rank announces: whether peers can read and write its arrays.
@@ -112,7 +112,7 @@ bool PoolTask::advance_pool() {
         const Pool::Kernel kernel{operation().kernel(Stores::cached), operation().scale(),
                                   operation().unit()};
         const std::uint64_t bytes = operation().out_bytes();
-        // In place a result goes where the caches still hold what was added.
+        // In place a result overwrites the input, which is still in the caches.
         const auto size = static_cast<std::uint64_t>(operation().program().size);
         const bool streaming =
             !request_->is_in_place() &&

@@ -1,8 +1,8 @@
-// The pool engine: allreduces of ranks that all share memory, added up in one place, see Pool.
+// The pool engine: allreduces of ranks that all share memory, summed in accumulators, see Pool.
 //
-// Ranks announce the operation on a board. One whose arrays lie where others can read and write says so
-// there: where all ranks' arrays do, exchanging messages is faster, and each rank's task goes on with another
-// engine's. Invariant: all ranks decide alike, since each decides by what all have announced.
+// Ranks announce the operation on a board, and whether peers can read and write their arrays. If this is true
+// for all ranks, exchanging messages is faster, and the task continues as a task of another engine.
+// Invariant: all ranks decide in the same way, because each uses the announcements of all ranks.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace collectives {
 
 class PoolTask final : public Task {
   public:
-    // `messages`: does what is not pooled after all.
+    // `messages`: the task that runs operations which are not pooled after all.
     PoolTask(Colocated& colocated, std::unique_ptr<Task> messages)
         : colocated_(colocated), messages_(std::move(messages)), entry_(colocated) {}
 
@@ -33,11 +33,11 @@ class PoolTask final : public Task {
     Channels* channels() override { return path_ == Path::pool ? nullptr : messages_->channels(); }
 
   private:
-    // Undecided: until all ranks have announced where their arrays lie.
+    // Undecided until all ranks have announced where their arrays are.
     enum class Path : std::uint8_t { undecided, pool, messages };
 
     const Operation& operation() const { return *request_->operation; }
-    // Whether peers can read and write our arrays.
+    // Whether peers can read and write this rank's arrays.
     bool is_in_heap() const;
     void announce();
     bool advance_pool();
@@ -50,14 +50,14 @@ class PoolTask final : public Task {
     bool may_exchange_ = false;  // `messages_` has begun
     bool complete_ = false;
     bool announced_ = false;
-    bool has_all_ = false;  // all have announced
+    bool has_all_ = false;  // all ranks have announced
     bool in_pool_ = false;
     std::vector<int> ranks_;  // kept to save allocations
 };
 
 class PoolEngine final : public Engine {
   public:
-    // `messages`: the engine of those tasks that are not pooled after all.
+    // `messages`: the engine for operations that are not pooled after all.
     PoolEngine(Colocated& colocated, std::unique_ptr<Engine> messages)
         : colocated_(colocated), messages_(std::move(messages)) {}
     const char* name() const override { return "pool"; }

@@ -11,11 +11,12 @@ namespace collectives {
 namespace {
 
 constexpr std::size_t page = 4096;
-// So much is copied before the pages that it was copied from are given back.
+// Bytes that are copied before the old pages are returned to the kernel.
 constexpr std::size_t copied_at_once = 8 << 20;
 constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, since Linux 5.14
 
-// Have the kernel copy each page, which a store does. This one changes nothing, and loses no other thread's.
+// Let the kernel copy each page, as it does at a store. The stores here change nothing, and lose no store of
+// another thread.
 void copy_pages(std::byte* begin, std::size_t n) {
     if (::madvise(begin, n, populate_write) == 0) return;
     for (std::size_t at = 0; at < n; at += page) {
@@ -30,7 +31,7 @@ void copy_pages(std::byte* begin, std::size_t n) {
 
 bool make_private(std::byte* begin, std::size_t n, int fd, std::uint64_t offset) {
     constexpr int access = PROT_READ | PROT_WRITE;
-    // What may be refused comes first, at another address: a refusal by MAP_FIXED can leave a hole.
+    // Map at another address first, since the kernel may refuse; MAP_FIXED, if refused, may leave a hole.
     void* const fresh =
         ::mmap(nullptr, n, access, MAP_PRIVATE | MAP_NORESERVE, fd, static_cast<off_t>(offset));
     if (fresh == MAP_FAILED) return false;

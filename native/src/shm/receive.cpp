@@ -1,4 +1,4 @@
-// Receiving: lines in their order, and the bytes that they announce.
+// Receiving: reading lines in their order, and the bytes that they announce.
 #include <algorithm>
 #include <utility>
 
@@ -11,10 +11,9 @@ namespace collectives {
 
 namespace {
 
-// Lines without a slot are acknowledged in batches: nobody waits for them.
+// Lines with inline data are acknowledged in batches, because no sender waits for them.
 constexpr std::uint64_t quiet_lines = lines_per_link / 2;
-// So much at a time of what is read out of another process to be looked at: several peers' stays in the
-// caches.
+// Bytes that are read at a time by CMA for `lend`, so that the bytes of several peers stay in the caches.
 constexpr std::size_t looked_at_once = 64 << 10;
 
 }  // namespace

@@ -19,9 +19,9 @@ namespace collectives {
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr std::size_t moved_at_once = 64 << 10;  // through memory in between: stays in the cache
+constexpr std::size_t moved_at_once = 64 << 10;  // bytes that go through the buffer at a time
 
-// `work` for each part of n bytes, until it fails: where the part begins, and how long it is.
+// Calls `work(begin, length)` for each part of n bytes, until a call fails.
 template <typename Work>
 bool in_parts(std::size_t n, Work work) {
     for (std::size_t at = 0; at < n; at += moved_at_once) {
@@ -36,8 +36,8 @@ std::byte* half_a_page_off(std::byte* begin, std::uint64_t address) {
     return begin + (address + page / 2 - reinterpret_cast<std::uintptr_t>(begin)) % page;
 }
 
-// Whether the kernel reads this process's own memory at a fair share of the speed of a copy, by the fastest
-// of many tries: other processes may start at the same time.
+// Whether the kernel reads this process's own memory at the required share of the speed of a copy. The
+// fastest of many tries counts, since other processes may be starting at the same time.
 bool reads_quickly() {
     using Clock = std::chrono::steady_clock;
     const std::vector<std::byte> there(moved_at_once);
@@ -85,7 +85,7 @@ bool Remote::write(const std::byte* data, std::uint64_t address, std::size_t n) 
 
 std::byte* Remote::between(std::uint64_t address) {
     if (!between_) between_ = std::make_unique_for_overwrite<std::byte[]>(moved_at_once + page);
-    // From both ends: they are less than a line apart.
+    // Half a page from both addresses, which are less than a cache line apart, modulo a page.
     return half_a_page_off(between_.get(), address);
 }
 

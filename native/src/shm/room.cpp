@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::size_t unlimited = ~std::size_t{0};
 constexpr std::size_t heap_unit = std::size_t{2} << 20;
-// Of all arenas together.
+// The most address space that all arenas together reserve.
 constexpr std::size_t most_reserved = std::size_t{16} << 40;
-// For stacks of threads, and what the program may still map.
+// Address space that is left for stacks of threads, and for other maps of the program.
 constexpr std::size_t left_over = std::size_t{64} << 20;
 
 std::size_t limit_of(__rlimit_resource_t resource) {
@@ -25,7 +25,7 @@ std::size_t limit_of(__rlimit_resource_t resource) {
     return limit.rlim_cur;
 }
 
-// Bytes of address space in use; 0 where nobody says.
+// Bytes of address space in use; 0 if unknown.
 std::size_t mapped() {
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/statm", "re"),
                                                                std::fclose);
@@ -54,7 +54,7 @@ std::optional<std::string> why_no_room(const Geometry& geometry) {
 
 std::size_t heap_reserve(const Geometry& geometry) {
     struct sysinfo info{};
-    // Peers map it, too, so where address space is limited there is none.
+    // Peers map the heap, too, so a process whose address space is limited has none.
     if (::sysinfo(&info) != 0 || limit_of(RLIMIT_AS) != unlimited) return 0;
     const std::size_t memory = static_cast<std::size_t>(info.totalram) * info.mem_unit;
     const std::size_t file = limit_of(RLIMIT_FSIZE);

@@ -1,7 +1,7 @@
-// What this process's resource limits leave for shared memory (setrlimit, the shell's ulimit).
+// Whether this process's resource limits (setrlimit, the shell's ulimit) leave room for shared memory.
 //
-// Invariant: this is checked before anything is created. So a rank without room can tell its peers in time,
-// and no limit is exceeded, for which the kernel would send a signal (SIGXFSZ).
+// Invariant: limits are checked before anything is created. So a rank without room can tell its peers in
+// time, and the kernel sends no signal (SIGXFSZ) for an exceeded limit.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,12 @@
 
 namespace collectives {
 
-// Why arenas of that geometry without a heap, one for each rank of the host, do not fit, naming the limit.
+// The reason, with the limit, why arenas of that geometry without heaps, one for each rank of the host, do
+// not fit.
 std::optional<std::string> why_no_room(const Geometry& geometry);
 
-// The size of the heap to reserve: as large as the machine's memory, or less if a limit asks for it. It takes
-// no memory before it is used.
+// Bytes to reserve for the heap: as many as the machine has memory, or fewer if a limit requires it. The heap
+// takes no memory before it is used.
 std::size_t heap_reserve(const Geometry& geometry);
 
 }  // namespace collectives

@@ -90,7 +90,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
             announce(0, n, Staged::shared, number + 1);
             return n;
         }
-        // What the peer sends at the same time comes in one, most likely.
+        // The peer probably sends a message in a place at the same time, which gives this rank that place.
         if (changes_places_ && !std::exchange(waited_, true)) return 0;
         std::byte* const slot = staging_for(n);
         if (slot == nullptr) return 0;
@@ -99,7 +99,7 @@ std::size_t ShmLink::put(const std::byte* data, std::size_t n) {
         return n;
     }
     if (!has_line()) return 0;
-    // No piece that ranks work on together lies in two of these.
+    // Pieces are multiples of `slot_bytes`, so that no piece on which ranks work together is divided.
     const std::size_t slot = own_->geometry().slot_bytes;
     const bool pulled = is_read_by_cma(data, n);
     const std::size_t piece = pulled ? tuning::cma_piece : tuning::direct_piece;
@@ -150,7 +150,7 @@ Line& ShmLink::next_line() {
 std::byte* ShmLink::staging_for(std::size_t n) {
     if (!has_line()) return nullptr;
     const std::size_t room = own_->geometry().link_staging();
-    // Whole pages, since what begins with a page is copied fast to and from what does.
+    // Whole pages, since copies are fast if source and destination both begin at a page.
     const std::size_t used = std::min(round_up(n, page_size), room);
     std::uint64_t begin = passed_;
     const std::size_t at = begin % room;

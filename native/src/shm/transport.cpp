@@ -1,5 +1,5 @@
-// The transport "shm": processes of one machine that map each other's arenas. The sockets at which they meet
-// pass the descriptors, and end with the process.
+// The transport "shm": processes of one machine that map each other's arenas. The sockets of the handshakes
+// pass the descriptors, and are closed when a process ends.
 #include <utility>
 
 #include "link/registry.hpp"
@@ -74,7 +74,7 @@ class ShmTransport final : public Transport {
     int size_;
     std::shared_ptr<GroupMemory> memory_;
     std::shared_ptr<Arena> arena_;
-    WriteGrant grant_;  // to our memory, for peers in other processes
+    WriteGrant grant_;  // lets peers in other processes write to this process's memory
 };
 
 const RegisteredTransport registered(

@@ -1,7 +1,7 @@
-// The constants of shared-memory links that come from measurement.
+// The constants of shared-memory links that were chosen by measurement.
 //
-// Each constant has its unit, and the number of the record in docs/decisions/ that argues for it. Constants
-// of layout (lines, slots, places) stand in arena.hpp, since peers have to agree upon them.
+// Each constant has its unit, and the number of the record in docs/decisions/ that justifies it. Constants of
+// the layout (lines, slots, places) are in arena.hpp, since peers have to agree on them.
 #pragma once
 
 #include <cstddef>
@@ -11,33 +11,32 @@ namespace collectives::tuning {
 
 // --- eager messages, through staging memory
 
-// Bytes; smaller copies by streaming stores pay nowhere (015).
+// Bytes; for smaller copies streaming stores are never faster (015).
 inline constexpr std::size_t timed_from = 8 << 10;
-// Times as long counts a copy by streaming stores, since it is read from memory (015).
+// The time of a copy by streaming stores counts so many times, since the peer then reads from memory (015).
 inline constexpr double streaming_penalty = 1.5;
-// Bytes; a message that goes one way is cut into no shorter pieces (017).
+// Bytes; a message to a peer that sends nothing is divided into pieces of at least this size (017).
 inline constexpr std::uint64_t smallest_piece = 16 << 10;
 
-// --- messages that are read where they lie
+// --- messages that are read in place
 
-// Bytes of a message in shared memory; below, a copy is cheaper than to wait until the peer has read the
-// original (024).
+// Bytes of a message in shared memory; a shorter message is copied, because waiting until the peer has read
+// it takes longer (024).
 inline constexpr std::size_t direct_from_shm = 2 << 10;
 
 // --- cross-memory attach (CMA)
 
-// The kernel is quick if it reads at this share of the speed of a copy, by the fastest of so many tries
-// (022).
+// CMA counts as quick if it reaches this share of the speed of a copy, by the fastest of `reading_tries`
+// tries (022).
 inline constexpr double quick_share = 0.38;
 inline constexpr int reading_tries = 200;
-// Bytes of a message that are announced at once, so that what follows can start on the first ones
-// (021).
+// Bytes of a message that are announced at a time, so that the next steps can start on the first bytes (021).
 inline constexpr std::size_t cma_piece = 1 << 20;
-// The same for what is read where it lies in shared memory.
+// The same for messages that are read in place in shared memory.
 inline constexpr std::size_t direct_piece = 1 << 20;
-// Bytes of such a piece from which on its sender may write half of it (023).
+// Bytes; the sender of a piece of at least this size may copy half of it (023).
 inline constexpr std::size_t joint_from = 64 << 10;
-// Seconds that a peer may take to end a system call which writes here, after an error.
+// Seconds that a peer may take, after an error, to end a system call that writes to this process.
 inline constexpr double write_ends_within = 1.0;
 
 }  // namespace collectives::tuning

@@ -13,7 +13,7 @@ namespace collectives {
 pid_t WriteGrant::id() {
     if (thread_.joinable()) return id_.load(std::memory_order_relaxed);
     revoked_.store(false, std::memory_order_relaxed);
-    // Signals are for threads that somebody waits for.
+    // The thread blocks all signals, so that the program's other threads receive them.
     sigset_t all;
     sigset_t before;
     ::sigfillset(&all);
@@ -38,7 +38,7 @@ void WriteGrant::revoke() {
     revoked_.store(true, std::memory_order_release);
     revoked_.notify_one();
     thread_.join();
-    // It can be joined a moment before its id is gone.
+    // The thread's id may exist for a moment after `join` has returned.
     const pid_t id = id_.exchange(0, std::memory_order_relaxed);
     while (::syscall(SYS_tgkill, ::getpid(), id, 0) == 0) ::sched_yield();
 }

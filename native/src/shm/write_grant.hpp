@@ -1,13 +1,13 @@
 // Permission for peers to write to this process's memory by a system call (process_vm_writev), which can be
 // revoked.
 //
-// A peer that is stopped just before the call makes it when it is woken. The kernel finds the memory by the
-// id of any thread of the process. So peers get the id of a thread that does nothing else: once that thread
-// has ended, there is no such id, and the call fails.
+// A peer that is stopped just before such a call makes it when it runs again. The kernel finds the memory by
+// the id of any thread of the process. So peers get the id of a thread that has no other purpose: after that
+// thread has ended, its id is invalid, and the call fails.
 //
-// Invariant: after `revoke` no call begins that writes by an id that `id` has given before. One that has
-// begun goes on to its end, which nobody can stop but by ending the process that makes it. The kernel gives
-// the id to another thread only after it has given out all others, some ten thousands at least.
+// Invariant: after `revoke`, no call begins that writes by an id which `id` has returned before. A call that
+// has begun continues; only ending the peer's process could stop it. The kernel uses the id again only after
+// all other ids, some ten thousand at least.
 #pragma once
 
 #include <sys/types.h>

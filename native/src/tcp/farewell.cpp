@@ -9,7 +9,7 @@ namespace collectives {
 
 namespace {
 
-// What ended with the data is here at the same time, but for a packet that has to be sent again.
+// The number arrives together with the end of the data connections, unless a packet has to be sent again.
 constexpr int patience_ms = 500;
 
 struct Word {

@@ -17,11 +17,11 @@ namespace collectives {
 namespace {
 
 constexpr std::size_t smallest_inbox = 16 << 10;
-// One system call receives no more, so that reductions and other links get their turn.
+// The most that one system call receives, so that reductions and other links get their turn.
 constexpr std::size_t most_per_receive = 1 << 20;
-// What is up to this size goes to the kernel at once. Of what is longer, some machines send pieces that make
-// one segment each (64 KiB with its headers) in half the time, and others need a third more for them than for
-// the largest (docs/decisions/027-tcp-writes-on-one-machine.md).
+// Messages of up to this size are written at once. For longer messages, writes of one segment (64 KiB with
+// its headers) take half the time of the largest writes on some machines, and a third more on others
+// (docs/decisions/027-tcp-writes-on-one-machine.md).
 constexpr std::size_t whole_message = 512 << 10;
 constexpr std::size_t largest_write = 1 << 20;
 constexpr std::size_t one_segment = 48 << 10;
@@ -51,7 +51,7 @@ void TcpLane::begin(const Frame& frame, std::uint64_t length) {
 }
 
 std::size_t TcpLane::write(const std::byte* data, std::size_t n) {
-    // A frame waits for the first bytes of its payload: they leave together.
+    // A frame is sent together with the first bytes of its payload.
     if (n == 0 && (length_ > 0 || frame_sent_ == sizeof(Frame))) return 0;
     if (is_more_coming(n)) return 0;
     n = std::min(n, most_per_send_);

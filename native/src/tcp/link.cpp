@@ -9,15 +9,15 @@ namespace collectives {
 
 namespace {
 
-// How much to take together with a frame when the payload will be received straight into place: enough that
-// a small message costs one system call, little enough that copying it again does not matter.
+// Bytes of a payload that are received together with its frame, although the rest goes straight to its
+// destination: enough that a small message needs one system call, and so few that copying them is cheap.
 constexpr std::size_t eager_bytes = 4 << 10;
-// Between two sockets of one machine nothing is gained by having more under way than fits into the caches,
-// and by less a rank loses that shares its core: it waits until its peer has had one. Elsewhere the kernel
-// finds out how much the way to the peer holds.
+// Between two sockets of one machine, a larger send buffer than fits into the caches gains nothing. With a
+// smaller one, a rank that shares its core waits until its peer has had a core. Between machines the kernel
+// finds the right size.
 constexpr int send_buffer_at_home = 768 << 10;
-// Little waits in the kernel that is not on its way yet: what shares a link with it waits as long, and a slow
-// one of several lanes would keep it to the end.
+// The most bytes that wait in the kernel before they are sent for the first time. Other data on the same
+// network link waits for them, and if one of several lanes is slow, the message ends only when they are sent.
 constexpr int most_unsent = 128 << 10;
 
 }  // namespace
@@ -86,7 +86,7 @@ std::uint64_t TcpLink::released() { return parts_out_ ? out_.through() : lanes_[
 bool TcpLink::finished() { return parts_out_ ? out_.complete() : lanes_[0].finished(); }
 
 std::optional<Announcement> TcpLink::announced(const Context& context, std::size_t eager) {
-    // A message that does not go over all lanes goes over the first.
+    // A message that is not divided uses the first lane.
     for (TcpLane& lane : lanes_) {
         const Frame* const frame = lane.frame(context.call, &lane == lanes_.data() ? eager : 0);
         if (frame == nullptr || frame->ordinal != ordinal_ + 1) continue;
@@ -138,7 +138,7 @@ bool TcpLink::open_part(std::size_t lane) {
     if (in_.on(lane) != Parts::none) return true;
     const Frame* const frame = lanes_[lane].frame(expected_->call, 0);
     if (frame == nullptr) return false;
-    if (frame->ordinal != ordinal_) return false;  // of a later message: this one's parts came over others
+    if (frame->ordinal != ordinal_) return false;  // of a later message: this lane has no more of this one
     check(*frame, true);
     if (!in_.take(lane, frame->part - 1)) throw_refused(expected_->call, "it sent a part of a message twice");
     return true;
@@ -155,7 +155,7 @@ std::size_t TcpLink::read(std::byte* data, std::size_t n, Stores) {
 std::size_t TcpLink::read_parts(std::byte* data, std::size_t n) {
     const std::uint64_t from = in_.through();
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
-        bool through = true;  // with the part before, so the next may be there
+        bool through = true;  // the previous part is complete, so the next one may have arrived
         while (through && !in_.complete() && open_part(i)) {
             const std::uint32_t part = in_.on(i);
             const std::uint64_t ahead = in_.position(part) - from;
@@ -184,7 +184,7 @@ std::span<const std::byte> TcpLink::peek_parts(std::size_t unit) {
         const auto found = look(front);
         if (!found.empty()) return found;
     }
-    // What has come over the others is taken out of the kernel, so that more can.
+    // Receive what has arrived on the other lanes, so that the kernel can accept more.
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (i != front && open_part(i)) look(i);
     }
@@ -224,15 +224,15 @@ bool TcpLink::arm(bool sending, std::vector<pollfd>& polled) {
         } else if (lane.is_at_end()) {
             continue;
         } else if (parts_in_ ? in_.on(i) != Parts::none || !lane.has_frame() : i == 0) {
-            events |= POLLIN;  // not where the next message has begun already
+            events |= POLLIN;  // not on lanes on which the next message has begun
         }
         if (events != 0) polled.push_back({lane.fd(), events, 0});
     }
-    return false;  // the kernel keeps what comes until it is asked
+    return false;  // poll() reports data that has arrived before
 }
 
 const char* TcpLink::lost() {
-    // It may have closed some lanes while what it sent before over others is still on its way.
+    // The peer may have closed some lanes while data that it sent before arrives on others.
     bool closed = true;
     for (const TcpLane& lane : lanes_) {
         const TcpLane::Health health = lane.look();

@@ -1,4 +1,4 @@
-// The transport "tcp": connections between any two ranks, which carry the data and end with the link.
+// The transport "tcp": connections between any two ranks, which carry the data and are closed with the link.
 #include <utility>
 
 #include "link/registry.hpp"
@@ -17,7 +17,7 @@ class TcpTransport final : public Transport {
         return answer;
     }
     Meeting meeting() const override { return Meeting::network; }
-    // Those that carry data, and a last one for the farewell.
+    // The connections for data, and a last one for the farewell.
     int connections() const override { return sockets_ + 1; }
     Offer offer(int, int) override { return {}; }
 
