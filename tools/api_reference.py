@@ -1,10 +1,11 @@
 """Writes docs/api.md: the public names of each package, with their signatures and docstrings.
 
     python -m tools.api_reference             # write it
-    python -m tools.api_reference --check     # say whether it is up to date, by the exit code
+    python -m tools.api_reference --check     # exit code 1 if it is not up to date
 
-Invariant: sources are read, not imported, so the page is the same whichever frameworks are installed. What is public is
-what a package's `__init__.py` imports under its own name; of a class, and its bases, what has no leading underscore.
+Invariant: sources are read, not imported, so the page is the same whichever frameworks are installed. Public names are
+those that a package's `__init__.py` imports under their own names (`import X as X`), and the members of a class, and of
+its bases, without a leading underscore.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def source(module: str) -> tuple[ast.Module, bool]:
 
 
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Those at the top of a module, and of its `if TYPE_CHECKING:`, where a name is imported at its first use."""
+    """The statements at the top level of a module, and in its `if TYPE_CHECKING:`, for names imported when used."""
     for node in tree.body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from node.body
@@ -52,7 +53,7 @@ def statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def imported(module: str, node: ast.stmt) -> Iterator[tuple[str, str, str, bool]]:
-    """Of an import: name, the module it is from, its name there, whether it is given on under that name."""
+    """For each name of an import: the name, its module, its name there, and whether the import re-exports it."""
     if isinstance(node, ast.ImportFrom):
         parents = module.split(".")
         base = parents[: len(parents) - node.level + source(module)[1]] if node.level else []
@@ -63,7 +64,7 @@ def imported(module: str, node: ast.stmt) -> Iterator[tuple[str, str, str, bool]
 
 
 def exported(module: str) -> Iterator[tuple[str, str, str]]:
-    """Public name, the module that it is from, and its name there."""
+    """For each public name: the name, its module, and its name there."""
     tree, _ = source(module)
     for node in statements(tree):
         for name, where, original, given_on in imported(module, node):
@@ -74,7 +75,7 @@ def exported(module: str) -> Iterator[tuple[str, str, str]]:
 
 
 def definition(module: str, name: str) -> tuple[str, Definition] | None:
-    """The module in which that name is defined, through imports, and how; None for no class or function of ours."""
+    """The module that defines that name, found through imports, and its definition; None if it is not in the library."""
     folder = ROOT.joinpath(*module.split("."))
     if not folder.exists() and not folder.with_suffix(".py").exists():
         return None
@@ -100,7 +101,7 @@ def page() -> str:
 
 
 def members(module: str, node: ast.ClassDef) -> dict[str, tuple[str, Definition]]:
-    """Public methods and properties, by name: its own, then those of its bases that are ours, error classes aside."""
+    """Public methods and properties of a class, by name, with those of its bases in this library, except errors."""
     found: dict[str, tuple[str, Definition]] = {}
     for member in node.body:
         if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):
@@ -138,7 +139,7 @@ def _signature(node: Definition, name: str) -> str:
 
 
 def _call(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, *, method: bool) -> str:
-    """On one line, or with an argument a line where that is too long."""
+    """The signature on one line, or, if that is too long, with one argument on each line."""
     arguments = ast.unparse(node.args)
     if method:
         arguments = arguments.partition(", ")[2] if ", " in arguments else ""
@@ -153,7 +154,7 @@ def _call(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, *, method: bo
 
 
 def _split(arguments: ast.arguments) -> list[str]:
-    """Each argument as it is written, with its default."""
+    """The source text of each argument, with its default."""
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults]
     found = [_argument(a, d) for a, d in zip(plain, defaults, strict=True)]
@@ -174,7 +175,7 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def _text(node: ast.Module | Definition) -> str:
-    """The docstring, with its indented examples as Markdown has them."""
+    """The docstring, with its indented examples as blocks of Markdown."""
     return inspect.cleandoc(ast.get_docstring(node, clean=False) or "")
 
 

@@ -1,9 +1,9 @@
-"""Tries what users bring us together with, each in an environment of its own: the programs of the pages about them.
+"""Tests the library together with other packages, each in an environment of its own, by the programs in the docs.
 
     python -m tools.check_integrations                    # all; fetches a gigabyte
     python -m tools.check_integrations ray dask --keep ~/.cache/pycollectives/integrations
 
-Invariant: what is tried is the wheel, in a folder that has none of its packages, and a test that skips is a failure.
+Invariant: the wheel is tested, in a folder without the library's packages, and a test that skips is a failure.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TORCH: Final = "torch==2.13.0"
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where environments are made, and the wheel that goes into each."""
+    """The folder in which environments are made, and the wheel that is installed in each."""
 
     folder: Path
     wheel: Path
 
     def passes(self, name: str, packages: tuple[str, ...], *tests: str) -> bool:
-        """Whether these tests pass beside these packages, and none of them is skipped."""
+        """Whether these tests pass with these packages installed, and none of them is skipped."""
         venv, work = self.folder / name, self.folder / f"work-{name}"
         if not (venv / "bin" / "python").exists():
             call(sys.executable, "-m", "venv", venv)

@@ -1,12 +1,13 @@
-"""Runs what docs/launchers.md shows: each launcher starts the program that stands there, as it stands there.
+"""Runs the examples of docs/launchers.md: each launcher starts the program on that page with the command there.
 
     python -m tools.check_launchers                       # all
     python -m tools.check_launchers openmpi slurm         # only these
     python -m tools.check_launchers --keep ~/.cache/pycollectives/launchers
 
-Invariant: the commands are taken from the page. Each runs in a folder of its own, with an environment of its own where
-it installs something, which sees the packages of the Python that runs this. What a check starts it ends. The exit code
-is 1 where a launcher fails; one that is not here is named with what it needs, and is a failure where it was asked for.
+Invariant: the commands are taken from the page. Each runs in a folder of its own; if it installs something, it gets an
+environment of its own, which sees the packages of the Python that runs this. A check ends everything that it starts.
+The exit code is 1 if a launcher fails. A launcher that is missing here is listed with what it needs, and is a failure
+if it was named in the command line.
 
 Slurm's daemons (Debian: slurmctld slurmd slurm-client munge) are started here, as two nodes of this machine; that needs
 root.
@@ -35,12 +36,12 @@ LIMIT: Final = 240.0  # seconds for one command; those that install may take lon
 _ALLOW: Final = {
     f"{who}_{what}": "1" for who in ("OMPI", "PRTE") for what in ("ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM")
 }
-# More ranks than cores, as root: what the page says of Open MPI.
+# Settings for more ranks than cores, and for root, as the page has them for Open MPI.
 _OPENMPI: Final = {**_ALLOW, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 
 
 class NotHereError(Exception):
-    """The launcher cannot be had on this machine; the message says what it needs."""
+    """The launcher cannot run on this machine; the message names what it needs."""
 
 
 class WrongError(Exception):
@@ -68,7 +69,7 @@ def program() -> str:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Without what a surrounding job, or test, has set."""
+    """The environment without variables that a surrounding job, or test, has set, and with `more`."""
     ours = ("COLLECTIVES_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "OMP_NUM_THREADS")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
@@ -78,7 +79,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def call(command: str | Sequence[str], folder: Path, env: dict[str, str], fails: bool = False) -> str:
-    """What the command, or line of a shell, writes. Raises WrongError if its exit code is not as expected."""
+    """Run a command, or a line of a shell; returns its output. WrongError if its exit code is not as expected."""
     print(f"   $ {command if isinstance(command, str) else ' '.join(command)}", flush=True)
     try:
         done = subprocess.run(
@@ -101,7 +102,7 @@ def call(command: str | Sequence[str], folder: Path, env: dict[str, str], fails:
 
 
 def ranks_of(output: str, here: int = RANKS) -> None:
-    """Raise WrongError unless all ranks have written what the program writes."""
+    """Raise WrongError unless `output` has the program's output of all ranks."""
     wanted = sorted(f"rank {r} of {RANKS}, {here} here, sum {RANKS * (RANKS + 1) // 2}" for r in range(RANKS))
     found = sorted(re.findall(r"rank \d+ of \d+, \d+ here, sum \d+", output))
     if found != wanted:
@@ -110,7 +111,7 @@ def ranks_of(output: str, here: int = RANKS) -> None:
 
 
 def installed(lines: Sequence[str], name: str, keep: Path) -> tuple[list[str], Path]:
-    """The commands without those of pip, which are done; the folder of programs of the environment that has them."""
+    """Run the pip commands in `lines` in an environment; returns the other commands, and its folder of programs."""
     venv = keep / f"venv-{name}"
     if not (venv / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=LIMIT)
@@ -142,7 +143,7 @@ def torchrun(folder: Path, keep: Path) -> None:
     except ImportError:
         raise NotHereError("pip install torch") from None
     line = blocks(section("torchrun"), "console")[0]
-    # The program may be missing beside a torch that is installed elsewhere.
+    # If torch is installed in another environment, the program torchrun may be missing here.
     line = line if shutil.which("torchrun") else line.replace("torchrun", "python -m torch.distributed.run", 1)
     ranks_of(call(line, folder, environment()))
 
@@ -172,7 +173,7 @@ def impi(folder: Path, keep: Path) -> None:
 
 
 def mixed(folder: Path, keep: Path) -> None:
-    """The launcher of one make, mpi4py on another: an error at once that names both, not a job of one process."""
+    """A launcher and an mpi4py of different MPIs must raise an error that names both, not run jobs of one process."""
     found = {name: _mpi(title, name, folder, keep) for title, name in (("Open MPI", "openmpi"), ("MPICH", "mpich"))}
     env = environment(**_OPENMPI)
     env["PATH"] = f"{found['mpich']}{os.pathsep}{env['PATH']}"
@@ -192,7 +193,7 @@ def slurm(folder: Path, keep: Path) -> None:
         (folder / "batch.sh").write_text(script)
         call(["sbatch", "--wait", "--output=batch.out", "batch.sh"], folder, env)
         ranks_of((folder / "batch.out").read_text())
-        # Neither the batch script nor a shell is a rank.
+        # Neither the batch script nor an interactive shell is a rank.
         for alone in (
             f"salloc -n {RANKS} python train.py",
             f"sbatch --wait -n {RANKS} -o alone.out --wrap='python train.py'",
@@ -205,7 +206,7 @@ def slurm(folder: Path, keep: Path) -> None:
 
 @contextmanager
 def _slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """Two nodes, which are this machine; their names are known only to what Slurm starts."""
+    """A Slurm cluster of two nodes, both this machine; only processes that Slurm starts know the nodes' names."""
     if lacking := [name for name in ("slurmctld", "slurmd", "srun", "munged") if shutil.which(name) is None]:
         raise NotHereError(f"no {', '.join(lacking)}: apt install slurmctld slurmd slurm-client munge")
     if os.geteuid() != 0:
@@ -228,7 +229,7 @@ def _slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
         for command in (munge, ["slurmctld", "-c", "-D"], *([*inside, "slurmd", "-N", n, "-D"] for n in ("n1", "n2"))):
             with open(folder / f"{len(started)}.out", "wb") as out:
                 started.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out))
-        # Waits for the daemons: srun is patient, and asks again until nodes are there.
+        # Wait for the daemons: srun retries until the nodes are available.
         call(["srun", "-N", "2", "true"], folder, env)
         yield env
     finally:

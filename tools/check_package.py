@@ -1,9 +1,9 @@
-"""Makes the source archive, from it the wheel, installs that where nothing else is, and runs a job with it.
+"""Makes the source archive, and the wheel from it, installs the wheel in an empty environment, and runs a job there.
 
-    python -m tools.check_package              # leaves both in dist/
-    python -m tools.check_package --publish    # also says whether an index would take them
+    python -m tools.check_package              # leaves both files in dist/
+    python -m tools.check_package --publish    # also checks whether a package index would accept them
 
-Invariant: what is checked is what a user's `pip install` gets: no file of the checkout is used after the build.
+Invariant: the check uses what a user's `pip install` gets: no file of the checkout is used after the build.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TWINE = "twine==7.0.0"
-PLACEHOLDER = ".example/"  # a name that belongs to nobody, for good
+PLACEHOLDER = ".example/"  # a top-level domain that is reserved for examples
 PACKAGES = ("collectives", *(f"collectives/{name}" for name in ("native", "transports", "rendezvous", "bench")))
 HEADERS = "collectives/native/include/collectives"  # for links and engines of other packages
 USE = """
@@ -30,7 +30,8 @@ with collectives.init() as comm:
     print(f"rank {comm.rank} of {comm.size} is right")
 """
 
-# A user's folders with the names of ours, without an __init__.py: they are found only where nothing else has the name.
+# The check makes a user's folders with the names of the library's folders, without an __init__.py. Python may import
+# such a folder only if no installed package has its name.
 THEIRS = ("native", "transports", "rendezvous", "bench")
 FIND_THEIRS = """
 import importlib, sys
@@ -63,7 +64,7 @@ def check_contents(wheel: Path) -> None:
 
 
 def check_metadata(folder: Path, made: Path) -> None:
-    """What an index asks for, by its own tool, and addresses that lead somewhere."""
+    """Check the metadata with the package index's own tool, and that its addresses exist."""
     call(sys.executable, "-m", "venv", folder / "twine")
     call(folder / "twine" / "bin" / "pip", "install", "-q", "--disable-pip-version-check", TWINE)
     archives = sorted(made.iterdir())

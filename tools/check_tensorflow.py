@@ -3,8 +3,8 @@
     python -m tools.check_tensorflow                  # the oldest and the newest that are supported
     python -m tools.check_tensorflow 2.18.1 --keep ~/.cache/pycollectives/tensorflow
 
-Invariant: the wheel is built once, knows nothing of TensorFlow, and is what the tests import: they run in a folder
-that has none of its packages.
+Invariant: the wheel is built once, without TensorFlow, and the tests import the wheel: they run in a folder without the
+library's packages.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TOOLS = ("pytest==9.2.0", "pytest-timeout==2.4.0", "scikit-learn>=1.3")
 
 
 def check(release: str, wheel: Path, folder: Path) -> bool:
-    """Whether all tests pass with that TensorFlow; the environment is made in `folder`, where it is not there."""
+    """Whether all tests pass with that TensorFlow; the environment is made in `folder` if it does not exist there."""
     venv, work = folder / f"tensorflow-{release}", folder / f"work-{release}"
     if not (venv / "bin" / "python").exists():
         call(sys.executable, "-m", "venv", venv)
     pip = (venv / "bin" / "pip", "install", "-q", "--disable-pip-version-check")
     call(*pip, f"tensorflow-cpu=={release}", *TOOLS)
     call(*pip, "--force-reinstall", "--no-deps", wheel)
-    call(*pip, wheel)  # what it depends on, in versions that go with this TensorFlow
+    call(*pip, wheel)  # installs its dependencies in versions that fit this TensorFlow
     shutil.rmtree(work, ignore_errors=True)
     for part in ("tests", "examples"):
         shutil.copytree(ROOT / part, work / part, ignore=shutil.ignore_patterns("__pycache__"))

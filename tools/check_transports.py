@@ -1,4 +1,4 @@
-"""Builds the library without shm, without inproc and without tcp, and runs the conformance suite with what is left.
+"""Builds the library without shm, without inproc and without tcp, and runs the conformance suite with each build.
 
     python -m tools.check_transports            # all three
     python -m tools.check_transports shm        # without shm
@@ -26,7 +26,7 @@ SUITE = "tests/collectives/conformance"
 
 
 def build(left_out: str, folder: Path) -> Path:
-    """The wheel."""
+    """Build the library without that transport; returns the wheel."""
     kept = ";".join(name for name in TRANSPORTS if name != left_out)
     subprocess.run(
         [
@@ -41,21 +41,21 @@ def build(left_out: str, folder: Path) -> Path:
 
 
 def environment(wheel: Path, folder: Path) -> Path:
-    """The interpreter of one that has that build and, besides, the packages of this one."""
+    """Make an environment with that wheel and the packages of this environment; returns its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     ask = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # A folder that a .pth file names is searched, but its own .pth files, as of an editable install, are not read.
+    # Python searches folders that a .pth file names, but ignores .pth files there, such as those of editable installs.
     outer = [path for path in sys.path if path.endswith("site-packages")] or [sysconfig.get_path("purelib")]
     (packages / "outer.pth").write_text("\n".join(outer))
     return python
 
 
 def check(left_out: str, arguments: list[str]) -> str:
-    """Run the suite without that transport: pytest's closing line. SystemExit where it fails."""
+    """Run the suite without that transport; returns pytest's last line. Raises SystemExit if it fails."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         python = environment(build(left_out, folder), folder / "venv")

@@ -1,9 +1,9 @@
 """Writes docs/decisions/README.md: every decision record under its title, in the order of their numbers.
 
     python -m tools.decision_index             # write it
-    python -m tools.decision_index --check     # say whether it is up to date, by the exit code
+    python -m tools.decision_index --check     # exit code 1 if it is not up to date
 
-Invariant: the index names every record once, and says nothing that a record does not say.
+Invariant: the index lists every record once, and has no text that is not in a record, except headings of groups.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ GROUPS: Final = {
 
 
 def records(folder: Path = FOLDER) -> Iterator[Path]:
-    """The files of all records, by their numbers."""
+    """The files of all records, in the order of their numbers."""
     yield from sorted(path for path in folder.glob("*.md") if path.name != INDEX.name)
 
 
 def title(record: Path) -> str:
-    """Of a record: its heading without the number."""
+    """The heading of a record, without its number."""
     return record.read_text().partition("\n")[0].removeprefix("# ").partition(" ")[2]
 
 

@@ -1,9 +1,9 @@
-"""Draws docs/layers.svg: the folders of Python and of C++, the highest at the top, from the lists that are tested.
+"""Draws docs/layers.svg, the layers of Python and C++ folders, the highest at the top, from the tested lists.
 
     python -m tools.layers_drawing             # draw it
-    python -m tools.layers_drawing --check     # say whether it is up to date, by the exit code
+    python -m tools.layers_drawing --check     # exit code 1 if it is not up to date
 
-Invariant: what is drawn is what `tests/test_structure.py` enforces; the picture has no list of its own.
+Invariant: the picture shows the lists of `tests/test_structure.py`, which this test enforces, and has no own list.
 """
 
 from __future__ import annotations

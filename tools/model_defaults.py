@@ -1,9 +1,9 @@
-"""Writes the rows of the built-in table for groups that nobody has measured: what the simulator finds fastest.
+"""Writes the rows of the built-in table of algorithms for groups that nobody has measured, by the simulator's times.
 
     python -m tools.model_defaults            # some minutes; writes collectives/schedule/modelled.py
 
-Invariant: the same algorithms and costs give the same file. A row's algorithm is within `TOLERANCE` of the fastest in
-every group and at every size that was simulated for it; of all such tables this is one with few rows.
+Invariant: the same algorithms and costs give the same file. In every group and at every size that was simulated for a
+row, the row's algorithm takes at most `TOLERANCE` times as long as the fastest; few rows are preferred to many.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from collectives.simulation.topology import Topology
 FILE: Final = Path(__file__).parents[1] / "collectives" / "schedule" / "modelled.py"
 TOLERANCE: Final = 1.3
 SIZES: Final = tuple(8 << 2 * n for n in range(14))
-ROW: Final = 1.0  # what a row costs: as much as a log of a time's ratio, in all groups and sizes together
-DOUBT: Final = 0.15  # log, of large arrays: what others than those that have measured well there have to gain
-_FAR: Final = 8.0  # times the fastest at every size: an algorithm that is not tried in the next larger group
+ROW: Final = 1.0  # penalty of a row, compared with the sum of losses (see `losses`) over all groups and sizes
+DOUBT: Final = 0.15  # penalty, for large arrays, of an algorithm that is not `trusted`, as a logarithm
+_FAR: Final = 8.0  # an algorithm that takes so many times the fastest time at every size is dropped for larger groups
 _FLAT: Final = (*range(2, 18), 21, 24, 31, 32, 33, 48, 63, 64, 65, 128, 256)
 _HOSTS: Final = (2, 3, 4, 5, 8, 13, 16, 32)
 _PER_HOST: Final = (2, 3, 4, 8, 16)
@@ -45,12 +45,12 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Groups that differ in numbers only: `outer` and `inner` are the values that were simulated along each axis.
+    """A kind of groups, with two numbers that vary: `outer` and `inner` are their simulated values.
 
-    `group`: what an outer and an inner value mean. `row`: a row with the ranges of both in it. `trusted`: what has
-    measured well for arrays `from_size` bytes on, which the simulator does not see
-    (docs/decisions/031-halving-doubling-order.md). `aware`: from that size on there are no others, where a collective
-    has them: those that send each byte to a host once.
+    `group`: the group for an outer and an inner value. `row`: adds the ranges of both numbers to a row. `trusted`:
+    algorithms that were fast in measurements of arrays from `from_size` bytes on, for reasons that the simulator does
+    not model (docs/decisions/031-halving-doubling-order.md). `aware`: algorithms, by collective, that send each byte to
+    a host only once; from that size on, a collective that has such algorithms uses no others.
     """
 
     constant: str
@@ -73,7 +73,9 @@ def _shared_row(row: Row, _: tuple[int, int], ranks: tuple[int, int]) -> Row:
 
 
 def _ranks_row(row: Row, _: tuple[int, int], ranks: tuple[int, int]) -> Row:
-    return replace(row, ranks=ranks if ranks[0] > _FLAT[0] else (1, ranks[1]))  # one rank does what two do
+    return replace(
+        row, ranks=ranks if ranks[0] > _FLAT[0] else (1, ranks[1])
+    )  # a row for two ranks holds for one rank, too
 
 
 def _nested_group(per_host: int, hosts: int) -> Group:
@@ -88,17 +90,24 @@ def _flat_group(_: int, ranks: int) -> Group:
     return Group(ranks, 1)
 
 
-# Between hosts: neighbours only, so no receiver has several senders at once. Inside one: the engine adds in one place.
+# The trusted algorithms between hosts: only neighbours exchange data, so no receiver has several senders at once.
 _RINGS: Final = frozenset(
     {"ring", "hierarchical_ring", "hierarchical_chain", "pairwise", "chain", "scatter_allgather", "linear"}
 )
-# For functions of the caller's; as fast as another one at best.
+# Algorithms for reductions by a function of the caller; for others, another algorithm is always as fast or faster.
 _FOR_FUNCTIONS: Final = {("reduce", "binomial_in_order"), ("reduce_scatter", "pairwise")}
+# The trusted algorithms inside a host, where the engine adds in one place.
 _SHARED: Final = frozenset({"two_shot", "direct", "linear", "binomial"})
 
 _AWARE: Final = frozenset(
     (name, known.name)
-    for name in ("allreduce", "reduce", "reduce_scatter", "allgather", "broadcast")  # chains of scans do so anyway
+    for name in (
+        "allreduce",
+        "reduce",
+        "reduce_scatter",
+        "allgather",
+        "broadcast",
+    )  # all algorithms for scans send each byte to a host once
     for known in registry.algorithms(name)
     if known.hosts
 )
@@ -130,7 +139,7 @@ KINDS: Final = (
 
 
 def times(collective: str, group: Group, names: Sequence[str]) -> Times:
-    """Seconds of each algorithm at each size, by the simulator's own costs."""
+    """Seconds of each algorithm at each size, with the simulator's default costs."""
     ranks = group.hosts * group.per_host
     sizes = (0,) if collective == "barrier" else SIZES
     topology = Topology(group.per_host)
@@ -143,7 +152,10 @@ def times(collective: str, group: Group, names: Sequence[str]) -> Times:
 
 
 def simulated(collective: str, kind: Kind) -> dict[tuple[int, int], Times]:
-    """By outer and inner value. What is far behind at all sizes is not tried in the next larger group."""
+    """The simulated times for each outer and inner value.
+
+    An algorithm that is much slower than the fastest at all sizes is not tried in the next larger group.
+    """
     found: dict[tuple[int, int], Times] = {}
     for outer in kind.outer:
         left = [a.name for a in registry.algorithms(collective) if (collective, a.name) not in _FOR_FUNCTIONS]
@@ -162,9 +174,10 @@ Steps: TypeAlias = "list[tuple[int, str]]"  # last size, algorithm
 
 
 def ladder(cells: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[float, Steps]:
-    """The algorithm for each size up to the next step's, and what that costs: losses in all cells, and `ROW` a step.
+    """The steps with the least cost: the losses in all cells, plus `ROW` for each step.
 
-    `cells`: losses by size and algorithm. Infinite, without steps, where no algorithm is near the fastest everywhere.
+    A step is an algorithm and the last size for which it is used. `cells`: the losses of each group, by size and
+    algorithm. If at some size no algorithm is near the fastest in all groups, the cost is infinite, without steps.
     """
     best: dict[str, tuple[float, Steps]] = {}
     for nbytes in cells[0]:
@@ -185,7 +198,10 @@ def ladder(cells: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[float, S
 
 
 def losses(kind: Kind, collective: str, seconds: Times) -> dict[int, dict[str, float]]:
-    """By size and algorithm that is near the fastest: log of how near, more where another kind has measured better."""
+    """For each size, the losses of the algorithms that are near the fastest.
+
+    A loss is the logarithm of the time over the fastest time, plus `DOUBT` for large arrays if not `trusted`.
+    """
     found: dict[int, dict[str, float]] = {}
     for nbytes, everything in seconds.items():
         aware = {name: value for name, value in everything.items() if (collective, name) in kind.aware}
@@ -199,11 +215,11 @@ def losses(kind: Kind, collective: str, seconds: Times) -> dict[int, dict[str, f
     return found
 
 
-Bracket: TypeAlias = "tuple[int, int]"  # the first value's number, and the last one's
+Bracket: TypeAlias = "tuple[int, int]"  # the indices of the first and the last value of a run
 
 
 def brackets(count: int, cost: Callable[[int, int], float]) -> tuple[float, list[Bracket]]:
-    """How to divide values 0 to `count` - 1 into runs, so that the sum of `cost(first, last)` over them is least."""
+    """Divide the values 0 to `count` - 1 into runs with the least sum of `cost(first, last)`; returns sum and runs."""
     best: list[tuple[float, list[Bracket]]] = [(0, [])]
     for last in range(count):
         ways = ((best[first][0] + cost(first, last), [*best[first][1], (first, last)]) for first in range(last + 1))
@@ -212,7 +228,7 @@ def brackets(count: int, cost: Callable[[int, int], float]) -> tuple[float, list
 
 
 def rows(collective: str, kind: Kind, found: Mapping[tuple[int, int], Times]) -> Iterator[Row]:
-    """The rows for one collective in such groups."""
+    """The rows for one collective in groups of that kind."""
 
     cells = {where: losses(kind, collective, seconds) for where, seconds in found.items()}
 
@@ -241,7 +257,7 @@ def rows(collective: str, kind: Kind, found: Mapping[tuple[int, int], Times]) ->
 
 
 def _span(values: Sequence[int], run: Bracket) -> tuple[int, int]:
-    """From the first value of a run to below the next run's; the last run has no end."""
+    """The range from the first value of a run to just below the next run; the last run has no end."""
     last = run[1]
     return values[run[0]], ANY_SIZE if last + 1 == len(values) else values[last + 1] - 1
 
@@ -258,7 +274,7 @@ def _us(seconds: float) -> str:
 
 
 def contested() -> list[tuple[str, int]]:
-    """Each collective with several algorithms, with the number of each kind of group."""
+    """The collectives with several algorithms, each paired with the index of each kind of groups."""
     return [
         (name, number) for number in range(len(KINDS)) for name in COLLECTIVES if len(registry.algorithms(name)) > 1
     ]

@@ -1,10 +1,10 @@
-"""Writes docs/performance.md from what is kept under bench/results/.
+"""Writes docs/performance.md from the results under bench/results/.
 
     python -m tools.performance_page                                       # write it
-    python -m tools.performance_page --check                               # is it up to date? by the exit code
-    python -m tools.performance_page --add standing.json --machine M1      # keep a run's JSON first
+    python -m tools.performance_page --check                               # exit code 1 if it is not up to date
+    python -m tools.performance_page --add standing.json --machine M1      # first add a run's JSON to the results
 
-Invariant: every figure on the page is in a file under bench/results/, and each stands beside its machine and its date.
+Invariant: every figure on the page is in a file under bench/results/, and is shown with its machine and date.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BESIDE: Final = (
     "sizes ([which sizes, how, and the bars](benchmark.md#the-table-of-bars)). *In a row* means 100 calls without a "
     "barrier between them. All processes are started three times, and systems take turns."
 )
-# What a table is about, by its title, in the order of the page.
+# The subject of each table, by its title, in the order of the page.
 ABOUT: Final = {
     "Allreduce beside Gloo": "Allreduce of `float32` in ordinary arrays, medians, the slowest rank.",
     "Arrays of comm.empty beside the push floor": (
@@ -180,7 +180,7 @@ def _value(value: Value) -> str:
 
 
 def _paragraph(text: str, first: str = "", others: str = "") -> str:
-    """Lines of at most 120 columns, and a link where a decision record is named."""
+    """The text as lines of at most 120 columns, with a link for each decision record that it names."""
     return textwrap.fill(
         re.sub(r"record (\d{3})", _record, text),
         width=120,
@@ -223,7 +223,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def keep(path: Path, machine: str, commands: Sequence[str], conditions: str, folder: Path = FOLDER) -> Path:
-    """Store a run's document in the folder, named by its date, machine and kind. Raises WrongResult, OSError."""
+    """Store a run's document in the folder, under its date, machine and kind. Raises WrongResult, OSError."""
     document = json.loads(path.read_text())
     day = document.get("started", datetime.now().isoformat())[:10]
     kind = "memory" if document.get("memory") else str(document.get("format")).rpartition(" ")[2]

@@ -1,16 +1,16 @@
-"""Reads what is kept under bench/results/: measured documents of `collectives bench`, and figures recorded by hand.
+"""Reads the files under bench/results/: measured documents of `collectives bench`, and figures recorded by hand.
 
-    python -m tools.performance_page --add standing.json --machine M1      # keep a run
+    python -m tools.performance_page --add standing.json --machine M1      # add a run
 
-Invariant: a file is kept as it was written, but for the raw samples, of which the statistics stay. Each file names its
-machine, its date and the commands; where two files have the same line for the same machine, the newer one counts.
+Invariant: a file is kept as it was written, except that raw samples are replaced by their statistics. Each file names
+its machine, its date and the commands. If two files have the same line for the same machine, the newer file counts.
 
 Formats (key `format`):
     pycollectives machines             {"machines": {name: description}}
     pycollectives bench standing       the table of bars, as `bench standing --json` writes it
     pycollectives bench                `bench --memory --json`
     pycollectives bench meeting        `bench meeting --json`
-    pycollectives recorded standing    the same table without a document: worst and median of each band
+    pycollectives recorded standing    the table of bars, recorded by hand: worst and median of each band
     pycollectives recorded figures     {"tables": [{"title", "unit", "command", "columns", "rows"}]}; a value is a
                                        number, a range [low, high], a lower limit [low, null] or null
 """
@@ -38,12 +38,12 @@ Ratio: TypeAlias = "tuple[float, float | None] | None"  # worst size of a band, 
 
 
 class WrongResult(ValueError):
-    """A file under bench/results/ is not what this page is made of; the message names the file."""
+    """A file under bench/results/ cannot be used; the message has the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where figures come from. `recorded`: written down by hand, without a document of the run."""
+    """The source of figures. `recorded`: they were written down by hand, without a document of the run."""
 
     file: str
     machine: str
@@ -56,7 +56,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the table of bars: `ratios` of our time to that of the best of `against`, one for each band."""
+    """A line of the table of bars. `ratios`: our time over that of the fastest of `against`, for each band of sizes."""
 
     source: Source
     transport: str
@@ -74,7 +74,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures under one title; a row is what it is about and a value for each column."""
+    """Figures under one title; a row has its subject and a value for each column."""
 
     source: Source
     title: str
@@ -86,7 +86,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything that is kept, by machine in the order of their names, the newest of each line and table."""
+    """All results, by machine in the order of their names; of each line and table only the newest."""
 
     machines: dict[str, str]
     lines: tuple[Line, ...]
@@ -94,7 +94,7 @@ class Results:
 
 
 def read(folder: Path = FOLDER) -> Results:
-    """All files of the folder. Raises WrongResult."""
+    """Read all files of the folder. Raises WrongResult."""
     machines: dict[str, str] = {}
     lines: dict[tuple[object, ...], Line] = {}
     tables: dict[tuple[str, str], Table] = {}
@@ -124,7 +124,7 @@ def read(folder: Path = FOLDER) -> Results:
 def condensed(
     document: dict[str, Any], machine: str, date: str, commands: list[str], conditions: str
 ) -> dict[str, Any]:
-    """What is kept of a run: no raw samples, and where, when and how it was measured. Raises WrongResult."""
+    """A run's document without raw samples, with its machine, date, commands and conditions. Raises WrongResult."""
     if document.get("format") not in (STANDING, BENCH, MEETING):
         raise WrongResult(f"not a document of `collectives bench`: {document.get('format')!r}")
     if document.get("complete") is False:
@@ -174,7 +174,7 @@ def _lines(source: Source, document: dict[str, Any]) -> Iterator[Line]:
 
 
 def _judged(sizes: list[dict[str, Any]]) -> Ratio:
-    """Of one cell: the ratio of the size that is worst beside its bar, and the median."""
+    """The ratios of one cell: that of the size which is worst compared with its bar, and the median."""
     if not sizes:
         return None
     worst = max(sizes, key=lambda size: size["ratio"] / size["bar"])

@@ -1,7 +1,7 @@
-"""Runs a command with COLLECTIVES_STORE naming a Redis server: one that answers here, or one of its own.
+"""Runs a command with COLLECTIVES_STORE set to a Redis server: a server that answers here, or one that this starts.
 
-Invariant: a server started here listens on loopback alone, asks for a password that is in no argument list,
-stores nothing, and is stopped when the command ends. Without any server it says so and succeeds.
+Invariant: a server started here listens on loopback only, requires a password that is in no argument list, stores
+nothing on disk, and is stopped when the command ends. Without any server, this prints so and succeeds.
 
     python tools/with_redis.py COMMAND [ARGUMENT ...]
 """
@@ -22,11 +22,11 @@ from collections.abc import Iterator
 import redis
 
 USUAL = "redis://127.0.0.1:6379/0"
-DEADLINE = 10.0  # seconds for a server of our own to answer
+DEADLINE = 10.0  # seconds for a started server to answer
 
 
 def answers(url: str) -> bool:
-    """Whether a server is there and lets us in."""
+    """Whether a server answers there and accepts the password."""
     with contextlib.suppress(redis.RedisError), redis.Redis.from_url(url, socket_timeout=1.0) as client:
         return bool(client.ping())
     return False
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def own_server(program: str) -> Iterator[str]:
-    """A server on a free port, and its URL."""
+    """Start a server on a free port; yields its URL."""
     port, password = free_port(), secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="redis-") as folder:
         settings = f'port {port}\nbind 127.0.0.1\nrequirepass {password}\nsave ""\nappendonly no\ndir {folder}\n'
