@@ -69,7 +69,7 @@ class DesyncError(CollectiveError):
 
 
 class StaleEpoch(CollectiveError):
-    """The group has begun a later epoch without this rank. Never raised so far, because groups do not shrink yet."""
+    """The group has begun a later epoch without this rank. Nothing raises it yet: groups do not shrink."""
 
 
 class Aborted(CollectiveError):
@@ -89,7 +89,7 @@ class AuthError(CollectiveError):
 
 
 class QuorumLost(CollectiveError):
-    """Too few ranks survive to continue. Never raised so far, because groups do not shrink yet."""
+    """Too few ranks survive to continue. Nothing raises it yet: groups do not shrink."""
 
 
 class TransportUnavailable(CollectiveError):

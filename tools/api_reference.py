@@ -75,7 +75,7 @@ def exported(module: str) -> Iterator[tuple[str, str, str]]:
 
 
 def definition(module: str, name: str) -> tuple[str, Definition] | None:
-    """The module that defines that name, found through imports, and its definition; None if it is not in the library."""
+    """The module that defines that name, found through imports, and its definition; None if it is not in this repo."""
     folder = ROOT.joinpath(*module.split("."))
     if not folder.exists() and not folder.with_suffix(".py").exists():
         return None
