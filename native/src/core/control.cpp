@@ -14,8 +14,8 @@ namespace {
 
 constexpr auto handshake_time = 2s;
 constexpr std::size_t most_pending = 128;
-constexpr auto pause_when_full = 100ms;      // when there are no descriptors left to accept with
-constexpr std::size_t most_ended = 1 << 10;  // communicators that are remembered after their end
+constexpr auto pause_when_full = 100ms;      // without accepting, if there are no free descriptors
+constexpr std::size_t most_ended = 1 << 10;  // number of communicators that are remembered after their end
 constexpr std::uint64_t order_id = 0;
 
 }  // namespace
@@ -71,7 +71,7 @@ void Control::leave(const GroupId& group) {
         end(group);
         promise.set_value();
     }));
-    done.wait();  // also over where the thread has failed: the promise goes with the order
+    done.wait();  // returns also if the thread has failed: the promise is destroyed with the order
 }
 
 void Control::expect(const GroupId& group) {
@@ -82,7 +82,7 @@ void Control::forget(const GroupId& group) {
     post(Order([this, group] {
         if (expected_.erase(group) == 0) return;
         end(group);
-        admit_waiting(group);  // to be refused
+        admit_waiting(group);  // refuses them
     }));
 }
 

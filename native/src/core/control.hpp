@@ -1,10 +1,10 @@
 // The control thread of a job: accepts and makes connections for all its communicators, and watches one
 // connection to each process that shares memory with this one.
 //
-// Invariant: it never touches Python, never blocks but in epoll, and owns every socket until the handshake
-// has succeeded. Listeners serve all communicators: a hello names the one that it is for. A caller that does
-// not finish its handshake within two seconds is dropped, and so is the oldest one when too many are pending,
-// so that unknown callers cannot keep ranks out. What the thread finds out it reports through `Events`.
+// Invariant: the thread never uses Python, blocks only in epoll, and owns every socket until the handshake
+// has succeeded. Listeners serve all communicators: a hello names its communicator. A connection is closed if
+// its handshake takes longer than two seconds; if too many handshakes are in progress, the oldest is closed.
+// So unknown callers cannot keep ranks out. The thread reports its results through `Events`.
 #pragma once
 
 #include <algorithm>
@@ -30,13 +30,13 @@
 
 namespace collectives {
 
-// Names a communicator of a run and epoch, as Identity::group.
+// Identifies a communicator of a run, see Identity::group.
 using GroupId = std::array<std::byte, 16>;
 
-// A peer that has proved who it is.
+// A connection to a peer that has proved its identity.
 struct Connected {
     int peer = -1;
-    int number = 0;  // of the connection in its link
+    int number = 0;  // number of the connection in its link
     Transport* transport = nullptr;
     Connection connection;
 };
@@ -46,8 +46,8 @@ class Control {
     // Called on the control thread. Ranks are those of the communicator.
     struct Events {
         std::function<void(Connected)> connected;
-        std::function<void(int peer, const Error&)> failed;  // no connection to be had; -1: to anybody
-        std::function<void(int peer)> lost;                  // its process ended, or has left the job
+        std::function<void(int peer, const Error&)> failed;  // the peer, or any peer (-1), cannot be reached
+        std::function<void(int peer)> lost;                  // the peer's process has ended or left the job
     };
 
     Control();
@@ -56,21 +56,23 @@ class Control {
     // Ends the thread and closes all it owns.
     ~Control();
 
-    // From any thread; done in this order, soon, but for `leave`.
+    // May be called from any thread. The control thread runs the calls soon, in this order; `leave` waits for
+    // it.
 
-    // A communicator, from now until `leave`. `job_ranks`: by rank of the communicator, that of the job;
-    // empty where they are the same.
+    // Serve a communicator until `leave`. `job_ranks[r]`: the rank in the job of the communicator's rank r;
+    // empty if they are equal.
     void join(const Identity& identity, std::vector<int> job_ranks, Events events);
-    // After it has returned none of its events is called, and the sockets that only it needs are closed.
+    // After `leave` has returned, no event of the communicator is called, and sockets that only it used are
+    // closed.
     void leave(const GroupId& group);
-    // Callers of a communicator that has not joined yet wait for it, until `forget`.
+    // Let peers that call a communicator which has not joined yet wait, until it joins or `forget` is called.
     void expect(const GroupId& group);
     void forget(const GroupId& group);
-    // Peers may call the communicator over that transport, which lives until `leave`.
+    // Let peers connect to the communicator over that transport, which must live until `leave`.
     void accept(const GroupId& group, const std::string& name, Transport& transport);
-    // For all communicators that accept that transport.
+    // Listen on this socket, for all communicators that accept that transport.
     void listen(const std::string& name, Meeting meeting, UniqueFd socket);
-    // All connections of a link over a transport that lives until `leave`.
+    // Make all connections of a link over a transport, which must live until `leave`.
     void dial(const GroupId& group, int peer, Transport& transport,
               const std::vector<std::string>& addresses);
 
@@ -78,7 +80,7 @@ class Control {
     static constexpr std::size_t longest_message = std::max(sizeof(Proof), sizeof(Closing)) + most_offered;
     static_assert(longest_message >= sizeof(Reply));
 
-    // What a connection under way is waiting for. `group`: that the communicator which the caller wants
+    // What a handshake waits for: a message, or, in `group`, that the communicator which the peer has called
     // joins.
     enum class Stage : std::uint8_t { connect, hello, group, reply, proof, closing };
 
@@ -101,7 +103,7 @@ class Control {
         int job_rank(int rank) const {
             return job_ranks.empty() ? rank : job_ranks.at(static_cast<std::size_t>(rank));
         }
-        // Null as long as it accepts no callers over that transport.
+        // Null if it accepts no peers over that transport (yet).
         Transport* transport(const std::string& name) const {
             const auto place = accepted.find(name);
             return place == accepted.end() ? nullptr : place->second;
@@ -110,14 +112,14 @@ class Control {
 
     // A connection until its handshake is over.
     struct Handshake {
-        std::string transport;  // its name; of a caller
+        std::string transport;  // the transport's name, if the peer has called
         UniqueFd socket;
         Stage stage = Stage::hello;
-        Registration* group = nullptr;  // these three are known at once on the calling side,
-        Channel channel{-1, 0};         // after the hello on the other
+        Registration* group = nullptr;  // `group`, `channel` and `by` are known from the beginning if this
+        Channel channel{-1, 0};         // side has called, else after the hello
         Transport* by = nullptr;
         bool caller = false;
-        bool watched = false;  // both ends keep it, to notice when the other one ends
+        bool watched = false;  // both sides keep the connection, to notice the end of the other
         Clock::time_point deadline{};
         std::array<std::byte, longest_message> buffer{};
         std::size_t have = 0;
@@ -146,7 +148,7 @@ class Control {
     void resume_listeners();
 
     void end(const GroupId& group);
-    // Those who have waited for it go on.
+    // Continue the handshakes that have waited for that communicator.
     void admit_waiting(const GroupId& group);
     Registration* find(const GroupId& group);
     void on_lost(int job_rank);
@@ -157,18 +159,18 @@ class Control {
 
     void on_ready(Id id);
     bool receive(Id id, Handshake& connection);
-    // Each handles one complete message; false ends the connection, or lets it wait.
+    // Each function handles one complete message. False if the connection was closed, or has to wait.
     bool on_hello(Id id, Handshake& connection);
     bool on_reply(Id id, Handshake& connection);
     bool on_proof(Id id, Handshake& connection);
     bool on_closing(Id id, Handshake& connection);
-    // Why a caller of no communicator that is here is refused; welcome: it is to wait.
+    // The reason to refuse a peer that calls an unknown communicator; `welcome` if the peer has to wait.
     Verdict verdict_on_unknown(const Hello& hello) const;
     void drop(Id id, const Problem& problem);
-    // Its transport cannot make a link: who waits for the peer learns why.
+    // The transport cannot make a link: report the error to the communicator, and close the connection.
     void fail(Id id, const Error& error);
     void erase(Id id);
-    // The offer that has come behind a message.
+    // The offer that follows a message.
     static std::span<const std::byte> offer_behind(const Handshake& connection, std::size_t message);
     void establish(Id id, Handshake& connection, const OfferHead& head, std::span<const std::byte> offer);
     bool is_watched(int job_rank) const;
@@ -179,22 +181,22 @@ class Control {
     std::mutex mutex_;
     std::vector<Order> orders_;
     bool stop_ = false;
-    bool over_ = false;  // the thread takes no orders any more
+    bool over_ = false;  // the thread runs no more orders
 
-    // The thread's own.
+    // Used by the control thread only.
     std::map<GroupId, Registration> groups_;
     std::set<GroupId> expected_;
-    std::deque<GroupId> ended_;  // the last ones, oldest first
-    Identity first_;             // of the first one that joined: in its name unknown callers are refused
+    std::deque<GroupId> ended_;  // the last communicators that have left, oldest first
+    Identity first_;             // of the first communicator, used to refuse callers of unknown ones
     Id next_id_ = 1;
     std::map<Id, Listener> listeners_;
     std::map<Id, Handshake> connections_;
-    std::deque<Id> pending_;                          // accepted and not yet proved, oldest first
-    std::map<Id, std::pair<int, UniqueFd>> watched_;  // by rank of the job
-    bool paused_ = false;                             // out of descriptors: not accepting for a moment
+    std::deque<Id> pending_;                          // accepted, without a proof so far; oldest first
+    std::map<Id, std::pair<int, UniqueFd>> watched_;  // rank in the job, and its connection
+    bool paused_ = false;                             // not accepting for a moment: no free descriptors
     Clock::time_point resume_at_{};
 
-    std::thread thread_;  // last: starts when all else is there
+    std::thread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace collectives

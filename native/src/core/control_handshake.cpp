@@ -24,7 +24,7 @@ std::span<const std::byte> bytes_of(const T& value) {
     return std::as_bytes(std::span(&value, 1));
 }
 
-// In one piece, so that descriptors come with its first byte.
+// Sends message and offer by one call, so that descriptors arrive with the first byte.
 template <typename T>
 bool send_with_offer(int fd, const T& message, const Offer& offer) {
     std::vector<std::byte> all(bytes_of(message).begin(), bytes_of(message).end());
@@ -32,7 +32,7 @@ bool send_with_offer(int fd, const T& message, const Offer& offer) {
     return send_message(fd, all, offer.descriptors);
 }
 
-// The head of the offer behind a message, as soon as that is complete.
+// The head of the offer that follows a message; empty if the message is not complete.
 template <typename T>
 OfferHead head_behind(const std::byte* data, std::size_t have) {
     return have < sizeof(T) ? OfferHead{} : from_bytes<T>(data).offer;
@@ -99,7 +99,7 @@ bool Control::receive(Id id, Handshake& connection) {
             break;
     }
     connection.have += got;
-    // Whoever speaks another protocol is known by the first bytes.
+    // A peer with another protocol is recognised by its first bytes.
     const bool begins = connection.stage == Stage::hello || connection.stage == Stage::reply;
     if (connection.have >= sizeof(std::uint64_t) && begins &&
         from_bytes<std::uint64_t>(connection.buffer.data()) != hello_magic) {
@@ -107,7 +107,7 @@ bool Control::receive(Id id, Handshake& connection) {
         return false;
     }
     if (connection.have < want) return true;
-    // An offer is on its way behind the message, the size of which is known only now.
+    // The size of the offer that follows the message is known only now.
     const bool offers = connection.stage == Stage::proof || connection.stage == Stage::closing;
     if (offers && offer.length == 0) {
         const auto head = connection.stage == Stage::proof
@@ -209,7 +209,7 @@ bool Control::on_proof(Id id, Handshake& connection) {
     if (!check_caller(group.identity, connection.hello, connection.reply, connection.proof, theirs)) {
         verdict = Verdict::wrong_proof;
     }
-    // Two connections may have reached this point together.
+    // Two connections for the same link may have reached this point at the same time.
     if (verdict == Verdict::welcome && group.linked.contains(connection.channel)) {
         verdict = Verdict::duplicate;
     }
@@ -304,7 +304,7 @@ void Control::establish(Id id, Handshake& connection, const OfferHead& head,
         watch(connection.socket.get(), 0, id, EPOLL_CTL_DEL);
         connected.connection.socket = std::move(connection.socket);
     } else if (connection.watched) {
-        // Also where no link comes of it: other communicators notice by it when the peer ends.
+        // Watched also if no link is made, because other communicators notice by it that the peer has ended.
         const Id watch_id = next_id_++;
         watch(connection.socket.get(), EPOLLIN | EPOLLRDHUP, watch_id, EPOLL_CTL_MOD);
         watched_.emplace(watch_id, std::pair(group.job_rank(channel.first), std::move(connection.socket)));

@@ -11,12 +11,12 @@ namespace collectives {
 
 namespace {
 
-// While all goes well the clock is read once in so many passes.
+// The clock is read once in so many passes that move something.
 constexpr unsigned passes_per_check = 64;
-// How fast one rank after the other gets through an operation's data, at least.
+// The least speed at which ranks that run one after the other process an operation's data.
 constexpr std::uint64_t bytes_per_microsecond = 8'000;
 
-// The time in which this rank reads what peers of its process have announced, see Link::abandon.
+// While it exists, this rank may read memory that peers in its process have announced, see Link::abandon.
 class Reading {
   public:
     explicit Reading(std::atomic<std::uint64_t>* passes) : passes_(passes) {
@@ -95,7 +95,7 @@ InFlight& Executor::add(const Request& request) {
         }
         timed_ = false;
     }
-    disarm();  // what it waits for may need another kind of sleep
+    disarm();  // the new operation may need another kind of sleep
     std::unique_ptr<InFlight> one;
     if (idle_.empty()) {
         one = std::make_unique<InFlight>();
@@ -157,7 +157,7 @@ void Executor::hold(InFlight& one, bool waits_for_links) {
     one.hold(waits_for_links);
     if (waits_for_links) {
         recorder_.hold(one.request().record);
-        // Its record begins anew when it goes on, so the clock is read when it first moves.
+        // Its record begins again when it continues, so the clock is read when it first moves.
         for (std::size_t i = 0; i < under_way_.size(); ++i) times_[i].tried |= under_way_[i].get() == &one;
     } else {
         recorder_.resume(one.request().record);

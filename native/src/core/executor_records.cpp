@@ -1,4 +1,4 @@
-// What the executor records of the operations under way, see Recorder.
+// The part of the executor that fills the records of operations in progress, see Recorder.
 #include "core/executor.hpp"
 #include "schedule/program.hpp"
 

@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A rank that waits for ranks on other cores asks again after so many looks: they may have got so far that it
-// waits for one on its own core by then.
+// A rank that waits for ranks on other cores checks after so many looks whether it now waits for a rank on
+// its own core.
 constexpr unsigned looks_per_question = 4;
 // The caller's lock is released after so many looks, a microsecond or two.
 constexpr int looks_while_locked = 64;
@@ -108,10 +108,10 @@ bool Executor::any_to_come(Predicate predicate) {
 
 bool Executor::keeps_from_running() {
     const int core = ::sched_getcpu();
-    // Of ranks that share no memory nothing is known, so they may be here.
+    // The cores of ranks that share no memory are unknown, so they may be on this core.
     if (any_awaited([&](const Presence* peer) { return peer == nullptr || peer->core() == core; }))
         return true;
-    // Those who are waited for may wait in turn for somebody here who has not come yet.
+    // The awaited ranks may be waiting for a rank on this core that has not begun the operation.
     return any_to_come(
         [&](const Presence& peer) { return peer.home() == settings_.home && peer.core() == core; });
 }
@@ -178,11 +178,11 @@ void Executor::check() {
     }
     std::vector<int> peers = waiting_for();
     const auto is_lost = [&](int peer) {
-        if (peer == request.operation->program().rank) return true;  // it waits here, and sends nothing
+        if (peer == request.operation->program().rank) return true;  // this rank waits here and sends nothing
         Link* const link = request.links[static_cast<std::size_t>(peer)];
         return link != nullptr && link->lost() != nullptr;
     };
-    // Where any one will do, those that are there do.
+    // If any one of the awaited peers suffices, it is enough that one of them is not lost.
     const bool others =
         under_way_.front()->task().waits_for_any() && !std::all_of(peers.begin(), peers.end(), is_lost);
     for (const int peer : peers) {
@@ -190,12 +190,13 @@ void Executor::check() {
         Link* link = request.links[static_cast<std::size_t>(peer)];
         const char* why = link == nullptr ? nullptr : link->lost();
         if (why == nullptr) continue;
-        // What it sent before it went still counts.
+        // Messages that the peer sent before it ended are still received.
         while (pass()) {
         }
         peers = waiting_for();
         if (std::find(peers.begin(), peers.end(), peer) == peers.end()) return;
-        // It may have gone because ranks disagree; then that is the cause, here as there.
+        // The peer may have ended because ranks called different operations; then that is the error here,
+        // too.
         look_for_other_calls();
         link->throw_lost(request.call, why);
     }

@@ -12,7 +12,7 @@ namespace collectives {
 namespace {
 
 constexpr int spins_with_cores = 2000;
-// Where cores are shared: about as long as those on another core need, each of them once.
+// Looks if ranks share cores: about the time in which each rank of another core has had its turn once.
 constexpr int spins_with_others = 400;
 
 Executor::Settings make_settings(const Group::Options& options) {
@@ -84,8 +84,8 @@ Call Group::peek_call(const Operation& operation) const {
         call.sequence = operation.part() == Operation::Part::other ? sequence_ - 1 : sequence_;
         return call;
     }
-    // Point to point: both ends count their messages, as those of the first rank that may send where several
-    // do.
+    // A message between two ranks: both sides count their messages. If several ranks may send, the first of
+    // them counts.
     const auto& step = operation.program().steps.at(0);
     const auto peer = static_cast<std::size_t>(step.peers.at(0));
     call.sequence = step.kind == StepKind::send ? sent_[peer] : received_[peer];
@@ -106,8 +106,8 @@ Call Group::next_call(const Operation& operation) {
 
 std::uint32_t Group::fingerprint(const Operation& operation, const Call& call) {
     if (call.is_message()) return call.fingerprint();
-    // Two ranks that only send, in one call, do not see each other's: but in the next one that they do not
-    // make alone. All messages of one collective have the same.
+    // The fingerprint covers earlier calls, because two ranks that only send in one call compare their calls
+    // only in a later one. All messages of one collective have the same history.
     if (operation.part() == Operation::Part::other) return call.fingerprint(before_);
     before_ = history_;
     history_ = call.fingerprint(before_);
@@ -138,9 +138,9 @@ bool Group::sends_to_itself(std::span<const Item> items) const {
 void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                        CallerLock* lock) {
     throw_if_unusable();
-    const Operation* open = nullptr;      // one whose links may come while it waits
-    std::uint64_t connecting = 0;         // the record of the first one whose links are not there,
-    const Item* first_of_them = nullptr;  // and that one
+    const Operation* open = nullptr;      // an operation whose links may be opened while it waits
+    std::uint64_t connecting = 0;         // the record of the first operation that waits for links
+    const Item* first_of_them = nullptr;  // that operation
     try {
         for (const Item& item : items) {
             const std::vector<int>& peers = item.operation->program().peers;
@@ -180,7 +180,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
         executor_.clear();
         throw;
     } catch (const std::exception& error) {
-        // Peers may be in the middle of it.
+        // Peers may be in the middle of these operations.
         recorder_.fail(connecting, error.what(), ticks::now());
         give_up(Error(ErrorKind::aborted, std::string("an operation failed: ") + error.what()));
         throw;
@@ -189,7 +189,7 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
 
 Error Group::give_up(const Error& cause) {
     executor_.record_failure(cause.what());
-    // Peers learn why before they can see that this rank has given up.
+    // Tell peers the reason before they can see that this rank has given up.
     break_with(cause);
     unlinked_.clear();
     if (executor_.give_up()) return cause;

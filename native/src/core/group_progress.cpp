@@ -1,4 +1,4 @@
-// A group's progress thread: it runs what was started in the background.
+// A group's progress thread, which runs operations that were started in the background.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@ namespace collectives {
 
 namespace {
 
-// The progress thread ends when nothing has been started for so long; starting it again takes less than 0.1
+// The progress thread ends if no operation is started for this time; starting it again takes less than 0.1
 // ms.
 constexpr auto idle_time = std::chrono::seconds(1);
 
@@ -42,7 +42,7 @@ std::shared_ptr<Work> Group::start(std::shared_ptr<Work> work) {
     if (stop_) throw Error(ErrorKind::aborted, "this communicator is closed");
     works_.push_back(work);
     if (!serving_) {
-        if (progress_.joinable()) progress_.join();  // it has ended for want of work
+        if (progress_.joinable()) progress_.join();  // it has ended after `idle_time`
         serving_ = true;
         progress_ = std::thread([this] { serve(); });
     }
@@ -111,7 +111,8 @@ void Group::take_works(Works& under_way) {
             works_.pop_front();
         }
         try {
-            // While others are under way the group can be used, and what ends them ends this one.
+            // If other operations are in progress, the group can be used, and an error of theirs ends this
+            // one.
             if (under_way.size() == 1) throw_if_unusable();
             Work& work = *under_way.back();
             Request wanted = request(*work.operation, work.in, work.out, work.timeout);
@@ -139,7 +140,7 @@ void Group::release_linked() {
         try {
             if (operation.is_open()) {
                 const bool all = links_.seek_any(peers, sends_to_itself);
-                executor_.hold(*one, false);  // it goes on while others are missing
+                executor_.hold(*one, false);  // it continues, although some links are missing
                 return all;
             }
             if (!links_.seek(peers)) return false;

@@ -39,7 +39,7 @@ std::unique_ptr<Task> InFlight::end() {
 bool InFlight::shares_memory_with(const InFlight& other) const {
     const Request& a = request_;
     const Request& b = other.request_;
-    if (a.generalized != nullptr || b.generalized != nullptr) return true;  // as far as is known
+    if (a.generalized != nullptr || b.generalized != nullptr) return true;  // memory unknown
     const std::uint64_t a_in = a.in == nullptr ? 0 : a.operation->in_bytes();
     const std::uint64_t a_out = a.out == nullptr ? 0 : a.operation->out_bytes();
     const std::uint64_t b_in = b.in == nullptr ? 0 : b.operation->in_bytes();
@@ -57,7 +57,7 @@ void InFlight::take_turns(std::span<const std::unique_ptr<InFlight>> earlier) {
                std::ranges::binary_search(theirs->uses(), channel, {}, &ChannelUse::channel);
     };
     for (const ChannelUse& use : own->uses()) {
-        // The last one that uses the channel has waited for all before it.
+        // Only the last operation that uses the channel matters: it waits for all before it.
         const auto ahead = std::find_if(earlier.rbegin(), earlier.rend(),
                                         [&](const auto& other) { return uses(*other, use.channel); });
         if (ahead == earlier.rend() || (*ahead)->task_->channels()->is_through_with(use.channel)) continue;
@@ -68,12 +68,12 @@ void InFlight::take_turns(std::span<const std::unique_ptr<InFlight>> earlier) {
 
 void InFlight::look_at_turns(const InFlight* gone) {
     Channels* const own = task_->channels();
-    // It may have found out since that it uses no links.
+    // The task may have found meanwhile that it uses no links.
     if (own == nullptr) return turns_.clear();
     std::erase_if(turns_, [&](const Turn& turn) {
         if (turn.ahead != gone) {
-            // One ahead that turns out to use no links no longer waits for those before it, which may still
-            // use the channel: all of them are over when it is.
+            // If the operation ahead uses no links after all, it does not wait for operations before it,
+            // which may still use the channel. All of them are over when it is over.
             Channels* const ahead = turn.ahead->task_->channels();
             if (ahead == nullptr || !ahead->is_through_with(turn.channel)) return false;
         }

@@ -1,8 +1,7 @@
-// One operation under way: its request, the task that does it, and its place among those that were started
-// before.
+// One operation in progress: its request, its task, and its place among the operations started before.
 //
-// Invariant: an operation on memory that an earlier one works on waits for it. On each channel, a direction
-// of a link, operations take turns in the order in which they were started.
+// Invariant: an operation waits for earlier operations that work on the same memory. Each channel, a
+// direction of a link, serves operations in the order in which they were started.
 #pragma once
 
 #include <exception>
@@ -17,32 +16,32 @@ namespace collectives {
 
 class InFlight {
   public:
-    // Take up a request, which may be changed until it begins.
+    // Store a request, which may be changed until `begin`.
     Request& take(const Request& request) { return request_ = request; }
-    // Behind `earlier` ones, oldest first, with a task that has not begun.
+    // Begin after the operations in `earlier`, oldest first, with a task that has not begun.
     void begin(std::size_t engine, std::unique_ptr<Task> task,
                std::span<const std::unique_ptr<InFlight>> earlier);
-    // It is over, complete or not. The task can be used again.
+    // The operation is over, complete or not. Returns the task, which can be used again.
     std::unique_ptr<Task> end();
-    // `other` is over, as are all before it, and about to be forgotten.
+    // `other` and all operations before it are over, and `other` is about to be removed.
     void forget(const InFlight* other);
 
-    // While its links are not there it keeps its turns and does nothing.
+    // While the operation waits for links, it keeps its turns and does nothing.
     void hold(bool waits_for_links) {
         waits_for_links_ = waits_for_links;
-        sockets_.reset();  // what links there are may be known only now
+        sockets_.reset();  // there may be new links
     }
     bool waits_for_links() const { return waits_for_links_; }
-    // It can't be run; `error` is thrown when it has become the oldest.
+    // The operation cannot be run; `error` is thrown when it has become the oldest.
     void fail(std::exception_ptr error) { error_ = std::move(error); }
     const std::exception_ptr& error() const { return error_; }
 
-    // Do what can be done now; whether anything moved.
+    // Do as much as possible now; returns whether anything moved.
     bool progress();
     bool complete() const { return task_->complete(); }
-    // Those without whose doing nothing moves.
+    // Adds the peers for which the operation waits.
     void awaited(std::vector<Awaited>& result);
-    // Whether `test` holds for one of them.
+    // Whether `test` holds for one of these peers.
     bool waits_for(Task::PeerTest test);
     void abandon() {
         if (!complete()) task_->abandon();
@@ -55,7 +54,7 @@ class InFlight {
     std::size_t engine() const { return engine_; }
 
   private:
-    // `step` has its turn once `ahead` is through with `channel`.
+    // `step` has its turn when `ahead` has finished with `channel`.
     struct Turn {
         const InFlight* ahead = nullptr;
         std::uint32_t channel = 0;
@@ -64,7 +63,7 @@ class InFlight {
 
     bool shares_memory_with(const InFlight& other) const;
     void take_turns(std::span<const std::unique_ptr<InFlight>> earlier);
-    // `gone`: an operation that is over, whether or not it got through.
+    // `gone`: an operation that is over, complete or not.
     void look_at_turns(const InFlight* gone = nullptr);
     bool is_blocked() const { return behind_ != nullptr || error_ != nullptr; }
 
@@ -72,10 +71,10 @@ class InFlight {
     std::size_t engine_ = 0;  // its row in the table
     std::unique_ptr<Task> task_;
     bool waits_for_links_ = false;
-    const InFlight* behind_ = nullptr;  // the last earlier one that works on the same memory
-    std::vector<Turn> turns_;           // not yet had
+    const InFlight* behind_ = nullptr;  // the last earlier operation on the same memory
+    std::vector<Turn> turns_;           // turns for which steps wait
     std::exception_ptr error_;
-    std::optional<bool> sockets_;  // whether it has links over them, once that was asked
+    std::optional<bool> sockets_;  // whether it has links over sockets, after the first check
 };
 
 }  // namespace collectives

@@ -23,7 +23,7 @@ Control& Job::control() {
 
 void Job::expect(const GroupId& group) {
     const std::lock_guard lock(mutex_);
-    if (control_) control_->expect(group);  // else nobody can call
+    if (control_) control_->expect(group);  // without the thread, no peer can connect
 }
 
 void Job::forget(const GroupId& group) {

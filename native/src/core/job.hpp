@@ -1,7 +1,7 @@
-// What the communicators of one `init`, and those split or duplicated from it, have in common.
+// The common part of the communicator of one `init` and all communicators split or duplicated from it.
 //
-// Invariant: one control thread serves them all. It starts when it is first needed and ends with the last
-// communicator, for good; which of them was there first makes no difference.
+// Invariant: one control thread serves all these communicators. It starts when it is first needed, and ends,
+// for good, with the last communicator, whichever that is.
 #pragma once
 
 #include <memory>
@@ -17,15 +17,16 @@ class Job {
     Job(const Job&) = delete;
     Job& operator=(const Job&) = delete;
 
-    // From any thread. Each communicator comes once, and goes once. Error(aborted) after the last has gone.
+    // From any thread. Each communicator enters once, and exits once. `enter` throws Error(aborted) after the
+    // last communicator has left.
     void enter();
     void exit();
 
-    // For who has entered: it is there until `exit`.
+    // Only for communicators that have entered; valid until `exit`.
     Control& control();
 
-    // A communicator with that name is about to be made: callers that come sooner wait for it. `forget`: it
-    // will not be made.
+    // A communicator with that id is about to be made: peers that connect to it before have to wait.
+    // `forget`: it will not be made.
     void expect(const GroupId& group);
     void forget(const GroupId& group);
 

@@ -31,7 +31,7 @@ Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_r
     setup_.waker = sleeper_;
     add(identity_.rank, std::make_unique<SelfLink>(describe(identity_.rank)));
     job->enter();
-    job_ = std::move(job);  // to be left
+    job_ = std::move(job);  // entered, so `close` has to leave it
 }
 
 Transport& Links::transport(const std::string& name) {
@@ -103,7 +103,7 @@ void Links::route(int peer, const std::string& name, std::vector<std::string> ad
         throw Error(ErrorKind::invalid, "rank " + std::to_string(peer) + " is not a peer");
     }
     if (addresses.empty()) throw Error(ErrorKind::invalid, "a route needs an address");
-    transport(name);  // throws where there is none
+    transport(name);  // throws if there is none
     routes_[peer] = {name, std::move(addresses), std::move(host)};
     if (routes_.size() + 1 < static_cast<std::size_t>(identity_.size)) return;
     const std::string& first = routes_.begin()->second.transport;
@@ -176,7 +176,7 @@ void Links::take_up_news() {
         try {
             take_up(std::move(connected));
         } catch (const Error& error) {
-            failed_.emplace(peer, error);  // for whoever needs that link
+            failed_.emplace(peer, error);  // thrown when an operation needs the link
         }
     }
     arrived_.clear();

@@ -1,7 +1,7 @@
 // Whether a rank that yielded was preempted by another program, and to which core it may move then.
 //
-// The rank itself cannot see it. If another rank of the group had the core, that rank was seen there since,
-// or is busy with other work.
+// The rank cannot see this directly. If another rank of the group had the core, that rank has published
+// meanwhile that it had the core, or that it was busy with other work.
 #pragma once
 
 #include <vector>
@@ -19,18 +19,18 @@ class LostSlice {
     // Adds another rank of the group.
     void add(const Presence& other);
 
-    // Whether a rank that was there has been preempted on this core meanwhile.
+    // Whether another rank has been preempted on this core meanwhile.
     bool is_confirmed() const { return confirmed_; }
     // For how long no rank of the group has been seen there.
     Clock::duration unseen() const { return now_ - seen_; }
-    // Whether that does not matter: this rank, which is awaited, was busy with other work most of the time.
+    // Whether the lost time does not matter, because the awaited rank was busy with other work most of it.
     bool is_excused(const Presence& awaited) const { return 2 * awaited.busy_time(seen_, now_) > unseen(); }
 
-    // Whether one of the others was busy with other work on this core most of the time.
+    // Whether another rank was busy with other work on this core most of the time.
     bool is_excused_here() const;
 
-    // Of the home cores of the others, the one with the fewest ranks on which none of them, nor `own`, has
-    // been preempted lately; -1: none.
+    // The core to which this rank may move: among the other ranks' home cores on which no rank has been
+    // preempted lately, the one with the fewest ranks. -1: none.
     int refuge(const Presence& own) const;
 
   private:

@@ -6,7 +6,7 @@
 namespace collectives {
 
 namespace {
-constexpr int most_tries = 100;  // to read a record that changes
+constexpr int most_tries = 100;  // attempts to read a record that changes meanwhile
 }
 
 Recorder::~Recorder() {
@@ -60,7 +60,7 @@ std::optional<Record> Recorder::read(std::uint64_t number) const {
 }
 
 std::vector<Record> Recorder::records() const {
-    // The newest number is found in the slots, so that the writer need not publish it.
+    // Find the newest number in the slots, so that the writer need not publish it.
     std::uint64_t newest = 0;
     for (const auto& chunk : chunks_) {
         const Chunk* const place = chunk.load(std::memory_order_acquire);

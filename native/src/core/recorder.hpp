@@ -1,4 +1,4 @@
-// The last operations of a communicator: what each was, when it began and ended, and how long it waited.
+// The records of a communicator's last operations: the call, when it began and ended, and how long it waited.
 //
 // Invariant: one thread at a time writes, the one that runs operations, and never waits. Any thread may read,
 // also after the communicator is broken or closed; what it gets of one operation belongs together. It knows
@@ -22,14 +22,14 @@
 
 namespace collectives {
 
-// queued: its links are not there, or the progress thread has not come to it; failed: it has raised.
+// queued: the links are not open, or the progress thread has not started it; failed: it has raised an error.
 enum class RecordState : std::uint8_t { queued, started, done, failed };
 
-// A snapshot. Times are in ticks, 0 where it has not come so far.
+// A snapshot of a record. Times are in ticks; 0 if the moment has not come.
 struct Record {
     std::uint64_t number = 0;  // of the operations that this rank has begun, from 1 on; 0: not yet
     Call call;
-    int peer = -1;  // of a message: to or from whom, -1 where any rank may send it
+    int peer = -1;  // of a message: its receiver or sender; -1 if any rank may send it
     bool sends = false;
     RecordState state = RecordState::queued;
     std::string engine;

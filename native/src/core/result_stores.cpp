@@ -6,23 +6,23 @@ namespace collectives {
 
 namespace {
 
-// Outputs from this size on do not count as fitting, however large the caches are.
+// Outputs of this size or more never count as fitting into the caches.
 constexpr std::uint64_t around_from = 12 << 20;
-// Up to so many times what fits, a part may stay.
+// A part of results may stay in the caches if they have at most so many times the bytes that fit.
 constexpr double timed_up_to = 2.5;
 
-// A trial is so many uses through the caches, and then as many around them. The first of them find the caches
-// as the uses before have left them, so only the second half counts. Of these the shortest counts, since a
-// rank that waits for a late one takes longer.
+// A trial is `looks` uses with each kind of stores. The first uses find the caches as the previous kind has
+// left them, so only the second half counts. Of these the shortest time counts, since a rank may have to wait
+// for a late rank.
 constexpr std::array<Stores, 2> tried{Stores::cached, Stores::streaming};
 constexpr std::uint32_t looks = 8;
 constexpr std::uint32_t skipped = looks / 2;
 constexpr std::uint32_t trial = looks * tried.size();
-// The first uses find memory that nobody has touched.
+// Uses before the first trial: the first uses find memory whose pages were never touched.
 constexpr std::uint32_t first_interval = 5;
 constexpr std::uint32_t second_interval = 32;
 constexpr std::uint32_t longest_interval = 512;
-constexpr double clearly = 0.95;  // of the time of the stores in use
+constexpr double clearly = 0.95;  // other stores are chosen below this part of the time of the current ones
 
 constexpr auto unknown_time = ResultStores::Clock::duration::max();
 

@@ -1,13 +1,13 @@
-// Whether results are stored through the caches or around them.
+// Chooses plain or streaming stores for results.
 //
-// A plain store to a line that is not in the cache reads the line first, so results that do not stay in the
-// caches are written around them. Whether they stay follows from their size and the caches. One case is
-// timed: results somewhat larger than the caches of ranks that have a core each. A part of these stays from
-// one call to the next, and whether that pays depends on where the cores lie, which changes on virtual
-// machines.
+// A plain store to a line that is not in a cache reads the line first. So results that do not stay in the
+// caches are written with streaming stores, which bypass them. Whether results stay is computed from their
+// size and the caches. Only one case is timed: results somewhat larger than the caches, if each rank has a
+// core. A part of such results stays from one call to the next; whether this helps depends on the distance of
+// the cores, which changes on virtual machines.
 //
-// Invariant: the choice changes the speed only. When there are trials, and which stores are tried first,
-// follows from the calls alone: in a trial all ranks use the same stores, whatever each has chosen before.
+// Invariant: the choice changes the speed only. The times of trials, and the stores that are tried first,
+// depend only on the calls: in a trial all ranks use the same stores, whatever each has chosen before.
 #pragma once
 
 #include <array>
@@ -38,14 +38,15 @@ class ResultStores {
         bool timed = false;  // the caller reports how long it takes
     };
 
-    // `cache`: this rank's share of the last cache, bytes; 0: unknown. `oversubscribed`: ranks share cores,
-    // so each leaves the caches to the next one, nothing of what does not fit stays, and nothing is timed.
+    // `cache`: bytes of this rank's share of the last-level cache; 0: unknown. `oversubscribed`: ranks share
+    // cores, so each rank overwrites the caches of another one; larger results never stay, and nothing is
+    // timed.
     explicit ResultStores(std::uint64_t cache = 0, bool oversubscribed = false);
 
     bool knows_caches() const { return fitting_ != unknown_size; }
-    // How the next one writes its results.
+    // The stores for the next operation of this kind.
     Turn next(const Work& work);
-    // How long it took.
+    // Report how long the operation took.
     void took(const Work& work, Stores stores, Clock::duration taken);
 
   private:
@@ -53,18 +54,18 @@ class ResultStores {
         Work work;
         Stores chosen = Stores::streaming;
         std::uint32_t interval = 0;                 // uses from one trial to the next
-        std::uint32_t uses = 0;                     // since the last one
-        std::array<Clock::duration, 2> shortest{};  // since then, by Stores
+        std::uint32_t uses = 0;                     // since the last trial
+        std::array<Clock::duration, 2> shortest{};  // time since the last trial, by Stores
     };
 
     bool fits(const Work& work) const;
-    // Whether a part of what does not fit may stay all the same.
+    // Whether a part of results that do not fit may stay in the caches.
     bool is_timed(const Work& work) const;
     Kept* find(const Work& work);
-    // After a trial.
+    // Choose the stores after a trial.
     static void settle(Kept& kept);
 
-    std::uint64_t fitting_;  // arrays of fewer bytes stay in the caches, beside those of others
+    std::uint64_t fitting_;  // arrays of fewer bytes stay in the caches, beside the arrays of other ranks
     bool oversubscribed_;
     std::array<Kept, 32> kept_;
     std::size_t oldest_ = 0;

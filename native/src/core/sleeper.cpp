@@ -44,7 +44,8 @@ void Sleeper::sleep(std::span<const pollfd> sockets, std::chrono::nanoseconds ti
 }
 
 void Sleeper::ring() {
-    // As for peers: one of the two sees the other's store.
+    // With this fence, either the sleeper sees the caller's store, or the caller sees that the sleeper is
+    // armed.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!armed_.load(std::memory_order_seq_cst)) return;
     const std::lock_guard lock(ringing_);

@@ -1,7 +1,7 @@
-// How a rank sleeps until a peer, a socket or its own control thread has something for it.
+// The sleep of a rank until a peer, a socket or its own control thread has something for it.
 //
-// Invariant: `arm` before the last look, `sleep` only if that look found nothing: then no wake-up is lost. A
-// rank that is not armed costs its peers one load of a flag per message.
+// Invariant: no wake-up is lost if the rank calls `arm`, then checks once more, and sleeps only if it found
+// nothing. While a rank is not armed, each message costs its peer one load of a flag.
 #pragma once
 
 #include <poll.h>
@@ -21,7 +21,7 @@ namespace collectives {
 class Sleeper final : public Waker {
   public:
     Sleeper();
-    // Peers in other processes ring there, too. It must stay until `close`.
+    // Peers in other processes ring at this doorbell, which must stay until `close`.
     void use(Doorbell& doorbell);
 
     // Tell peers to ring from now on.
@@ -32,14 +32,14 @@ class Sleeper final : public Waker {
 
     void ring() override;
 
-    // Give up the descriptor; this rank sleeps no more, and who rings does nothing.
+    // Close the descriptor. After this the rank does not sleep, and `ring` does nothing.
     void close();
 
   private:
     int descriptor() const { return doorbell_ != nullptr ? doorbell_->descriptor() : event_.get(); }
 
-    std::mutex ringing_;  // for the two below, where others than the sleeper use them
-    UniqueFd event_;      // where there is no doorbell
+    std::mutex ringing_;  // for the two members below, if other threads use them
+    UniqueFd event_;      // used if there is no doorbell
     Doorbell* doorbell_ = nullptr;
     std::atomic<bool> armed_{false};
     bool at_descriptor_ = true;
