@@ -125,7 +125,7 @@ def busy(seconds: float) -> float:
 
 
 def _cpu_times() -> list[int]:
-    """user, nice, system, idle, iowait, irq, softirq, steal; since the machine's start."""
+    """Ticks of all cores since the machine's start: user, nice, system, idle, iowait, irq, softirq, steal."""
     with contextlib.suppress(OSError):
         return [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return []

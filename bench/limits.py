@@ -41,7 +41,7 @@ _ALIGNED: Final = 4096
 _WRITES: Final = (48 << 10, 1 << 40)  # bytes of one write at most: in pieces, or everything at once; the faster counts
 _TRIALS: Final = 6
 
-Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, on every rank alike
+Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, then on every rank
 
 
 def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStack) -> list[Contestant]:

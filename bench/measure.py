@@ -40,7 +40,7 @@ class Contestant(Protocol):
     def is_ours(self) -> bool: ...
 
     def prepare(self, case: Case) -> None:
-        """Prepare, and make the first calls. Raises Unsupported, on every rank alike."""
+        """Prepare the case, and make the first calls. Raises Unsupported, then on every rank."""
 
     def wrong(self, case: Case, salt: int) -> int:
         """The number of wrong elements in all ranks' results, with values chosen by `salt`."""
@@ -81,7 +81,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: the algorithm that ran, and the figures of all contestants, ours first.
+    """One line of the table: the algorithm that ran, and the figures of all measured systems, ours first.
 
     `pings`: for each round, the readings before and after it (see `ping`).
     """

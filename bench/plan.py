@@ -40,7 +40,7 @@ class Plan:
 
     `places`: the wanted forms of calls (out of place, in place); a collective is measured in those that it has, with
     `usual` only in the first of them. `iterations`: None for as many as fit into `budget` seconds for each line and
-    form. `rounds`: how often the contestants take turns. `limits`: names of floors. `peers`: other systems.
+    form. `rounds`: how often all systems take turns. `limits`: names of floors (see limits.py). `peers`: other systems.
     `addresses`: as in `collectives run`, for our ranks and those of other systems. `renew`: every rank writes its input
     before each call, outside the timed part. `row`: calls right after one another, between two barriers. `traces`:
     models whose gradients replace `sizes`, one call for each gradient, and fused into buckets of `bucket` bytes.

@@ -39,7 +39,7 @@ class Found:
 
 
 class Peak:
-    """The rise of this process's peak memory since the object was made."""
+    """Measures by how much this process's peak of resident memory rises after the object was made."""
 
     def __init__(self) -> None:
         """Reset the kernel's record of the peak. Raises CannotReset if the kernel keeps the old one."""

@@ -74,7 +74,7 @@ class Values:
         return (real + 1j * random.integers(0, most + 1, n) if kind == "c" else real).astype(self.dtype)
 
     def _completing(self) -> Array:
-        """The input of the last rank, chosen so that every sum can be divided by the number of ranks."""
+        """The input of the last rank, chosen so that every sum is a multiple of the number of ranks."""
         whole = np.zeros(min(self.length, PERIOD), np.complex128)
         for rank in range(self.ranks - 1):
             whole += self._random(rank)

@@ -41,7 +41,7 @@ class Program:
       block_here.
 
     `pooled`: an allreduce in which every rank reduces a part of all ranks' arrays and sends the result to all; ranks
-    that share memory may run it in the pool instead, where one rank's memory collects the operands.
+    that share memory may run it in the pool instead, shared memory in which they add up their arrays.
 
     `flat`: two chunks (buffer, first, count), for an exchange in one round. The first is what this rank sends to every
     rank that receives, the second the part of each message that this rank takes. What is sent must not depend on what

@@ -200,7 +200,8 @@ def ladder(cells: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[float, S
 def losses(kind: Kind, collective: str, seconds: Times) -> dict[int, dict[str, float]]:
     """For each size, the losses of the algorithms that are near the fastest.
 
-    A loss is the logarithm of the time over the fastest time, plus `DOUBT` for large arrays if not `trusted`.
+    A loss is the logarithm of the time over the fastest time, plus `DOUBT` for large arrays if the algorithm is not
+    `trusted`.
     """
     found: dict[int, dict[str, float]] = {}
     for nbytes, everything in seconds.items():

@@ -34,7 +34,7 @@ class PeerFailed(Exception):
 
 
 class PeerCannot(Exception):
-    """The peer lacks a feature, on every rank alike; the message names it."""
+    """The peer lacks a feature, on every rank; the message names the feature."""
 
 
 class Crew:

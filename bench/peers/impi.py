@@ -1,4 +1,4 @@
-"""Intel MPI, from the package index's own build of it.
+"""Intel MPI, as installed from the Python package index.
 
 Invariant: Intel MPI is started with its defaults, on this machine only, over shared memory.
 """

@@ -1,4 +1,4 @@
-"""MPICH, from the package index's own build of it.
+"""MPICH, as installed from the Python package index.
 
 Invariant: MPICH is started with its defaults, on this machine only.
 """

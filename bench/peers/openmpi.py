@@ -1,4 +1,4 @@
-"""Open MPI, from the package index's own build of it.
+"""Open MPI, as installed from the Python package index.
 
 Invariant: Open MPI is started with its defaults, except for two options: without them it refuses to run as root, and to
 run more ranks than there are cores.

@@ -133,7 +133,7 @@ bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {
     std::byte difference{0};
     for (std::size_t i = 0; i < a.size(); ++i) {
         difference |= a[i] ^ b[i];
-        // Prevents that the compiler stops the loop after the first difference.
+        // Keeps the compiler from ending the loop after the first difference.
         asm volatile("" : "+r"(difference));
     }
     return difference == std::byte{0};

@@ -111,11 +111,11 @@ class COLLECTIVES_API Task {
     virtual bool complete() const = 0;
     // Add to `result` the peers for which the task waits.
     virtual void awaited(std::vector<Awaited>& result) = 0;
-    // The group is broken before the task is complete: prevent that peers which read this rank's memory
-    // accept its content as the message.
+    // The group is broken before the task is complete: keep peers that read this rank's memory from accepting
+    // its content as the message.
     virtual void abandon() = 0;
-    // After all tasks were abandoned: prevent that peers still write to the caller's memory. Returns false if
-    // that cannot be ensured.
+    // After all tasks were abandoned: keep peers from writing to the caller's memory any more. Returns false
+    // if that cannot be ensured.
     virtual bool reclaim() = 0;
     // The operation is over, complete or not. The task keeps memory that the next operation can use.
     virtual void end() = 0;

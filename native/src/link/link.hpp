@@ -158,9 +158,8 @@ class COLLECTIVES_API Link {
     virtual std::byte* window(std::uint64_t /*tag*/, std::uint64_t /*length*/, std::uint64_t /*read*/) const {
         return nullptr;
     }
-    // The operation failed: prevent that the peer accepts as the message what this rank has announced and the
-    // peer has not read. When this returns, a peer in this process reads nothing any more, so the memory may
-    // be freed.
+    // The operation failed: keep the peer from accepting announced memory that it has not read yet as the
+    // message. When this returns, a peer in this process reads nothing any more, so the memory may be freed.
     virtual void abandon() {}
 
     // --- objects that links of one transport share

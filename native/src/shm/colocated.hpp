@@ -57,7 +57,7 @@ struct Colocated {
     void wake(std::span<const int> peers);
     // Throws if ranks called different operations, as far as this rank and the awaited peers know.
     void look_for_other_calls(const Request& request, std::span<const Awaited> awaited);
-    // Prevent that peers which read this rank's memory accept its content as the message.
+    // Keep peers that read this rank's memory from accepting its content as the message.
     void abandon(const Request& request);
 
   private:
