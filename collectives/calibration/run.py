@@ -250,7 +250,10 @@ class _Race:
         arrays: Arrays,
         budget: float,
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Seconds and losses of the `racers` at one size, measured for about `budget` seconds."""
+        """Time the algorithms `racers` at one size, for about `budget` seconds.
+
+        Returns the seconds of a call of each, and how much each loses to the fastest, as by `_losses`.
+        """
         self.say(f"{collective} of {nbytes} bytes: {', '.join(racers)}", self.watch.spent / self.effort.seconds)
         if len(racers) == 1:
             return {racers[0]: expected[0]}, {racers[0]: 0.0}

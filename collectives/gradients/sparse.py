@@ -41,7 +41,7 @@ def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
 
 
 def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) -> list[Rows]:
-    """Decodes the messages of `size` ranks, entry by entry, in rank order. DesyncError for invalid bytes."""
+    """For each entry of `like`, the rows of all `size` ranks in rank order. DesyncError for invalid bytes."""
     joined: list[list[Rows]] = [[] for _ in like]
     start = 0
     for rank in range(size):

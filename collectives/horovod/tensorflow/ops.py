@@ -1,7 +1,7 @@
-"""Horovod's collectives of TensorFlow's tensors: eager, in a tf.function, and with Horovod's gradients.
+"""Horovod's collectives of TensorFlow's tensors: eager, in a tf.function, and differentiable as in Horovod.
 
-Invariant: collectives.tensorflow computes the results; this module adds factors, compressors, groups of ranks, averages
-of integers, and Horovod's scale of gradients. Every rank makes the same calls in the same order.
+Invariant: collectives.tensorflow computes the results; this module adds prescale and postscale factors, compression,
+process sets, averages of integers, and Horovod's scale of derivatives. Every rank makes the same calls in the same order.
 """
 
 from __future__ import annotations
