@@ -1,7 +1,8 @@
 """Horovod's collectives of TensorFlow's tensors: eager, in a tf.function, and differentiable as in Horovod.
 
 Invariant: collectives.tensorflow computes the results; this module adds prescale and postscale factors, compression,
-process sets, averages of integers, and Horovod's scale of derivatives. Every rank makes the same calls in the same order.
+process sets, averages of integers, and Horovod's scale of derivatives. Every rank makes the same calls in the same
+order.
 """
 
 from __future__ import annotations
