@@ -289,7 +289,7 @@ def repeater(
 class Repeating:
     """The base of a class with methods whose calls are repeated, see `method`."""
 
-    _repeaters: tuple[Repeater, ...]
+    _repeaters: list[Repeater | None]
 
 class Method:
     """Made by `method`; behaves like a function in a class."""

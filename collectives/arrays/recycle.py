@@ -25,6 +25,8 @@ SMALLEST: Final = 128 << 10  # bytes; the allocator keeps smaller memory by itse
 class Recycler:
     """Makes arrays. Only one thread at a time calls its methods; arrays may be released in any thread."""
 
+    __slots__ = ("_back", "_free", "_kept", "_most", "_used")
+
     def __init__(self) -> None:
         self._back: Final[deque[Array]] = deque()  # memory of arrays that were dropped since the last call
         self._free: Final[dict[int, list[Array]]] = {}  # by number of bytes

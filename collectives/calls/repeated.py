@@ -23,6 +23,7 @@ class Form(NamedTuple):
 
     positional: tuple[tuple[str, Any], ...]
     keywords: tuple[tuple[str, Any], ...]
+    has_array: bool = True  # as the first argument of the method
 
 
 def repeated(array: str | None) -> Callable[[F], F]:
@@ -33,6 +34,7 @@ def repeated(array: str | None) -> Callable[[F], F]:
         form = Form(
             tuple((p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD),
             tuple((p.name, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY),
+            array is not None,
         )
         setattr(function, _MARK, form)
         return function
@@ -40,13 +42,13 @@ def repeated(array: str | None) -> Callable[[F], F]:
     return mark
 
 
-def install(kind: type) -> tuple[tuple[str, Form], ...]:
-    """Replace the marked methods of a class derived from `Repeating` by native ones; returns each one's name and form.
+def install(kind: type) -> dict[str, Form]:
+    """Replace the marked methods of a class derived from `Repeating` by native ones; returns each one's form, by name.
 
-    `_repeaters` of an instance is a tuple of Repeaters in that order. Calls that a Repeater does not know, and all
-    calls while there are none, are passed to the original method.
+    `_repeaters` of an instance is a list of Repeaters in that order, None for one that is not made yet. Calls that a
+    Repeater does not know, and all calls while there is none, are passed to the original method.
     """
     marked = {name: f for base in reversed(kind.__mro__) for name, f in vars(base).items() if hasattr(f, _MARK)}
     for index, (name, function) in enumerate(marked.items()):
         setattr(kind, name, _engine.method(function, index))
-    return tuple((name, getattr(function, _MARK)) for name, function in marked.items())
+    return {name: getattr(function, _MARK) for name, function in marked.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
@@ -51,20 +51,29 @@ class Runner:
         name: str,
         timeout: float,
         memory: Callable[[int, Dtype], Array],
+        forms: Mapping[str, Form],
+        prepare: Preparer | None = None,
     ) -> None:
-        """`memory(count, dtype)` returns an array, if possible in memory that peers read directly."""
+        """`memory(count, dtype)` returns an array, if possible in memory that peers read directly.
+
+        `forms`: of the methods that `repeaters` repeat, in the same order. `prepare`: that of a communicator with the
+        same ranks and table, to be shared with it; None for a new one.
+        """
         self.timeout: Final = timeout
         self.gate: Final = Gate(name)
-        self.calls: Final = Calls(group, Preparer(rank, situation, layout), timeout)
+        self.calls: Final = Calls(group, prepare or Preparer(rank, situation, layout), timeout)
         self._group: Final = group
         self._waiter: Final = Waiter()
         self.reductions: Final = ReductionCalls(self.calls)
-        self._fusion: Final = Fusion(self.reductions, memory)
+        self._memory: Final = memory
         self.engines = Engines((), self.calls)
-        self._repeaters: Final[dict[str, Repeater]] = {}
-        self._block = Together()
-        self._unfinished: Final[list[Together]] = []
-        self._started: Final[deque[Ticket]] = deque()  # background operations not known to have ended
+        # The rest is made when it is first needed, so that a communicator that makes few kinds of calls is small.
+        self._forms: Final = forms
+        self.repeaters: Final[list[Repeater | None]] = [None] * len(forms)
+        self._made_fusion: Fusion | None = None
+        self._block: Together  # the one that this thread is inside
+        self._unfinished: tuple[Together, ...] = ()
+        self._started: deque[Ticket] | None = None  # background operations not known to have ended
         self._failure: BaseException | None = None  # the error of the first of them that failed
 
     def use_engines(self, engines: Sequence[Engine], side: Runner) -> None:
@@ -109,7 +118,7 @@ class Runner:
             try:
                 block.run(self._group)
             except KeyboardInterrupt:
-                self._unfinished.append(block)  # the operations continue, and use the arrays of the block
+                self._unfinished += (block,)  # the operations continue, and use the arrays of the block
                 raise
 
     def synchronize(self, timeout: float | None) -> None:
@@ -117,21 +126,22 @@ class Runner:
         self.gate.check()
         self.gate.check_outside()
         deadline = None if timeout is None else Deadline(check_timeout(timeout))
-        while self._started:
-            ticket = self._started[0]
+        started = self._started
+        while started:
+            ticket = started[0]
             try:
                 ticket.wait(None if deadline is None else deadline.left)
             except Exception as error:
                 if not ticket.done():
                     raise self._still_running(timeout) from None
                 self._failure = self._failure or error
-            self._started.popleft()
+            started.popleft()
         failure, self._failure = self._failure or self._group.broken, None
         if failure is not None:
             raise failure
 
     def _still_running(self, timeout: float | None) -> OpTimeout:
-        left = sum(not ticket.done() for ticket in tuple(self._started))
+        left = sum(not ticket.done() for ticket in tuple(self._started or ()))
         return OpTimeout(
             f"communicator {self.gate.name!r}: synchronize waited {timeout} s, and {left} of the operations that rank "
             f"{self.calls.rank} has started are not complete; they go on"
@@ -139,14 +149,18 @@ class Runner:
 
     def _noted(self, work: Work[T]) -> Work[T]:
         """Keep the ticket of `work` for `synchronize`, and drop tickets of operations that have ended."""
-        while self._started and self._started[0].done():
+        if work.ticket is None:
+            return work
+        started = self._started
+        if started is None:
+            started = self._started = deque()
+        while started and started[0].done():
             try:
-                self._started[0].wait(0.0)
+                started[0].wait(0.0)
             except Exception as error:
                 self._failure = self._failure or error
-            self._started.popleft()
-        if work.ticket is not None:
-            self._started.append(work.ticket)
+            started.popleft()
+        started.append(work.ticket)
         return work
 
     def _in_block(self) -> bool:
@@ -176,6 +190,12 @@ class Runner:
             self._group, self.gate.latch, seconds, call.operation, call.inp, call.out, call.result, call.copies,
             self.gate.refuse, start, owner,
         )  # fmt: skip
+
+    @property
+    def _fusion(self) -> Fusion:
+        if self._made_fusion is None:
+            self._made_fusion = Fusion(self.reductions, self._memory)
+        return self._made_fusion
 
     def run_many(self, *args: Any) -> list[Any]:
         """Prepare by `Fusion.prepare(*args)`, run the operations in turn on this thread, and return the results."""
@@ -211,10 +231,18 @@ class Runner:
 
             return self._noted(Work(Tickets(tickets), deliver, self._waiter, owner))
 
-    def repeater(self, name: str, form: Form, arrays: tuple[Array, Array] | None) -> Repeater:
-        """Makes the native object that runs calls which `remembered` has seen; it checks only what may have changed."""
-        made = _engine.repeater(self._group, self.gate.latch, self.timeout, form.positional, form.keywords, arrays)
-        self._repeaters[name] = made
+    def _repeater(self, name: str, x: Array, out: Array | None) -> Repeater:
+        """The native object that runs calls which `remembered` has seen; it checks only what may have changed.
+
+        If the method has no array among its parameters, every call uses `x` and `out`.
+        """
+        index = tuple(self._forms).index(name)
+        made = self.repeaters[index]
+        if made is None:
+            form = self._forms[name]
+            arrays = None if form.has_array or out is None else (x, out)
+            made = _engine.repeater(self._group, self.gate.latch, self.timeout, form.positional, form.keywords, arrays)
+            self.repeaters[index] = made
         return made
 
     def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Any:
@@ -232,5 +260,5 @@ class Runner:
             copied = call.copies and call.out is x
             wants = _engine.NO_INPUT if call.inp is None else _engine.COPIED if copied else _engine.AS_IT_IS
             result = None if target is None else x if call.out is x else target.host.shape
-            _engine.remember(self._repeaters[build.__name__], x, args, out is x, call.operation, wants, result)
+            _engine.remember(self._repeater(build.__name__, x, out), x, args, out is x, call.operation, wants, result)
         return call

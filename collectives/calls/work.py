@@ -106,10 +106,12 @@ class Waiter:
     Operations complete in the order in which they were started, so the thread can wait for one after the other.
     """
 
+    __slots__ = ("_lock", "_waiting")
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[Work[Any], asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
-        self._running = False
+        # None while there is no thread: most communicators never need one.
+        self._waiting: deque[tuple[Work[Any], asyncio.AbstractEventLoop, asyncio.Future[None]]] | None = None
 
     def completion(self, work: Work[Any]) -> asyncio.Future[None]:
         """A future of the running loop that is set when `work` is done, whether or not it failed."""
@@ -118,17 +120,17 @@ class Waiter:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:
-            self._waiting.append((work, loop, future))
-            if not self._running:
-                self._running = True
+            if self._waiting is None:
+                self._waiting = deque()
                 threading.Thread(target=self._run, name="collectives-waiter", daemon=True).start()
+            self._waiting.append((work, loop, future))
         return future
 
     def _run(self) -> None:
         while True:
             with self._lock:
                 if not self._waiting:
-                    self._running = False
+                    self._waiting = None
                     return
                 work, loop, future = self._waiting.popleft()
             try:

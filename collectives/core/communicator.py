@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from collectives.arrays.array import Array, Dtype, check_number, check_shape, dtype_of
 from collectives.calls.messages import MessageCalls
-from collectives.calls.moves import Deadline, one_byte
+from collectives.calls.moves import Deadline
+from collectives.calls.prepare import Preparer
 from collectives.calls.repeated import install
 from collectives.calls.runner import Runner
 from collectives.core import recorded
@@ -41,6 +42,7 @@ from collectives.schedule.table import Table
 Seconds: TypeAlias = "float | None"
 
 _ENGINES: Final = "engines"  # in the name of a communicator for engines of other packages
+_PADDED: Final = 64  # records that ranks exchange are padded to a multiple of so many bytes
 _GRACE: Final = 1.0  # seconds that the end of a `with` block waits for ranks that have not made the last call
 
 
@@ -76,8 +78,12 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         name: str,
         timeout: float,
         closing: Callable[[], None],
+        prepare: Preparer | None = None,
     ) -> None:
-        """Users call `collectives.init`. Owns `linked`; `closing` is called once, when the communicator is closed."""
+        """Users call `collectives.init`. Owns `linked`; `closing` is called once, when the communicator is closed.
+
+        `prepare`: that of a communicator with the same rank, situation, layout and table, to be shared with it.
+        """
         self._rank: Final = rank
         self._linked: Final = linked
         self._origin: Final = origin
@@ -91,15 +97,13 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             name,
             timeout,
             partial(_memory, linked.group),
+            _REPEATED,
+            prepare,
         )
         self._calls = self._runner.calls
-        self._byte = one_byte()
         self._reductions = self._runner.reductions
         self._messages = MessageCalls(self._calls)
-        self._repeaters = tuple(
-            self._runner.repeater(method, form, self._byte if method == "barrier" else None)
-            for method, form in _REPEATED
-        )
+        self._repeaters = self._runner.repeaters
         self._shut: Final = weakref.finalize(self, _shut, linked, closing, os.getpid())
 
     # --- properties and state
@@ -215,7 +219,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
           are 0 without shared memory.
         - `heap`: arrays from `empty` that are in use, in whole cache lines or pages
         - `inboxes`: receive buffers of links over TCP
-        - `schedules`: cached operations
+        - `schedules`: cached operations, which a communicator shares with those that `dup` makes from it
         - `records`: the records that `dump` returns
         """
         return recorded.memory(self._linked.group, self._calls.prepare.kept())
@@ -253,8 +257,13 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         found = separate(self._rank, color, key, origin, self._everyones, deadline, self._linked)
         if found is None:
             return None
-        child = Communicator(*found, origin, f"{self.name}.{path}", runner.timeout, _nothing)
-        child._choose_by(self._calls.prepare.table)
+        number, linked = found
+        prepare = self._calls.prepare
+        same = number == self._rank and linked.situation == prepare.situation and linked.layout == prepare.layout
+        name = f"{self.name}.{path}"
+        child = Communicator(number, linked, origin, name, runner.timeout, _nothing, prepare if same else None)
+        if not same:
+            child._choose_by(prepare.table)
         if path != _ENGINES:
             try:
                 child._use_engines(runner.engines.all)
@@ -276,10 +285,14 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         self._calls.prepare.use(table)
 
     def _everyones(self, data: bytes) -> list[bytes]:
-        mine = np.frombuffer(data, np.uint8)
-        ends = np.cumsum(self.allgather(np.array(mine.size))).tolist()
-        whole = self.allgatherv(mine).tobytes()
-        return [whole[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        """The bytes of each rank, which may differ in length."""
+        sizes = self.allgather(np.array(len(data))).tolist()
+        # Of few lengths, because operations are cached, and short: small messages need no staging memory.
+        padded = np.zeros(-(-max(sizes) // _PADDED) * _PADDED, np.uint8)
+        if padded.size == 0:
+            return [b""] * self.size
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        return [row[:n].tobytes() for row, n in zip(self.allgather(padded), sizes, strict=True)]
 
     def close(self) -> None:
         """Release links, threads and memory. Calls in progress, and peers that wait for this rank, raise errors.
@@ -311,7 +324,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             self.close()
 
 
-_REPEATED: Final = install(Communicator)
+_REPEATED: Final = install(Communicator)  # of each repeated method, the form
 
 
 def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:

@@ -35,17 +35,26 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One rank's part in a split. `color` None: the rank wants no new communicator. `error`: why it cannot continue."""
+    """One rank's part in a split. `color` None: the rank wants no new communicator. `error`: why it cannot continue.
+
+    `unchanged`: the rank's record is the one that the parent communicator has, and `member` is None.
+    """
 
     color: int | None
     key: int
     member: Member | None
     error: str = ""
+    unchanged: bool = False
 
     def encode(self) -> bytes:
         member = None if self.member is None else self.member.to_json()
-        text = json.dumps({"color": self.color, "key": self.key, "member": member, "error": self.error})
-        return text.encode()
+        fields = {
+            "color": self.color,
+            "key": self.key,
+            "member": self.unchanged or member,
+            "error": self.error,
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(rank: int, data: bytes) -> Wish:
@@ -53,6 +62,8 @@ class Wish:
             raise ConfigMismatch(f"rank {rank} sent {len(data)} bytes about itself, more than {_LONGEST}")
         try:
             match json.loads(data):
+                case {"color": int() | None as color, "key": int(key), "member": True, "error": str(error)}:
+                    return Wish(color, key, None, error, unchanged=True)
                 case {"color": int() | None as color, "key": int(key), "member": member, "error": str(error)}:
                     return Wish(color, key, None if member is None else Member.from_json(member), error)
         except (ValueError, RecursionError) as problem:
@@ -82,7 +93,8 @@ def separate(
     if color is not None:
         try:
             endpoints = parent.endpoints.split()
-            wish = Wish(color, key, endpoints.member)
+            unchanged = endpoints.member == parent.members[rank]
+            wish = Wish(color, key, None if unchanged else endpoints.member, unchanged=unchanged)
             parent.job.expect(name)  # a peer that has all records may connect before this rank has them
         except (CollectiveError, OSError, ValueError) as error:
             problem, wish = error, Wish(color, key, None, _text(error))
@@ -92,7 +104,8 @@ def separate(
         found = None
         if color is not None and endpoints is not None:
             ranks = sorted((w.key, r) for r, w in enumerate(wishes) if w.color == color)
-            members = [m for m in (wishes[r].member for _, r in ranks) if m is not None]
+            records = [parent.members[r] if wishes[r].unchanged else wishes[r].member for _, r in ranks]
+            members = [record for record in records if record is not None]
             if len(members) != len(ranks):
                 raise ConfigMismatch("a rank that wants to join a new group sent no record")
             mine = ranks.index((key, rank))
@@ -108,8 +121,7 @@ def separate(
                         name,
                         origin.epoch,
                         deadline,
-                        parent.home,
-                        parent.job,
+                        parent,
                         numbers,
                     ),
                 )

@@ -106,14 +106,14 @@ class Endpoints:
         `alone`: no other rank will connect. `parent`: see `split`.
         """
         self.member: Member
-        self.reasons: dict[str, str] = {}  # why a transport is not offered
+        # Why a transport is not offered.
+        self.reasons: Mapping[str, str] = {} if parent is None else parent.reasons
         self._policy: Final = policy
         self._listeners: dict[str, _Shared] = {}
         self._proof: socket.socket | None = None
         try:
             if parent is not None:
                 place: HostIdentity = parent.member.identity
-                self.reasons.update(parent.reasons)
                 for scheme, shared in parent._listeners.items():
                     self._open(scheme, shared.split)
                 identity = replace(HostIdentity.here(place.proof), boot=place.boot, netns=place.netns)
@@ -125,6 +125,8 @@ class Endpoints:
             addresses = {scheme: tuple(shared.listener.addresses) for scheme, shared in self._listeners.items()}
             # First the host that this rank claims, later the host that all ranks agree on: see `settled`.
             self.member = Member(identity, addresses)
+            if parent is not None and parent.member == self.member:
+                self.member = parent.member
         except BaseException:
             self.close()
             raise
@@ -143,7 +145,7 @@ class Endpoints:
         except TransportUnavailable as error:
             if self._policy.transport == scheme:
                 raise TransportUnavailable(f"transport {scheme!r} cannot be used here: {error}") from error
-            self.reasons[scheme] = str(error)
+            self.reasons = {**self.reasons, scheme: str(error)}  # the parent's may be shared
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
         """Let `group` accept connections over these. Other listeners stay, for communicators made from this one."""
@@ -182,6 +184,7 @@ class Linked:
     group: Group
     job: Job
     job_ranks: tuple[int, ...]  # by rank: the rank's number in the job, the communicator that `init` made
+    members: tuple[Member, ...]  # by rank
     endpoints: Endpoints
     situation: Situation
     layout: Layout
@@ -215,16 +218,14 @@ def link(
     name: bytes,
     epoch: int,
     deadline: Deadline,
-    home: int | None = None,
-    job: Job | None = None,
+    parent: Linked | None = None,
     job_ranks: Sequence[int] | None = None,
 ) -> Linked:
     """Make the group and tell it how to reach every peer.
 
-    Opens no links yet. After an error it closes only what it made; the caller still owns the endpoints. `home`: this
-    rank's core in the first group that it belonged to. `job`, `job_ranks`: for a communicator made from another one,
-    the job of that one and the ranks' numbers in the job. Raises TransportUnavailable, with every reason, for a pair
-    that no allowed transport connects.
+    Opens no links yet. After an error it closes only what it made; the caller still owns the endpoints. `parent`: for a
+    communicator made from another one, that one; `job_ranks`: the ranks' numbers in its job. Raises
+    TransportUnavailable, with every reason, for a pair that no allowed transport connects.
     """
     kinds = tuple(
         "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons)
@@ -236,13 +237,15 @@ def link(
     layout = Layout.of((identity.boot, identity.netns) for identity in identities)
     outnumbered = any(oversubscribed(i, identities) for i in {(i.boot, i.cpus): i for i in identities}.values())
     here = oversubscribed(mine, identities)
-    # In a communicator made from another one, ranks may fill the cores that they shared in the first group.
+    # The core of this rank is that of the group that it first belonged to. In a communicator made from another one,
+    # ranks may fill the cores that they shared there.
+    home = None if parent is None else parent.home
     returns = here or (home is None and fill_cores(mine, identities))
     if home is None:
         home = home_core(rank, identities)
     wait_on = home if returns else -1
     sockets = policy.sockets or 1
-    job = job or Job()
+    job = Job() if parent is None else parent.job
     numbers = tuple(job_ranks or range(len(members)))
     group = Group(
         rank,
@@ -270,22 +273,34 @@ def link(
     except BaseException:
         group.close()
         raise
+    situation = Situation(
+        len(members), slowest(kinds), outnumbered, per_host=max(map(len, layout.members)), hosts=len(layout.members)
+    )
+    hosts = tuple(identity.host for identity in identities)
+    if parent is not None:  # a duplicate keeps no copies of what is the same
+        numbers, members = _one_of(parent.job_ranks, numbers), _one_of(parent.members, tuple(members))
+        situation, layout = _one_of(parent.situation, situation), _one_of(parent.layout, layout)
+        kinds, hosts = _one_of(parent.kinds, kinds), _one_of(parent.hosts, hosts)
     return Linked(
         group=group,
         job=job,
         job_ranks=numbers,
+        members=tuple(members),
         endpoints=endpoints,
-        situation=Situation(
-            len(members), slowest(kinds), outnumbered, per_host=max(map(len, layout.members)), hosts=len(layout.members)
-        ),
+        situation=situation,
         layout=layout,
         kinds=kinds,
-        hosts=tuple(identity.host for identity in identities),
+        hosts=hosts,
         local_rank=layout.local_rank(rank),
         local_size=len(layout.members[layout.hosts[rank]]),
         home=home,
         sockets=sockets,
     )
+
+
+def _one_of(existing: T, new: T) -> T:
+    """`existing` if both are equal."""
+    return existing if existing == new else new
 
 
 def settle(

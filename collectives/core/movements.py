@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectives.arrays.array import Array
 from collectives.calls.moves import Calls, one_byte
 from collectives.calls.repeated import repeated
 from collectives.calls.runner import Runner, Seconds
@@ -19,7 +18,6 @@ class Movements:
 
     _runner: Runner
     _calls: Calls
-    _byte: tuple[Array, Array]
 
     @repeated("x")
     def broadcast(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
@@ -123,7 +121,7 @@ class Movements:
     @repeated(None)
     def barrier(self, *, algorithm: str = "auto", timeout: Seconds = None) -> None:
         """Return when every rank has called `barrier`."""
-        self._runner.remembered(self._calls.barrier, *self._byte, timeout, algorithm)
+        self._runner.remembered(self._calls.barrier, *one_byte(), timeout, algorithm)
 
     def barrier_async(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[None]:
         """`barrier` in the background."""

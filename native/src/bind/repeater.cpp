@@ -234,7 +234,8 @@ bool Repeater::fast(PyObject* const* args, std::size_t nargs, PyObject* names, P
     return true;
 }
 
-// The base of objects whose methods are repeated: a tuple of their Repeaters, one for each method.
+// The base of objects whose methods are repeated: a list of their Repeaters, one for each method; None where
+// it is not made yet.
 struct Repeating {
     PyObject_HEAD PyObject* repeaters;
 };
@@ -296,8 +297,9 @@ struct Method {
     Repeater* repeater_of(PyObject* object) const {
         if (!PyObject_TypeCheck(object, repeating)) return nullptr;
         PyObject* const all = reinterpret_cast<Repeating*>(object)->repeaters;
-        if (all == nullptr || !PyTuple_Check(all) || index >= PyTuple_GET_SIZE(all)) return nullptr;
-        return nb::inst_ptr<Repeater>(PyTuple_GET_ITEM(all, index));
+        if (all == nullptr || !PyList_Check(all) || index >= PyList_GET_SIZE(all)) return nullptr;
+        PyObject* const one = PyList_GET_ITEM(all, index);
+        return one == Py_None ? nullptr : nb::inst_ptr<Repeater>(one);
     }
 };
 
