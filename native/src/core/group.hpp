@@ -9,7 +9,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -127,7 +127,7 @@ class Group {
     std::shared_ptr<Work> start(std::shared_ptr<Work> work);
 
     // --- the progress thread
-    using Works = std::deque<std::shared_ptr<Work>>;
+    using Works = std::list<std::shared_ptr<Work>>;  // takes no memory where there are none
     void serve();
     // Run works until there are none left.
     void drive();

@@ -10,7 +10,7 @@ constexpr int most_tries = 100;  // attempts to read a record that changes meanw
 }
 
 Recorder::~Recorder() {
-    for (const auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
+    for (const auto& chunk : chunks_) delete[] chunk.load(std::memory_order_relaxed);
 }
 
 void Recorder::fail(std::uint64_t number, const std::string& error, std::uint64_t now) {
@@ -25,10 +25,10 @@ void Recorder::fail(std::uint64_t number, const std::string& error, std::uint64_
 }
 
 std::optional<Record> Recorder::read(std::uint64_t number) const {
-    const std::size_t index = number % slots;
-    const Chunk* const chunk = chunks_[index / slots_per_chunk].load(std::memory_order_acquire);
+    const Place place = place_of(number);
+    const Slot* const chunk = chunks_[place.chunk].load(std::memory_order_acquire);
     if (chunk == nullptr) return std::nullopt;
-    const Slot& slot = (*chunk)[index % slots_per_chunk];
+    const Slot& slot = chunk[place.index];
     if (slot.version.load(std::memory_order_acquire) != number << 1) return std::nullopt;
     Record record;
     record.number = number;
@@ -62,10 +62,10 @@ std::optional<Record> Recorder::read(std::uint64_t number) const {
 std::vector<Record> Recorder::records() const {
     // Find the newest number in the slots, so that the writer need not publish it.
     std::uint64_t newest = 0;
-    for (const auto& chunk : chunks_) {
-        const Chunk* const place = chunk.load(std::memory_order_acquire);
-        for (std::size_t i = 0; place != nullptr && i < slots_per_chunk; ++i) {
-            newest = std::max(newest, (*place)[i].version.load(std::memory_order_acquire) >> 1);
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+        const Slot* const first = chunks_[chunk].load(std::memory_order_acquire);
+        for (std::size_t i = 0; first != nullptr && i < slots_of(chunk); ++i) {
+            newest = std::max(newest, first[i].version.load(std::memory_order_acquire) >> 1);
         }
     }
     std::vector<Record> found;
@@ -84,10 +84,11 @@ std::vector<Record> Recorder::records() const {
 }
 
 std::size_t Recorder::bytes() const {
-    const auto made = std::count_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) {
-        return chunk.load(std::memory_order_relaxed) != nullptr;
-    });
-    return static_cast<std::size_t>(made) * sizeof(Chunk);
+    std::size_t made = 0;
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+        if (chunks_[chunk].load(std::memory_order_relaxed) != nullptr) made += slots_of(chunk);
+    }
+    return made * sizeof(Slot);
 }
 
 }  // namespace collectives

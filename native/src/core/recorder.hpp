@@ -131,10 +131,15 @@ class Recorder {
   private:
     using Word = std::atomic<std::uint64_t>;
     static constexpr std::size_t call_words = sizeof(Call) / sizeof(std::uint64_t);
-    static constexpr std::size_t slots_per_chunk = 16;
-    static constexpr std::size_t chunks =
-        64;  // more records than are kept, so that a reader is not overtaken at once
-    static constexpr std::size_t slots = slots_per_chunk * chunks;
+    // More records than are kept, so that a reader is not overtaken at once.
+    static constexpr std::size_t slots = 1024;
+    // Each chunk has as many slots as those before it together: few records need little memory, and many need
+    // few chunks.
+    static constexpr std::size_t first_slots = 4;
+    static constexpr std::size_t chunks = std::countr_zero(slots / first_slots) + 1;
+    static constexpr std::size_t slots_of(std::size_t chunk) {
+        return chunk == 0 ? first_slots : first_slots << (chunk - 1);
+    }
 
     struct alignas(64) Slot {
         Word version;  // twice the number, and 1 while it becomes that
@@ -151,7 +156,6 @@ class Recorder {
         std::atomic<const char*> engine;
     };
     static_assert(sizeof(Slot) == 128);
-    using Chunk = std::array<Slot, slots_per_chunk>;
 
     static void set(Word& word, std::uint64_t value) { word.store(value, std::memory_order_relaxed); }
     static void set_call(Slot& slot, const Call& call) {
@@ -176,12 +180,24 @@ class Recorder {
         set_state(slot, state);
     }
 
-    Slot& slot_of(std::uint64_t number) {
+    // Where the slot of a record lies.
+    struct Place {
+        std::size_t chunk;
+        std::size_t index;
+    };
+    static Place place_of(std::uint64_t number) {
         const std::size_t index = number % slots;
-        std::atomic<Chunk*>& chunk = chunks_[index / slots_per_chunk];
-        Chunk* place = chunk.load(std::memory_order_relaxed);
-        if (place == nullptr) chunk.store(place = new Chunk(), std::memory_order_release);
-        return (*place)[index % slots_per_chunk];
+        const auto chunk = static_cast<std::size_t>(std::bit_width(index / first_slots));
+        return {chunk, chunk == 0 ? index : index - slots_of(chunk)};
+    }
+    Slot& slot_of(std::uint64_t number) {
+        const Place place = place_of(number);
+        std::atomic<Slot*>& chunk = chunks_[place.chunk];
+        Slot* first = chunk.load(std::memory_order_relaxed);
+        if (first == nullptr) {
+            chunk.store(first = new Slot[slots_of(place.chunk)](), std::memory_order_release);
+        }
+        return first[place.index];
     }
     // Null where it has been overwritten.
     Slot* find(std::uint64_t number) {
@@ -191,7 +207,7 @@ class Recorder {
     std::optional<Record> read(std::uint64_t number) const;
 
     std::uint64_t added_ = 0;  // the writer's own
-    std::array<std::atomic<Chunk*>, chunks> chunks_{};
+    std::array<std::atomic<Slot*>, chunks> chunks_{};
 
     mutable std::mutex mutex_;  // errors are few
     std::map<std::uint64_t, std::string> errors_;

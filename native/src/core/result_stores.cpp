@@ -23,6 +23,7 @@ constexpr std::uint32_t first_interval = 5;
 constexpr std::uint32_t second_interval = 32;
 constexpr std::uint32_t longest_interval = 512;
 constexpr double clearly = 0.95;  // other stores are chosen below this part of the time of the current ones
+constexpr std::size_t most_kept = 32;
 
 constexpr auto unknown_time = ResultStores::Clock::duration::max();
 
@@ -52,8 +53,12 @@ ResultStores::Turn ResultStores::next(const Work& work) {
     if (!is_timed(work)) return {fits(work) ? Stores::cached : Stores::streaming, false};
     Kept* kept = find(work);
     if (kept == nullptr) {
-        kept = &kept_[oldest_];
-        oldest_ = (oldest_ + 1) % kept_.size();
+        if (kept_.size() < most_kept) {
+            kept = &kept_.emplace_back();
+        } else {
+            kept = &kept_[oldest_];
+            oldest_ = (oldest_ + 1) % most_kept;
+        }
         *kept = {.work = work, .interval = first_interval, .shortest = {unknown_time, unknown_time}};
     }
     const std::uint32_t use = kept->uses++;

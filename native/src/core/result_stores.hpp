@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/copy.hpp"
 
@@ -67,7 +68,7 @@ class ResultStores {
 
     std::uint64_t fitting_;  // arrays of fewer bytes stay in the caches, beside the arrays of other ranks
     bool oversubscribed_;
-    std::array<Kept, 32> kept_;
+    std::vector<Kept> kept_;  // up to 32; most communicators have none
     std::size_t oldest_ = 0;
 };
 

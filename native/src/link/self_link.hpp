@@ -3,7 +3,7 @@
 // Invariant: sending never waits. Messages are received in the order in which they were sent.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <vector>
 
 #include "link/link.hpp"
@@ -42,7 +42,7 @@ class SelfLink final : public Link {
     // The available bytes of the message being received, from the next byte on.
     std::span<const std::byte> next() const;
 
-    std::deque<Message> messages_;  // the last one may be incomplete
+    std::list<Message> messages_;  // the last one may be incomplete
 
     // sending
     std::uint64_t length_ = 0;

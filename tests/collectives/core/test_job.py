@@ -45,7 +45,7 @@ def test_many_communicators_cost_no_threads_and_little_memory(tmp_path: Path, tr
     for message in found.lines.values():
         threads, memory = map(int, message[0].split())
         assert threads == 0 and int(message[1]) == 0
-        assert memory <= 2 << 20, memory  # 32 KiB each; half of that is the aim
+        assert memory <= 1 << 20, memory  # 16 KiB each
 
 
 KILLED = """
