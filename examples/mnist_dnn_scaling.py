@@ -319,7 +319,7 @@ def check(
     options: Any,
 ) -> tuple[Network, str]:
     """Train with all ranks. Returns the network, and a description of what is wrong, or "". Collective."""
-    part, epochs = options.batch // comm.size, options.epochs if paper is DNN else 1
+    part, epochs = options.batch // comm.size, options.epochs if paper is DNN else min(1, options.epochs)
     steps = range(max(EARLY, epochs * (len(mine[1]) // part)))
     network = make()
     start = [comm.broadcast(weights.copy()) for weights in network.weights()]
@@ -359,7 +359,10 @@ def main() -> None:
     parser.add_argument("--network", choices=["dnn", "cnn", "both"], default="both")
     parser.add_argument("--batch", type=int, default=128, help="samples in a step of a single process")
     parser.add_argument(
-        "--epochs", type=int, default=20, help="epochs of the dense network; the convolutional network trains for one"
+        "--epochs",
+        type=int,
+        default=20,
+        help="epochs of the dense network; the convolutional network trains for at most one",
     )
     parser.add_argument("--timed", type=int, default=9, help="number of steps that each measurement times")
     options = parser.parse_args()

@@ -13,10 +13,10 @@ import pytest
 
 from tests.launched import launched
 from tests.lazily import needs
-from tests.warm.parents import TENSORFLOW
+from tests.warm.parents import SKLEARN, TENSORFLOW
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist_dnn_scaling.py"
-QUICK = ("--timed", "2")
+QUICK = ("--network", "dnn", "--epochs", "10", "--timed", "2")
 
 needs("sklearn", "the example's data: pip install scikit-learn")
 
@@ -35,7 +35,7 @@ scaling.main()
 
 
 def test_dense_network() -> None:
-    done = launched(2, EXAMPLE, "--network", "dnn", *QUICK).succeeded()
+    done = launched(2, EXAMPLE, *QUICK, warm=SKLEARN).succeeded()
     assert done.lines[1] == []
     text = "\n".join(done.lines[0])
     assert "178110 weights and biases, 0.71 MB to average" in text
@@ -49,14 +49,15 @@ def test_dense_network() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="the convolutional network: tensorflow")
 def test_convolutional_network() -> None:
-    done = launched(2, EXAMPLE, "--network", "cnn", "--timed", "1", "--batch", "32", warm=TENSORFLOW).succeeded()
+    few = ("--network", "cnn", "--epochs", "0", "--timed", "1", "--batch", "16")
+    done = launched(2, EXAMPLE, *few, warm=TENSORFLOW, KERAS_BACKEND="tensorflow").succeeded()
     text = "\n".join(done.lines[0])
     assert "3274634 weights and biases, 13.10 MB to average" in text
     assert re.search(r" 16 predicted .*\n +64 predicted ", text) and "in the paper 1.41 times" in text
 
 
 def test_alone() -> None:
-    done = launched(1, EXAMPLE, "--network", "dnn", "--epochs", "10", *QUICK).succeeded()
+    done = launched(1, EXAMPLE, *QUICK, warm=SKLEARN, OMP_NUM_THREADS="1").succeeded()
     assert " 0.0e+00 of their change" in done.stdout and "2 measured" not in done.stdout
 
 
@@ -77,12 +78,12 @@ def test_alone() -> None:
 )
 def test_notices_what_is_wrong(spoil: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "spoilt.py").write_text(SPOILT.format(path=str(EXAMPLE), spoil=spoil))
-    done = launched(2, tmp_path / "spoilt.py", "--network", "dnn", *QUICK)
+    done = launched(2, tmp_path / "spoilt.py", *QUICK, warm=SKLEARN)
     assert done.returncode == 1
     assert "FAILED: " in done.stderr and says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_batch_that_cannot_be_divided() -> None:
-    done = launched(2, EXAMPLE, "--batch", "127")
+    done = launched(2, EXAMPLE, "--batch", "127", warm=SKLEARN)
     assert done.returncode == 1 and "cannot be divided evenly among 2 processes" in done.stderr

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -25,13 +26,14 @@ from tests.leftovers import marked
 from tests.warm.server import read_at_import
 
 # What ranks of tests import, with what the framework itself imports on first use. JAX, TensorFlow and PyTorch start
-# threads later only.
-JAX: Final = ("jax", "jax.numpy")
+# threads later only. Examples read their data from scikit-learn, which takes as long to import as a framework.
+SKLEARN: Final = ("numpy", "sklearn.datasets")
+JAX: Final = ("jax", "jax.numpy", *SKLEARN)
 KERAS: Final = ("keras",)
-TENSORFLOW: Final = ("tensorflow", "keras")
-TORCH: Final = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel")
+TENSORFLOW: Final = ("tensorflow", "keras", *SKLEARN)
+TORCH: Final = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", *SKLEARN)
 
-LIMIT: Final = 2  # parents at a time: one that has imported TensorFlow takes 700 MB
+LIMIT: Final = 3  # parents at a time: one that has imported TensorFlow takes 700 MB
 _HERE: Final = Path(__file__).parent
 
 
@@ -69,9 +71,13 @@ _parents: Final[dict[object, _Parent]] = {}  # the one used last is the last
 
 
 def interpreter(modules: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command to start a script with, for ranks that get this environment; OSError if there is none any more."""
+    """The command to start a script with, for ranks that get this environment; OSError if there is none any more.
+
+    Modules of packages that are not installed are left out.
+    """
+    modules = tuple(module for module in modules if find_spec(module.partition(".")[0]) is not None)
     chosen = {name: value for name, value in environment.items() if not name.startswith("COLLECTIVES_")}
-    key = (tuple(modules), frozenset(read_at_import(chosen).items()))
+    key = (modules, frozenset(read_at_import(chosen).items()))
     found = _parents.pop(key, None)
     if found is not None and found.ended():
         found.close()
