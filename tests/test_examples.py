@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,11 +14,12 @@ import pytest
 
 import collectives
 from tests.finished import finished
+from tests.launched import launched
 from tests.lazily import needs
+from tests.warm.parents import SKLEARN
 
 HOME = Path(collectives.__file__).parents[1]
 DIGITS = Path(__file__).parents[1] / "examples" / "train_digits.py"
-LAUNCHER = ("-c", "from collectives.commands.main import main; main(prog_name='collectives')", "run")
 TRAINING = 1437  # samples
 
 needs("sklearn", "the example's data: pip install scikit-learn")
@@ -42,13 +42,6 @@ digits.main()
 """
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "OMP_"))}
-    environment = {**kept, "PYTHONPATH": str(HOME), "COLLECTIVES_CALIBRATE": "off"}
-    command = [sys.executable, *arguments]
-    return finished(command, env=environment)
-
-
 def check_digits(output: str, ranks: int) -> None:
     shares = re.findall(rf"rank (\d+) of {ranks} trains with (\d+) samples", output)
     assert sorted(int(rank) for rank, _ in shares) == list(range(ranks))
@@ -64,21 +57,21 @@ def check_digits(output: str, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_digits_with_ranks(ranks: int) -> None:
-    done = python(*LAUNCHER, "-n", str(ranks), str(DIGITS))
-    assert done.returncode == 0, done.stderr
+    done = launched(ranks, DIGITS, warm=SKLEARN, OMP_NUM_THREADS="1").succeeded()
     check_digits(done.stdout, ranks)
     lines = [line for line in done.stdout.splitlines() if "trains with" not in line]
     assert lines and all(line.startswith("[0] ") for line in lines)  # progress is for one rank to tell
 
 
 def test_digits_over_tcp() -> None:
-    done = python(*LAUNCHER, "-n", "2", "--transport", "tcp", str(DIGITS))
-    assert done.returncode == 0, done.stderr
+    done = launched(2, DIGITS, run=("--transport", "tcp"), warm=SKLEARN).succeeded()
     check_digits(done.stdout, 2)
 
 
 def test_digits_without_a_launcher() -> None:
-    done = python(str(DIGITS))
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("COLLECTIVES_", "OMP_"))}
+    environment = {**kept, "PYTHONPATH": str(HOME), "COLLECTIVES_CALIBRATE": "off"}
+    done = finished([sys.executable, str(DIGITS)], env=environment)
     assert done.returncode == 0, done.stderr
     check_digits(done.stdout, 1)
 
@@ -94,7 +87,7 @@ def test_digits_without_a_launcher() -> None:
 )
 def test_digits_notice_what_is_wrong(spoil: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "spoilt.py").write_text(SPOILT.format(path=str(DIGITS), spoil=spoil))
-    done = python(*LAUNCHER, "-n", "2", str(tmp_path / "spoilt.py"))
+    done = launched(2, tmp_path / "spoilt.py", warm=SKLEARN)
     assert done.returncode == 1
     assert "FAILED: " in done.stderr and says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
@@ -103,7 +96,7 @@ def test_digits_notice_what_is_wrong(spoil: str, says: str, tmp_path: Path) -> N
 def test_digits_without_scikit_learn(tmp_path: Path) -> None:
     lacking = f"import runpy, sys; sys.modules['sklearn'] = None; runpy.run_path({str(DIGITS)!r}, run_name='__main__')"
     (tmp_path / "lacking.py").write_text(lacking)
-    done = python(*LAUNCHER, "-n", "2", str(tmp_path / "lacking.py"))
+    done = launched(2, tmp_path / "lacking.py")
     assert done.returncode == 1
     assert done.stderr.count("pip install scikit-learn") == 1
     assert "Traceback" not in done.stderr
