@@ -32,9 +32,11 @@ from collectives.bench.peers import HOOKS, NAMES, here, peer, system
 from collectives.bench.peers.here import Gradients
 from collectives.bench.peers.worker import Worker
 from collectives.bench.traces import TRACES, gradients
-from tests.bench.running import COMMAND, bench, environment, table
+from tests.bench.running import bench, environment, table
+from tests.finished import finished
+from tests.warm import parents
 
-pytestmark = pytest.mark.timeout(240)  # four processes import TensorFlow
+pytestmark = pytest.mark.timeout(240)  # processes import TensorFlow
 
 QUICK = ("--repeats", "2", "--iters", "1")
 LIST = Case("allreduce", "float32", 4, "sum", -1, "each", 2, 12, "resnet50")
@@ -48,11 +50,25 @@ def installed(framework: str) -> pytest.MarkDecorator:
 
 # --- whole runs
 
+# The ranks have one thread each, and import neither PyTorch nor TensorFlow.
+SETTINGS = {"OMP_NUM_THREADS": "1"}
+OF_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}  # by the benchmark, for its ranks
+
+
+def warm_command(folder: Path, framework: str, *arguments: str) -> list[str]:
+    """`collectives bench hooks`, to be run with SETTINGS."""
+    modules, more = (parents.TORCH, {}) if framework == "torch" else (parents.TENSORFLOW, OF_TENSORFLOW)
+    python = parents.executable(folder, modules, environment(**SETTINGS, **more))
+    main = "from collectives.commands.main import main; main(prog_name='collectives')"
+    code = f"import sys; sys.executable = {str(python)!r}; {main}"
+    return [sys.executable, "-c", code, "bench", "hooks", "--framework", framework, *arguments]
+
 
 @installed("torch")
 def test_torch(tmp_path: Path) -> None:
-    arguments = ("--framework", "torch", "--trace", "mnist-cnn,ddp-digits", *QUICK, "--json", "hooks.json")
-    done = bench("hooks", *arguments, folder=tmp_path)
+    arguments = ("--trace", "mnist-cnn,ddp-digits", *QUICK, "--json", "hooks.json")
+    done = finished(warm_command(tmp_path, "torch", *arguments), env=environment(**SETTINGS), cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     lines = table(done.stdout)
     assert [line[0::3][:2] for line in lines] == [["mnist-cnn", way] for way in TORCH.ways] + [["ddp-digits", "step"]]
     assert all(line[2] == "torch" and line[7:] == ["0", "0"] and float(line[6]) > 0 for line in lines), done.stdout
@@ -70,8 +86,10 @@ def test_torch(tmp_path: Path) -> None:
 
 
 @installed("tensorflow")
-def test_tensorflow() -> None:
-    done = bench("hooks", "--framework", "tensorflow", "--trace", "mnist-cnn", "--repeats", "1", "--iters", "1")
+def test_tensorflow(tmp_path: Path) -> None:
+    arguments = ("--trace", "mnist-cnn", "--repeats", "1", "--iters", "1")
+    done = finished(warm_command(tmp_path, "tensorflow", *arguments), env=environment(**SETTINGS))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     lines = table(done.stdout)
     assert [line[3] for line in lines] == list(TENSORFLOW.ways)
     assert all(line[7:] == ["0", "0"] and float(line[6]) > 0 for line in lines), done.stdout
@@ -79,10 +97,12 @@ def test_tensorflow() -> None:
 
 
 @installed("torch")
-def test_nothing_is_left_where_it_is_ended() -> None:
-    command = [*COMMAND, "bench", "hooks", "--framework", "torch", "--trace", "mnist-cnn", "--budget", "60"]
+def test_nothing_is_left_where_it_is_ended(tmp_path: Path) -> None:
     running = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        warm_command(tmp_path, "torch", "--trace", "mnist-cnn", "--budget", "60"),
+        env=environment(**SETTINGS),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         children: list[int] = []

@@ -1,7 +1,7 @@
 """Ranks that are forked from a process that has imported their framework, instead of importing it once more.
 
 `interpreter(modules, environment)` gives the command that replaces `python` in the command line of a rank: the launcher
-starts `client.py`, and `server.py` forks the rank.
+starts `client.py`, and `server.py` forks the rank. `executable` is for programs that start `python -I -c CODE`.
 
 Invariant: a rank sees what a new process would see: its own arguments, environment, directory, streams and cores, a
 fresh `__main__`, and a `collectives` that it imports itself. What a framework reads as it is imported is the same in
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import shlex
 import socket
 import subprocess
 import sys
@@ -32,6 +33,9 @@ JAX: Final = ("jax", "jax.numpy", *SKLEARN)
 KERAS: Final = ("keras",)
 TENSORFLOW: Final = ("tensorflow", "keras", *SKLEARN)
 TORCH: Final = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", *SKLEARN)
+
+# For JAX in XLA_FLAGS: the operations are what they are, but are compiled in half the time.
+QUICK_XLA: Final = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 LIMIT: Final = 3  # parents at a time: one that has imported TensorFlow takes 700 MB
 _HERE: Final = Path(__file__).parent
@@ -86,6 +90,15 @@ def interpreter(modules: Sequence[str], environment: Mapping[str, str]) -> list[
         _parents.pop(next(iter(_parents))).close()
     _parents[key] = found = found or _Parent(modules, chosen)
     return found.command
+
+
+def executable(folder: Path, modules: Sequence[str], environment: Mapping[str, str]) -> Path:
+    """A program to start in place of `python -I -c CODE`; it is written to `folder`."""
+    path = folder / "python"
+    command = shlex.join([*interpreter(modules, environment), str(_HERE / "given_code.py")])
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    path.chmod(0o700)
+    return path
 
 
 @atexit.register

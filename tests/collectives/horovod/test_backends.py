@@ -6,7 +6,7 @@ import pytest
 
 from tests.collectives.horovod.results import Results
 from tests.lazily import needs
-from tests.warm.parents import KERAS
+from tests.warm.parents import KERAS, QUICK_XLA
 
 needs("keras", "pip install keras tensorflow")
 
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_another_backend_than_tensorflow(backend: str) -> None:
     pytest.importorskip(backend, reason=f"pip install {backend}")
-    results = Results(2, "worker_backends.py", warm=KERAS, KERAS_BACKEND=backend)
+    flags = {"XLA_FLAGS": QUICK_XLA} if backend == "jax" else {}
+    results = Results(2, "worker_backends.py", warm=KERAS, KERAS_BACKEND=backend, **flags)
     assert results.same("backend") == [backend, False]
     average = [1.5, -6.0, 9.0]
     assert results.same("values") == [average, average, [2.0, -8.0, 12.0], [1.0, -4.0, 6.0, 2.0, -8.0, 12.0]]

@@ -18,7 +18,7 @@ from collectives import native
 from tests.launched import Launched, launched
 from tests.lazily import needs
 from tests.native.test_stub import compiled, declared
-from tests.warm.parents import JAX
+from tests.warm.parents import JAX, QUICK_XLA
 
 needs("jax", "JAX is not installed: pip install jax")
 
@@ -28,8 +28,6 @@ pytestmark = pytest.mark.timeout(240)
 HERE = Path(__file__).parent
 HOME = Path(collectives.__file__).parents[1]
 EXAMPLE = HOME / "examples" / "jax_digits.py"
-# The operations are what they are, but are compiled in half the time.
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 both_ways = pytest.mark.parametrize("how", ["ffi", "io_callback"])
 
 
@@ -43,7 +41,7 @@ def same_everywhere(done: Launched) -> list[str]:
 
 def test_collectives_are_right_compiled_or_not() -> None:
     checks = same_everywhere(
-        launched(2, HERE / "worker_ops.py", "ffi", COLLECTIVES_JAX="ffi", warm=JAX, XLA_FLAGS=QUICK)
+        launched(2, HERE / "worker_ops.py", "ffi", COLLECTIVES_JAX="ffi", warm=JAX, XLA_FLAGS=QUICK_XLA)
     )
     source = ast.parse((HERE / "worker_ops.py").read_text())
     functions = [node.name for node in source.body if isinstance(node, ast.FunctionDef)]
@@ -63,25 +61,25 @@ def test_callbacks_do_the_same() -> None:
         "bytes",
     ]
     ran = launched(
-        2, HERE / "worker_ops.py", "io_callback", *checks, COLLECTIVES_JAX="io_callback", warm=JAX, XLA_FLAGS=QUICK
+        2, HERE / "worker_ops.py", "io_callback", *checks, COLLECTIVES_JAX="io_callback", warm=JAX, XLA_FLAGS=QUICK_XLA
     )
     assert same_everywhere(ran) == checks
 
 
 def test_four_ranks() -> None:
     checks = ["results", "second_derivative", "order", "metrics", "local_steps", "messages", "groups"]
-    assert same_everywhere(launched(4, HERE / "worker_ops.py", "ffi", *checks, warm=JAX, XLA_FLAGS=QUICK)) == checks
+    assert same_everywhere(launched(4, HERE / "worker_ops.py", "ffi", *checks, warm=JAX, XLA_FLAGS=QUICK_XLA)) == checks
 
 
 @both_ways
 def test_ranks_that_disagree_all_hear_of_it(how: str) -> None:
-    ran = launched(2, HERE / "worker_errors.py", how, "disagree", COLLECTIVES_JAX=how, warm=JAX, XLA_FLAGS=QUICK)
+    ran = launched(2, HERE / "worker_errors.py", how, "disagree", COLLECTIVES_JAX=how, warm=JAX, XLA_FLAGS=QUICK_XLA)
     assert same_everywhere(ran) == ["trees", "closed", "compiled", "late", "seen by XLA alone", "ends"]
 
 
 @both_ways
 def test_a_killed_rank_is_named(how: str) -> None:
-    ran = launched(2, HERE / "worker_errors.py", how, "killed", COLLECTIVES_JAX=how, warm=JAX, XLA_FLAGS=QUICK)
+    ran = launched(2, HERE / "worker_errors.py", how, "killed", COLLECTIVES_JAX=how, warm=JAX, XLA_FLAGS=QUICK_XLA)
     assert ran.lines == {0: ["survives"], 1: ["dies"]}, ran
     assert "killed by SIGKILL" in ran.stderr
 
@@ -100,7 +98,7 @@ def test_alone(check: str) -> None:
 
 def test_the_example_trains() -> None:
     pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
-    ran = launched(2, EXAMPLE).succeeded()
+    ran = launched(2, EXAMPLE, warm=JAX, XLA_FLAGS=QUICK_XLA).succeeded()
     assert "the same bits on 2 ranks" in ran.stdout and "recognised" in ran.stdout
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.launched import Launched, launched
-from tests.warm.parents import TENSORFLOW
+from tests.warm.parents import KERAS, QUICK_XLA, TENSORFLOW
 
 _HERE = Path(__file__).parent
 
@@ -33,8 +33,10 @@ class Results:
 
 
 def work(ranks: int, script: str, *arguments: str, backend: str = "tensorflow") -> Results:
-    """On every backend: Keras's `set_random_seed` imports TensorFlow wherever it is installed."""
-    return Results(launched(ranks, _HERE / script, *arguments, warm=TENSORFLOW, KERAS_BACKEND=backend))
+    """With Keras on `backend`, which is imported already."""
+    warm = TENSORFLOW if backend == "tensorflow" else KERAS
+    flags = {"XLA_FLAGS": QUICK_XLA} if backend == "jax" else {}
+    return Results(launched(ranks, _HERE / script, *arguments, warm=warm, KERAS_BACKEND=backend, **flags))
 
 
 def same(found: list[Any]) -> Any:

@@ -1,4 +1,7 @@
-"""What DistributedOptimizer and its company do on each of Keras's backends, with two processes."""
+"""What DistributedOptimizer and its company do on each of Keras's backends, with two processes.
+
+Most of it test_fit.py and test_callbacks.py check on TensorFlow: it is repeated there in the long form only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import importlib.util
 import pytest
 
 from tests.collectives.keras.outcomes import Results, same, work
+from tests.depth import LONG
 from tests.lazily import needs
 
 needs("keras", "pip install keras tensorflow")
@@ -15,12 +19,21 @@ needs("keras", "pip install keras tensorflow")
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "torch", "jax"])
+def on(*backends: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("results", backends, indirect=True, scope="module")
+
+
+everywhere = on("torch", "jax", "tensorflow")
+elsewhere = everywhere if LONG else on("torch", "jax")
+
+
+@pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"pip install {request.param}")
     folder = tmp_path_factory.mktemp(request.param)
-    return work(2, "worker_backends.py", str(folder), backend=request.param)
+    wanted = () if LONG or request.param != "tensorflow" else ("compressed", "passes", "uneven", "killed")
+    return work(2, "worker_backends.py", str(folder), *wanted, backend=request.param)
 
 
 @pytest.fixture
@@ -29,18 +42,21 @@ def backend(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@elsewhere
 def test_weights_and_slots_are_those_of_one_process(results: Results) -> None:
     _, calls, away = same(results["fit"])
     assert calls == 8
     assert away < 1e-5
 
 
+@everywhere
 def test_compression_halves_what_is_sent(results: Results) -> None:
     (_, halves, away), (_, brains, further) = same(results["compressed"])
     assert halves == brains == 8 * (6 * 8 + 8 + 8 * 3 + 3) * 2
     assert 0 < away < 1e-3 and 0 < further < 1e-2
 
 
+@elsewhere
 def test_an_infinity_on_one_rank_skips_the_step_of_all(results: Results) -> None:
     first, second, third, fourth = same(results["loss_scaling"])
     assert first[2:] == [1024.0, 1] and second[2:] == [512.0, 1]
@@ -48,6 +64,7 @@ def test_an_infinity_on_one_rank_skips_the_step_of_all(results: Results) -> None
     assert third[3] == 2 and fourth[3] == 3 and len({second[0], third[0], fourth[0]}) == 3
 
 
+@everywhere
 def test_passes_are_added_up(results: Results, backend: str) -> None:
     own, by_keras = same(results["passes"])
     assert by_keras[1] == 8 and by_keras[2] < 1e-5
@@ -57,24 +74,29 @@ def test_passes_are_added_up(results: Results, backend: str) -> None:
         assert own[1] == 4 and own[2] < 1e-5
 
 
+@elsewhere
 def test_averaging_models_at_every_step_is_synchronous_sgd(results: Results) -> None:
     _, averages, away = same(results["averaged"])
     assert averages == 8 and away < 1e-5
 
 
+@elsewhere
 def test_learning_rates_are_those_of_the_batch(results: Results) -> None:
     assert same(results["warmed_up"])[1] < 1e-5
 
 
+@elsewhere
 def test_normalization_over_all_ranks(results: Results) -> None:
     assert same(results["normalized"])[1] < 1e-5
 
 
+@elsewhere
 def test_a_saved_model_reloads_plain_and_goes_on(results: Results) -> None:
     plain, same_state, _, goes_on = same(results["reloaded"])
     assert plain and same_state and goes_on
 
 
+@elsewhere
 def test_a_gradient_missing_on_one_rank(results: Results, backend: str) -> None:
     first, second = results["missing"]
     if backend == "jax":  # where there are none: zeros instead
@@ -86,12 +108,14 @@ def test_a_gradient_missing_on_one_rank(results: Results, backend: str) -> None:
     assert first[1][1] == second[1][1]
 
 
+@everywhere
 def test_uneven_data_found_out_on_the_way(results: Results) -> None:
     for error in results["uneven"]:
         assert error["error"] == "DesyncError"
         assert "rank 0: was in epoch 0 after 2 steps, rank 1: had ended epoch 0 after 2 steps" in error["says"]
 
 
+@everywhere
 def test_a_rank_that_is_killed_is_named_out_of_fit(results: Results) -> None:
     (found,) = results.survivors("killed")
     error, ranks, calls = found

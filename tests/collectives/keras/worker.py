@@ -58,9 +58,14 @@ def state(model: Any) -> list[str]:
     return [digest(model.weights), digest(model.optimizer.variables)]
 
 
-def apart(model: Any, other: Any) -> float:
-    """The largest difference between weights."""
-    return max(float(np.abs(read(a) - read(b)).max()) for a, b in zip(model.weights, other.weights, strict=True))
+def apart(model: Any, weights: Iterable[Any]) -> float:
+    """The largest difference between the model's weights and these."""
+    return max(float(np.abs(read(a) - b).max()) for a, b in zip(model.weights, weights, strict=True))
+
+
+def of_rank_0(comm: collectives.Communicator, model: Any) -> list[Any]:
+    """The weights that the model has on rank 0, which alone has to train it."""
+    return [comm.broadcast(read(variable)) for variable in model.weights]
 
 
 def calls(model: Any) -> int:
@@ -100,9 +105,10 @@ def fitted(model: Any, comm: collectives.Communicator, optimizer: Any, **compile
 
 
 @functools.cache
-def alone(ranks: int, kind: str, rate: float, epochs: int = 2, **options: Any) -> Any:
-    """A model after one process has trained it with the batches of all ranks, from rank 0's weights."""
+def alone(comm: collectives.Communicator, kind: str, rate: float, epochs: int = 2, **options: Any) -> list[Any]:
+    """Weights after one process has trained a model with the batches of all ranks, from rank 0's weights."""
     model = dense(seed=100)
-    model.compile(getattr(keras.optimizers, kind)(rate, **options), loss="mse")
-    model.fit(*together(ranks, 4), batch_size=8 * ranks, epochs=epochs, shuffle=False, verbose=0)
-    return model
+    if comm.rank == 0:
+        model.compile(getattr(keras.optimizers, kind)(rate, **options), loss="mse")
+        model.fit(*together(comm.size, 4), batch_size=8 * comm.size, epochs=epochs, shuffle=False, verbose=0)
+    return of_rank_0(comm, model)

@@ -62,7 +62,7 @@ def model_averaging(comm: Comm) -> Any:
         averaging = hooks.ModelAveragingCallback(every)
         share = worker.samples(comm.rank, 4)
         model.fit(*share, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[start(), averaging])
-        away = worker.apart(model, worker.alone(comm.size, "SGD", 0.1, momentum=0.9)) if every == 1 else None
+        away = worker.apart(model, worker.alone(comm, "SGD", 0.1, momentum=0.9)) if every == 1 else None
         found.append([worker.state(model)[0], averaging.averages, away])
     return found
 
@@ -114,13 +114,14 @@ def normalization(comm: Comm) -> Any:
     model.fit(x + 5, y, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[start()])
     keras.utils.set_random_seed(100)
     single = _normalized(keras.layers.BatchNormalization(momentum=0.8))
-    single.compile(SGD(0.1), loss="mse")
-    whole, targets = worker.together(comm.size, 4)
-    single.fit(whole + 5, targets, batch_size=8 * comm.size, epochs=2, shuffle=False, verbose=0)
+    if comm.rank == 0:
+        single.compile(SGD(0.1), loss="mse")
+        whole, targets = worker.together(comm.size, 4)
+        single.fit(whole + 5, targets, batch_size=8 * comm.size, epochs=2, shuffle=False, verbose=0)
     path = Path(sys.argv[1]) / f"normalized{comm.rank}.keras"
     model.save(path)
     same = worker.digest(keras.models.load_model(path).weights) == worker.digest(model.weights)
-    return worker.state(model), worker.apart(model, single), same
+    return worker.state(model), worker.apart(model, worker.of_rank_0(comm, single)), same
 
 
 def normalization_masked(comm: Comm) -> Any:

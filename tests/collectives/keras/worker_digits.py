@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -41,18 +42,31 @@ def data(comm: collectives.Communicator) -> tuple[Any, Any, Any, Any]:
     return x, y, x[mine], y[mine]
 
 
+@functools.cache
+def alone(comm: collectives.Communicator) -> tuple[list[Any], float]:
+    """Weights and accuracy after rank 0 has trained by itself."""
+    x, y, _, _ = data(comm)
+    keras.utils.set_random_seed(100)  # rank 0's
+    accuracy = np.zeros(1)
+    if comm.rank == 0:
+        model = trained(adam(), x, y, BATCH * comm.size)
+        accuracy[0] = model.evaluate(x, y, verbose=0)[1]
+    else:
+        model = network()
+    return worker.of_rank_0(comm, model), float(comm.broadcast(accuracy)[0])
+
+
 def same_bits(comm: collectives.Communicator) -> Any:
-    x, y, mine, answers = data(comm)
+    _, _, mine, answers = data(comm)
     start = hooks.BroadcastGlobalVariablesCallback(0)
     model = trained(hooks.DistributedOptimizer(adam()), mine, answers, BATCH, start)
-    keras.utils.set_random_seed(100)  # rank 0's
-    single = trained(adam(), x, y, BATCH * comm.size)
-    return worker.state(model), worker.apart(model, single), worker.calls(model), single.evaluate(x, y, verbose=0)[1]
+    weights, accuracy = alone(comm)
+    return worker.state(model), worker.apart(model, weights), worker.calls(model), accuracy
 
 
 def disabled(comm: collectives.Communicator) -> Any:
     """Gradients are not exchanged: noticed, and where nobody looks, there in the weights."""
-    x, y, mine, answers = data(comm)
+    _, _, mine, answers = data(comm)
     optimizer = hooks.DistributedOptimizer(adam())
     hook = hook_of(optimizer)
     assert hook is not None
@@ -60,8 +74,7 @@ def disabled(comm: collectives.Communicator) -> Any:
     start = hooks.BroadcastGlobalVariablesCallback(0)
     noticed = worker.raised(lambda: trained(optimizer, mine, answers, BATCH, start))
     model = trained(adam(), mine, answers, BATCH, start)
-    keras.utils.set_random_seed(100)
-    return noticed, worker.state(model), worker.apart(model, trained(adam(), x, y, BATCH * comm.size))
+    return noticed, worker.state(model), worker.apart(model, alone(comm)[0])
 
 
 if __name__ == "__main__":
