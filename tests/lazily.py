@@ -14,7 +14,7 @@ import pytest
 
 
 def needs(name: str, reason: str) -> None:
-    """For modules that leave the package to other processes, or to a later import."""
+    """For modules and tests that leave the package to other processes, or to a later import."""
     if find_spec(name) is None:
         pytest.skip(reason, allow_module_level=True)
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import LONG
 from tests.documents import block
+from tests.lazily import needs
 from tests.rendezvous.processes import environment
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -34,7 +36,7 @@ def run(folder: Path, program: str, *before: str, **variables: str) -> str:
 
 
 def test_ray(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="pip install ray, or python -m tools.check_integrations ray")
+    needs("ray", "pip install ray, or python -m tools.check_integrations ray")
     local = block("integrations.md", "## Ray").replace("ray.init()", "ray.init(num_cpus=2, include_dashboard=False)")
     # Ray's sockets have paths in its folder, and those of sockets are short
     output = run(tmp_path, local, RAY_ENABLE_UV_RUN_RUNTIME_ENV="0", RAY_USAGE_STATS_ENABLED="0")
@@ -42,14 +44,15 @@ def test_ray(tmp_path: Path) -> None:
 
 
 def test_dask(tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="pip install distributed, or python -m tools.check_integrations dask")
+    needs("distributed", "pip install distributed, or python -m tools.check_integrations dask")
     output = run(tmp_path, block("integrations.md", "## Dask"))
     assert "[[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]" in output
 
 
-@pytest.mark.parametrize("before", [TORCHRUN, ()], ids=["torchrun", "its own launcher"])
+# Under torchrun, too, in the long form, which `tools.check_integrations` runs: accelerate is started so in any case.
+@pytest.mark.parametrize("before", [(), TORCHRUN] if LONG else [()])
 def test_lightning(before: tuple[str, ...], tmp_path: Path) -> None:
-    pytest.importorskip("lightning", reason="pip install lightning, or python -m tools.check_integrations lightning")
+    needs("lightning", "pip install lightning, or python -m tools.check_integrations lightning")
     output = run(tmp_path, block("lightning.md", "## Lightning"), *before)
     assert sorted(re.findall(r"rank . of 2, collectives", output)) == [
         f"rank {rank} of 2, collectives" for rank in (0, 1)
@@ -57,7 +60,7 @@ def test_lightning(before: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_accelerate(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate", reason="pip install accelerate, or python -m tools.check_integrations accelerate")
+    needs("accelerate", "pip install accelerate, or python -m tools.check_integrations accelerate")
     output = run(tmp_path, block("lightning.md", "## accelerate"), *TORCHRUN)
     for rank in (0, 1):
         assert f"rank {rank} of 2, collectives, 2 losses" in output
@@ -65,7 +68,7 @@ def test_accelerate(tmp_path: Path) -> None:
 
 def test_a_notebook() -> None:
     """The cell twice, then with a rank that raises, which ends it, then as before."""
-    pytest.importorskip("ipykernel", reason="pip install ipykernel, or python -m tools.check_integrations notebook")
+    needs("ipykernel", "pip install ipykernel, or python -m tools.check_integrations notebook")
     nbformat = pytest.importorskip("nbformat", reason="pip install nbclient")
     nbclient = pytest.importorskip("nbclient", reason="pip install nbclient")
     cell = block("integrations.md", "## Notebooks")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.collectives.horovod.results import Results
@@ -16,8 +18,8 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_another_backend_than_tensorflow(backend: str) -> None:
-    pytest.importorskip(backend, reason=f"pip install {backend}")
-    flags = {"XLA_FLAGS": QUICK_XLA} if backend == "jax" else {}
+    needs(backend, f"pip install {backend}")
+    flags: dict[str, Any] = {"XLA_FLAGS": QUICK_XLA} if backend == "jax" else {}
     results = Results(2, "worker_backends.py", warm=KERAS, KERAS_BACKEND=backend, **flags)
     assert results.same("backend") == [backend, False]
     average = [1.5, -6.0, 9.0]

@@ -35,7 +35,7 @@ class Results:
 def work(ranks: int, script: str, *arguments: str, backend: str = "tensorflow") -> Results:
     """With Keras on `backend`, which is imported already."""
     warm = TENSORFLOW if backend == "tensorflow" else KERAS
-    flags = {"XLA_FLAGS": QUICK_XLA} if backend == "jax" else {}
+    flags: dict[str, Any] = {"XLA_FLAGS": QUICK_XLA} if backend == "jax" else {}
     return Results(launched(ranks, _HERE / script, *arguments, warm=warm, KERAS_BACKEND=backend, **flags))
 
 

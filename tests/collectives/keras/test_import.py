@@ -6,17 +6,16 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 import collectives
+from tests.lazily import needs
 
 _HOME = os.path.dirname(os.path.dirname(collectives.__file__))
 
 
 def python(program: str, **environment: str) -> str:
-    """Its last words."""
+    """Its last words. TensorFlow, which Keras would import to support its other backends, is not there."""
     settings = {**os.environ, "PYTHONPATH": os.pathsep.join([_HOME, *sys.path]), **environment}
-    command = [sys.executable, "-W", "ignore", "-c", program]
+    command = [sys.executable, "-W", "ignore", "-c", f"import sys; sys.modules['tensorflow'] = None; {program}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=settings, timeout=100)
     return (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
 
@@ -33,14 +32,14 @@ def test_keras_is_too_old() -> None:
 
 
 def test_a_backend_that_is_missing() -> None:
-    pytest.importorskip("keras", reason="pip install keras tensorflow")
+    needs("keras", "pip install keras tensorflow")
     output = python("import sys; sys.modules['jax'] = None; import collectives.keras", KERAS_BACKEND="jax")
     assert output.startswith("ImportError: Keras's backend needs 'jax")
 
 
 def test_a_backend_that_cannot() -> None:
-    pytest.importorskip("keras", reason="pip install keras tensorflow")
-    pytest.importorskip("jax", reason="Keras's NumPy backend needs it: pip install jax")
+    needs("keras", "pip install keras tensorflow")
+    needs("jax", "Keras's NumPy backend needs it: pip install jax")
     output = python(
         "import collectives, collectives.keras as hooks\nwith collectives.init(): hooks.DistributedOptimizer('sgd')",
         KERAS_BACKEND="numpy",

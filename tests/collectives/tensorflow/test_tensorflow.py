@@ -13,6 +13,7 @@ import pytest
 
 from tests.collectives.tensorflow import checks
 from tests.launched import Launched, launched
+from tests.lazily import needs
 from tests.warm.parents import TENSORFLOW
 
 pytestmark = [
@@ -31,7 +32,7 @@ ONE_THREAD = HERE / "worker_one_thread.py"
 @cache
 def job(worker: Path) -> Launched:
     """One launch for all of a worker's checks: importing TensorFlow takes longer than most of them."""
-    return launched(2, worker, warm=TENSORFLOW)
+    return launched(2, worker, warm=TENSORFLOW, KERAS_BACKEND="tensorflow")
 
 
 @pytest.mark.parametrize("name", [*checks.names(OPS), *checks.names(STATE)])
@@ -51,7 +52,7 @@ def test_threads(name: str) -> None:
 
 def test_a_killed_rank_is_named() -> None:
     """The error that leaves the tf.function is typed, though TensorFlow knows UnknownError only."""
-    done = launched(2, HERE / "worker_killed.py", run=("--grace", "30"), warm=TENSORFLOW)
+    done = launched(2, HERE / "worker_killed.py", run=("--grace", "30"), warm=TENSORFLOW, KERAS_BACKEND="tensorflow")
     assert done.returncode != 0  # rank 1's
     assert re.match(
         r"lost \(1,\) after 5 steps in time: gradients of 'net', rank 0, step 6, bucket . of 2: .*rank 1",
@@ -61,8 +62,9 @@ def test_a_killed_rank_is_named() -> None:
 
 
 def test_the_example() -> None:
-    pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
-    lines = launched(2, HERE.parents[2] / "examples" / "tensorflow_custom_loop.py").succeeded().lines
+    needs("sklearn", "the example's data: pip install scikit-learn")
+    example = HERE.parents[2] / "examples" / "tensorflow_custom_loop.py"
+    lines = launched(2, example, warm=TENSORFLOW, KERAS_BACKEND="tensorflow").succeeded().lines
     assert lines[1] == []  # one rank speaks
     found = re.search(r"the same bits on 2 ranks; (\S+) from those of one process alone", lines[0][-2])
     assert found is not None and float(found[1]) <= 1e-5

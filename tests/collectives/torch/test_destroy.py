@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.launched import _HOME
+from tests.collectives.torch.ranks import environment
 from tests.lazily import needs
+from tests.warm.parents import TORCH, interpreter
 
 needs("torch", "PyTorch is not installed: pip install torch")
 
@@ -21,13 +20,16 @@ def test_destroying_after_rank_0_has_gone_says_nothing() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "COLLECTIVES_CALIBRATE": "off"}
-    environment = {**kept, **meeting, "PYTHONPATH": os.pathsep.join([str(_HOME), *sys.path])}
+    settings = environment()
     pipe = subprocess.PIPE
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank)], env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+            [*interpreter(TORCH, settings), str(WORKER), str(rank)],
+            env={**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
         )
         for rank in range(2)
     ]

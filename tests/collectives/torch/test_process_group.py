@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launched import _CHOSEN, _HOME, launched
+from tests.collectives.torch.ranks import environment
+from tests.launched import launched
 from tests.lazily import needs
 from tests.warm.parents import TORCH, interpreter
 
@@ -47,7 +47,7 @@ def test_hooks_uneven_data_sparse_gradients_and_checkpoints(tmp_path: Path) -> N
 def test_a_killed_rank_is_named_by_the_others(tmp_path: Path) -> None:
     """SIGKILL in the middle of training; nobody but the survivors themselves notices."""
     url = (tmp_path / "store").as_uri()
-    settings = _environment()
+    settings = environment()
     command = [*interpreter(TORCH, settings), str(HERE / "worker_killed.py"), url]
     ranks = [
         subprocess.Popen([*command, str(rank)], env=settings, stdout=subprocess.PIPE, text=True) for rank in range(3)
@@ -65,7 +65,7 @@ def test_ways_of_torch_to_meet(way: str, tmp_path: Path) -> None:
         for found in (first, second):
             found.bind(("127.0.0.1", 0))
         ports = [str(found.getsockname()[1]) for found in (first, second)]
-    settings = _environment()
+    settings = environment()
     meeting = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"} if way == "env" else {}
     ranks = [
         subprocess.Popen(
@@ -84,7 +84,7 @@ def test_ways_of_torch_to_meet(way: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", ["collectives", "torchrun"])
 def test_the_example_under_both_launchers(launcher: str) -> None:
     """Under torchrun the ranks import torch themselves."""
-    pytest.importorskip("sklearn", reason="the example's data: pip install scikit-learn")
+    needs("sklearn", "the example's data: pip install scikit-learn")
     example = str(HERE.parents[2] / "examples" / "torch_ddp_digits.py")
     if launcher == "collectives":
         done = launched(2, example, warm=TORCH, OMP_NUM_THREADS="1", EPOCHS="6").succeeded()
@@ -92,7 +92,7 @@ def test_the_example_under_both_launchers(launcher: str) -> None:
         output = done.stdout
     else:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", example]
-        settings = {**_environment(), "EPOCHS": "6"}
+        settings = {**environment(), "EPOCHS": "6"}
         ended = subprocess.run(command, check=False, capture_output=True, text=True, env=settings, timeout=100)
         assert ended.returncode == 0, ended.stderr
         output = ended.stdout
@@ -109,9 +109,3 @@ def _ended(ranks: list[subprocess.Popen[str]]) -> list[str]:
         for rank in ranks:
             rank.kill()
             rank.communicate()
-
-
-def _environment() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIVES_")}
-    paths = os.pathsep.join([str(_HOME), *sys.path])
-    return {**kept, **_CHOSEN, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": paths, "COLLECTIVES_CALIBRATE": "off"}
