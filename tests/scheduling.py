@@ -14,15 +14,23 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-# What forks ranks from the process that has imported TensorFlow, which takes 10 s of processor time. The two files of
-# Horovod also read the output of one job.
+# What forks ranks from the process that has imported TensorFlow, which takes 10 s of processor time, or PyTorch, which
+# takes 7 s with all that its ranks need. Two of Horovod's files also read the output of one job, and Keras on other
+# backends is imported for two.
 TOGETHER: Final = {
+    "tests/collectives/horovod/test_backends.py": "TensorFlow",
     "tests/collectives/horovod/test_keras.py": "TensorFlow",
     "tests/collectives/horovod/test_tensorflow.py": "TensorFlow",
+    "tests/collectives/horovod/test_torch.py": "PyTorch",
+    "tests/collectives/keras/test_backends.py": "TensorFlow",
     "tests/collectives/keras/test_callbacks.py": "TensorFlow",
     "tests/collectives/keras/test_digits.py": "TensorFlow",
     "tests/collectives/keras/test_fit.py": "TensorFlow",
     "tests/collectives/tensorflow/test_tensorflow.py": "TensorFlow",
+    "tests/collectives/torch/test_destroy.py": "PyTorch",
+    "tests/collectives/torch/test_process_group.py": "PyTorch",
+    "tests/test_examples_frameworks.py": "TensorFlow",
+    "tests/test_mnist_scaling.py": "TensorFlow",
 }
 
 # Too long for one process; the parameters of each test begin with a transport, and those of one go together.
@@ -31,19 +39,14 @@ DIVIDED: Final = frozenset({"tests/collectives/conformance/test_conformance.py"}
 # Whose processes keep all cores busy, since their ranks import a framework or they have a pool of processes, and about
 # how many seconds they take. They run one at a time, or they take each other's time until deadlines are missed.
 BUSY: Final = {
+    "PyTorch": 70,
     "TensorFlow": 250,
-    "tests/bench/test_hooks.py": 200,
-    "tests/collectives/horovod/test_backends.py": 40,
-    "tests/collectives/horovod/test_torch.py": 20,
-    "tests/collectives/jax/test_jax.py": 120,
-    "tests/collectives/keras/test_backends.py": 150,
+    "tests/bench/test_hooks.py": 60,
+    "tests/collectives/jax/test_jax.py": 80,
     "tests/collectives/schedule/test_algorithms.py": 70,
-    "tests/collectives/torch/test_distributed_test.py": 50,
-    "tests/collectives/torch/test_process_group.py": 130,
-    "tests/integrations/test_integrations.py": 180,
+    "tests/collectives/torch/test_distributed_test.py": 40,
+    "tests/integrations/test_integrations.py": 70,
     "tests/test_docs.py": 20,
-    "tests/test_examples_frameworks.py": 80,
-    "tests/test_mnist_scaling.py": 230,
 }
 
 # Others that take more than half a minute. What is in neither table begins last, files with many tests first.
@@ -76,11 +79,9 @@ LONG: Final = {
     "tests/collectives/engines/test_sequences.py": 40,
     "tests/collectives/engines/test_sockets.py": 90,
     "tests/collectives/engines/test_spread.py": 60,
-    "tests/collectives/keras/test_import.py": 30,
     "tests/collectives/schedule/test_defaults_model.py": 130,
     "tests/collectives/simulation/test_costs.py": 80,
     "tests/collectives/simulation/test_simulate.py": 110,
-    "tests/collectives/torch/test_destroy.py": 40,
     "tests/namespaces/test_conformance.py": 80,
     "tests/namespaces/test_hierarchy.py": 110,
     "tests/namespaces/test_hosts.py": 50,
@@ -88,8 +89,7 @@ LONG: Final = {
     "tests/rendezvous/test_group_conflicts.py": 70,
     "tests/rendezvous/test_group_crashes.py": 40,
     "tests/rendezvous/test_stores.py": 60,
-    "tests/test_examples.py": 160,
-    "tests/test_launchers.py": 50,
+    "tests/test_launchers.py": 40,
     "tests/test_leftovers.py": 70,
 }
 
