@@ -49,49 +49,73 @@ BANDS: Final = ("8 B to 4 KiB", "16 KiB to 1 MiB", "4 MiB and more")
 MPI: Final = ("openmpi", "mpich", "impi")
 NAMES: Final = {MPI: "best MPI", ("openmpi-tcp",): "Open MPI, TCP", ("gloo",): "Gloo"}
 BESIDE: Final = (
-    "Our time over that of the best of the others, `float32` sums: the worst size of a band, and the median over its "
-    "sizes ([which sizes, how, and the bars](benchmark.md#the-table-of-bars)). *In a row* means 100 calls without a "
-    "barrier between them. All processes are started three times, and systems take turns."
+    (
+        "The time of this library divided by the time of the fastest other system, for sums of `float32`. Each cell "
+        "has two ratios: that of the worst size in a range, and the median over the sizes in it. [The "
+        "benchmark](benchmark.md#the-table-of-targets) describes the sizes, the method, and the targets, which are the "
+        "largest ratios accepted. All processes are started three times, and in each round all systems are measured in "
+        "turn. *In a row* means 100 calls without a barrier between them."
+    ),
+    (
+        "Before and after each round, the benchmark times a fixed loop on two cores, and short messages between two "
+        "ranks. These times show whether the virtual machine has moved to other cores or has slowed down. Rounds in "
+        "which they differ too much from those of the median round are [left out](benchmark.md#modes-of-a-machine) of "
+        "the ratios. The two cores are *near* each other if they share a cache, and otherwise *far* from each other."
+    ),
 )
 # The subject of each table, by its title, in the order of the page.
 ABOUT: Final = {
-    "Allreduce beside Gloo": "Allreduce of `float32` in ordinary arrays, medians, the slowest rank.",
+    "Allreduce beside Gloo": (
+        "Time of an allreduce of `float32` in ordinary arrays: the median over the iterations, on the slowest rank."
+    ),
     "Arrays of comm.empty beside the push floor": (
-        "The rate that an allreduce reaches of the [push floor](benchmark.md#beside-the-machines-limits): "
-        "each process reduces its share of all inputs and stores it into all outputs, without waiting for "
-        "anybody."
+        "The rate of an allreduce in percent of the [push floor](benchmark.md#beside-the-machines-limits). This is the "
+        "rate of a program in which each process reduces its part of all inputs and stores the result into all "
+        "outputs, without waiting for other processes."
     ),
     "TCP beside plain sockets": (
-        "The rate that an allreduce reaches of what two processes reach that exchange as many bytes over "
-        "plain sockets (`duplex`)."
+        "The rate of an allreduce in percent of the rate of two processes that exchange as many bytes over plain "
+        "sockets ([`duplex`](benchmark.md#beside-the-machines-limits))."
     ),
     "16-bit floats beside as many of 32 bits": (
-        "Time of an allreduce of `float16` and `bfloat16` over that of as many elements of `float32`."
+        "The time of an allreduce of `float16` or `bfloat16`, divided by the time for as many elements of `float32`."
     ),
     "The automatic choice beside the best algorithm": (
-        "Time of the [automatic choice](choosing.md) over that of the best single algorithm, worst of all "
-        "calls that were tried."
+        "The time of the [automatic choice](choosing.md) of an algorithm, divided by the time of the best algorithm: "
+        "the worst ratio of all calls that were tried."
     ),
     "Error of the simulator": (
-        "Median of |predicted / measured - 1|, with the costs that were [found on the "
+        "The median of |predicted time / measured time - 1|. The predictions use costs that were [measured on the same "
         "machine](simulate.md#the-costs-of-a-machine)."
     ),
     "Four hosts on links of 1 Gbit/s": (
-        "Allreduce between network namespaces. The bound for n bytes among h hosts is 2(h-1)/h · n / rate; "
-        "packets of 1500 bytes leave 95.6 % of it for data. `star` needs at least twice the bound."
+        "Allreduce of n bytes among h = 4 hosts, which are network namespaces of one machine. The time is at least "
+        "2(h-1)/h · n / rate, the bound. A figure is the bound divided by the measured time. At most 95.6 % is "
+        "possible, because packets of 1500 bytes also carry headers. The algorithm `star` takes at least twice the "
+        "bound."
     ),
-    "Bytes that each of four hosts sends": "On the same links; the bound is 1.5.",
-    "Ranks that share cores": "Allreduce of 8 bytes through shared memory.",
-    "Many arrays in one call": "Allreduce of a model's gradients, 2 ranks.",
+    "Bytes that each of four hosts sends": (
+        "Bytes that a host sends over the same links in an allreduce of n bytes, divided by n. The least possible "
+        "value is 1.5."
+    ),
+    "Ranks that share cores": (
+        "Time of an allreduce of 8 bytes through shared memory, where several ranks run on each core."
+    ),
+    "Many arrays in one call": "Time to reduce all gradients of a model between 2 ranks.",
     "Gradients through frameworks": (
-        "A model's list of gradients, 2 ranks, through our hook or backend and through the framework's own "
-        "([how](benchmark.md#through-the-frameworks))."
+        "Time to exchange all gradients of a model between 2 ranks: *ours* through the gradient hook or the backend of "
+        "this library, *theirs* through the framework's own exchange ([method](benchmark.md#through-the-frameworks))."
     ),
     "Exchange beside backpropagation": (
-        "A training step in TensorFlow, two hosts on a link of 1 Gbit/s, 8 layers of 768, 18 MiB of gradients."
+        "Time of a training step in TensorFlow on two hosts with a link of 1 Gbit/s between them. The model has 8 "
+        "dense layers of 768 units and 18 MiB of gradients. *Saved* is the share of the step with one fused call that "
+        "buckets save."
     ),
     "Memory": "Resident memory that the library costs a rank ([what is counted](benchmark.md#memory)).",
-    "Meeting": "From the first rank's start to the last one's end, medians, ranks as threads of one process.",
+    "Meeting": (
+        "Time from the start of the first rank to the end of the last rank, for the exchange through the store alone "
+        "and for all of `collectives.init()`. Figures are medians; the ranks are threads of one process."
+    ),
 }
 
 
@@ -112,7 +136,7 @@ def _machines(results: Results) -> Iterator[str]:
 
 def _standing(results: Results) -> Iterator[str]:
     yield "## Beside MPI and Gloo\n"
-    yield f"{_paragraph(BESIDE)}\n"
+    yield from (f"{_paragraph(text)}\n" for text in BESIDE)
     for machine in dict.fromkeys(line.source.machine for line in results.lines):
         lines = [line for line in results.lines if line.source.machine == machine]
         yield f"### {machine}\n"
@@ -149,8 +173,8 @@ def _figures(title: str, tables: Sequence[Table]) -> Iterator[str]:
 
 def _from(source: Source) -> str:
     commands = ", ".join(f"`{command}`" for command in source.commands)
-    kept = "recorded by hand" if source.recorded else "measured"
-    where = f"{_day(source.date)}, {commands}; {kept} in `bench/results/{source.file}`."
+    kept = "recorded by hand" if source.recorded else "kept"
+    where = f"Measured on {_day(source.date)} with {commands}; {kept} in `bench/results/{source.file}`."
     return _paragraph(f"{where} {source.conditions}")
 
 

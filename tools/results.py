@@ -7,10 +7,10 @@ its machine, its date and the commands. If two files have the same line for the 
 
 Formats (key `format`):
     pycollectives machines             {"machines": {name: description}}
-    pycollectives bench standing       the table of bars, as `bench standing --json` writes it
+    pycollectives bench standing       the table of targets, as `bench standing --json` writes it
     pycollectives bench                `bench --memory --json`
     pycollectives bench meeting        `bench meeting --json`
-    pycollectives recorded standing    the table of bars, recorded by hand: worst and median of each band
+    pycollectives recorded standing    the table of targets, recorded by hand: worst and median of each band
     pycollectives recorded figures     {"tables": [{"title", "unit", "command", "columns", "rows"}]}; a value is a
                                        number, a range [low, high], a lower limit [low, null] or null
 """
@@ -56,7 +56,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the table of bars. `ratios`: our time over that of the fastest of `against`, for each band of sizes."""
+    """A line of the table of targets. `ratios`: our time over that of the fastest of `against`, by band of sizes."""
 
     source: Source
     transport: str
@@ -174,7 +174,7 @@ def _lines(source: Source, document: dict[str, Any]) -> Iterator[Line]:
 
 
 def _judged(sizes: list[dict[str, Any]]) -> Ratio:
-    """The ratios of one cell: that of the size which is worst compared with its bar, and the median."""
+    """The ratios of one cell: that of the size which is worst compared with its target (`bar`), and the median."""
     if not sizes:
         return None
     worst = max(sizes, key=lambda size: size["ratio"] / size["bar"])
@@ -196,7 +196,7 @@ def _tables(source: Source, document: dict[str, Any]) -> Iterator[Table]:
     command = source.commands[0] if source.commands else ""
     if document.get("memory"):
         figures = tuple((f["what"], (round(f["value"] / MIB, 2), f["bar"] / MIB)) for f in document["memory"])
-        yield Table(source, "Memory", "MiB", command, ("measured", "bar"), figures)
+        yield Table(source, "Memory", "MiB", command, ("measured", "target"), figures)
     if document["format"] == MEETING:
         times = tuple(
             (

@@ -1,4 +1,4 @@
-"""The table of bars: which runs it needs, and how cells are judged."""
+"""The table of targets: which runs it needs, and how cells are judged."""
 
 from __future__ import annotations
 
