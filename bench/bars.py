@@ -1,6 +1,7 @@
-"""The bars: the largest accepted ratios of our time to another system's, by number of ranks, collective and size.
+"""The targets (bars): the largest accepted ratios of our time to another system's, by ranks, collective and size.
 
-Invariant: bars are data; nothing here measures or judges. A prototype reached them on a machine with two cores.
+Invariant: targets are data; nothing here measures or judges. A prototype of the library reached them on a machine with
+two cores.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ BANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: our time over that of the fastest system in `against` has to be at most the bar.
+    """One line of the table: our time over that of the fastest system in `against` has to be at most the target (bar).
 
-    `bars` has one bar for each band. `near`: the bars to use instead if the cores share a cache (see `ping`).
-    `buffers` and `row` are those of `Plan`.
+    `bars` has one target for each band of sizes. `near`: the targets if the cores share a cache (see `ping`).
+    `buffers`: the kind of arrays. `row`: how many calls follow one another without a barrier. Both are as in `Plan`.
     """
 
     transport: str

@@ -28,7 +28,8 @@ class Kind:
     """A collective in the benchmark.
 
     `parts`: whether the size counts the parts of all ranks together. `places`: "out-of-place" and "in-place", as far as
-    the collective has these forms, the usual one first. `factor(ranks)`: bus bandwidth over algorithm bandwidth.
+    the collective has these forms, the more frequent form first. `factor(ranks)`: bus bandwidth over algorithm
+    bandwidth.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The title of a table of such cases."""
+        """The title of the table in which this case is a line."""
         return f"{self.collective} of the gradients of {self.trace}" if self.trace else self.collective
 
     @property

@@ -31,7 +31,7 @@ _BOUNDS: Final = (3, 200)  # iterations in a round
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """One call: the algorithm `chosen`, and the seconds of AUTO and of each other algorithm in every round.
+    """Times of one call: the algorithm `chosen`, and the seconds of AUTO and of each other algorithm in every round.
 
     The seconds are None for the rounds of a launch in which the algorithm was far slower, and was left out.
     """
@@ -50,7 +50,7 @@ class Heat:
 
     @property
     def ratio(self) -> float:
-        """The automatic choice's time over the best one's: the median over the rounds, at least 1."""
+        """The automatic choice's time over the best algorithm's: the median over the rounds, at least 1."""
         return max([1.0, *self._behind().values()])
 
     def _behind(self) -> dict[str, float]:
@@ -84,7 +84,7 @@ def together(heats: Sequence[Heat]) -> Heat:
 
 
 def run(order: Order) -> list[dict[str, Any]] | None:
-    """Measure, as one rank; returns every Heat as JSON values on rank 0, and None on other ranks."""
+    """Measure, as one rank; returns the times of each call (`Heat`) as JSON on rank 0, None on other ranks."""
     with collectives.init(transport=order.transport) as comm:
         arrays, watch = Arrays(max(order.sizes), comm.size), Stopwatch(comm)
         situation, table = comm._linked.situation, comm._calls.prepare.table

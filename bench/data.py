@@ -1,6 +1,6 @@
 """The inputs of a rank in a case, and the expected results.
 
-Invariant: this is the one place that defines the collectives' meaning for the benchmark, so that our results and those
+Invariant: this is the only place that defines the collectives' meaning for the benchmark, so that our results and those
 of other systems are compared with the same values. Imports nothing but NumPy: see `values`.
 """
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from collectives.native.errors import CollectiveError
 
-REFUTED: Final = 1  # a result was wrong, something has grown, or, with --strict, a bar was missed
+REFUTED: Final = 1  # a result was wrong, something has grown, or, with --strict, a target was missed
 FAILED: Final = 3
 INTERRUPTED: Final = 130
 

@@ -1,6 +1,6 @@
-"""The cost of gradient hooks compared with the frameworks' own exchange: the cases, the systems, and the bars.
+"""The cost of gradient hooks compared with the frameworks' own exchange: the cases, the systems, and the targets.
 
-Invariant: a factor is the quotient of two times that were measured in turns, in one run, of calls whose results were
+Invariant: a factor is the quotient of two times that were measured alternately, in one run, of calls whose results were
 checked. If a call has several forms, the framework's fastest form is compared with our fastest.
 """
 
@@ -31,7 +31,8 @@ class Framework:
     """A framework whose exchange of gradients is compared with our hook.
 
     `ours`, `theirs`: names in `peers.HOOKS`. `what`: a description of the framework's exchange for users. `ways`: forms
-    of the call; `own_ways`: whether our hook has these forms, too. `bar`: our hook has to be so many times as fast.
+    of the call; `own_ways`: whether our hook has these forms, too. `bar`: the target, how many times as fast our hook
+    has to be.
     """
 
     name: str
@@ -52,7 +53,7 @@ FRAMEWORKS: Final = {
         Framework("torch", "hook-torch", "gloo-torch", "Gloo", ("each", "coalesced", "buckets"), True, 3.0),
     )
 }
-BARRED: Final = ("resnet50", "bert-large")  # lists for which `bar` holds; for steps of training the bar is 1
+BARRED: Final = ("resnet50", "bert-large")  # lists with the target `bar`; for steps of training the target is 1
 NAMES: Final = (*TRACES, *NETWORKS)
 
 
@@ -85,7 +86,7 @@ def run(
     note: Note,
     take: Callable[[Row], None],
 ) -> dict[str, dict[str, str]]:
-    """Measure these cases, in turns; returns the versions of the systems' packages.
+    """Measure these cases, the systems alternately; returns the versions of the systems' packages.
 
     `comm` has this process as its only rank: the measured ranks are processes that are started and ended here. `folder`
     is private.
@@ -111,7 +112,7 @@ def peers(frameworks: Sequence[Framework], python: str) -> tuple[PeerPlan, ...]:
 
 
 def factor(row: Row) -> float | None:
-    """The framework's time divided by ours, in rounds taken in turns; None if one of the two has no figure."""
+    """The framework's time divided by ours, over rounds that alternate; None if one of the two has no figure."""
     ours, theirs = _pair(row)
     return None if ours.unsupported or theirs.unsupported else 1 / row.ratio(theirs)
 
@@ -128,7 +129,7 @@ def _pair(row: Row) -> tuple[Measurement, Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result for one list or network: seconds of the fastest forms, their factor, and the bar if there is one."""
+    """For one list or network: seconds of the fastest forms, their factor, and the target (`bar`) or None."""
 
     framework: str
     name: str

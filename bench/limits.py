@@ -1,6 +1,6 @@
 """The floors of this machine: lower limits of a collective's time, measured in the same run.
 
-Invariant: floors are measured like the systems, in turns with them and by all ranks at the same time, but without the
+Invariant: floors are timed like the systems, alternately with them and by all ranks at the same time, but without the
 library; only `push` uses its function that adds arrays. docs/benchmark.md lists what floors add to the true limit:
 Python's polling in `flag`, NumPy's stores in `push`.
 

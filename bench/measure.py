@@ -1,8 +1,8 @@
-"""Measures cases: all contestants prepare, are timed in turns, and are checked again.
+"""Measures cases: all systems and algorithms prepare, are timed alternately, and are checked again.
 
-Invariant: contestants take turns round by round (A B A B ...), so that a change of the machine's speed affects all of
-them; the time of an iteration is that of its slowest rank; samples are exchanged only after the last iteration of a
-turn. Every rank goes through the same steps in the same order.
+Invariant: systems and algorithms take turns, round by round (A B A B ...), so that a change of the machine's speed
+affects all of them; the time of an iteration is that of its slowest rank; samples are exchanged only after the last
+iteration of a system in a round. Every rank goes through the same steps in the same order.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def ours(self) -> Measurement:
-        """Our figure with which others are compared: that of the usual form of the call, if this form was measured."""
+        """Our figure with which others are compared: that of the first form in `places`, if measured."""
         return next(m for m in self.measurements.values() if m.is_ours and not m.unsupported)
 
     @property
@@ -102,11 +102,11 @@ class Row:
 
     @property
     def set_aside(self) -> list[int]:
-        """The rounds that ratios omit, because the machine was in another mode than usually (see `ping`)."""
+        """The rounds that ratios omit, because the machine was in another mode than in most rounds (see `ping`)."""
         return sorted(set(range(len(self.pings))) - set(alike(self.pings)))
 
     def ratio(self, theirs: Measurement) -> float:
-        """Our time over theirs, in the rounds in which the machine was in its usual mode."""
+        """Our time over theirs, in the rounds that `set_aside` does not list."""
         return ratio(self.ours.rounds, theirs.rounds, alike(self.pings) if self.pings else None)
 
     @property
@@ -197,7 +197,7 @@ Note = Callable[[Case, str], None]  # called with the current step, to show prog
 def measure(
     comm: Communicator, plan: Plan, contestants: Sequence[Contestant], ping: Ping, case: Case, number: int, note: Note
 ) -> Row:
-    """Measure the `number`th case of the run. Only rank 0's row has the figures of other systems."""
+    """Measure the `number`th case of the run. Only rank 0's result has the figures of other systems."""
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
     iterations: dict[str, int] = {}
     for contestant in contestants:

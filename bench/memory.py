@@ -1,7 +1,7 @@
 """The library's memory, measured in separate processes.
 
 Invariant: a figure is resident memory as the kernel counts it for the process, shared memory included, so memory that
-several ranks map counts for each of them; each figure is printed beside its bar.
+several ranks map counts for each of them; each figure is printed beside its target (bar).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ OPS: Final = tuple(_engine.OPS)
 
 @dataclass(frozen=True, slots=True)
 class PeerPlan:
-    """Another system that is measured in turns with ours, and the Python for which it is installed."""
+    """Another system that is measured alternately with ours, and the Python for which it is installed."""
 
     name: str
     python: str

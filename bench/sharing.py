@@ -26,9 +26,9 @@ from collectives.core.communicator import Communicator
 
 BAR: Final = 1.0  # sleeps per call, for the rank that sleeps most
 _TURNS: Final = 30
-_SETTLED: Final = 10  # first turns, which do not count: ranks start at different times
+_SETTLED: Final = 10  # first rounds, which do not count: ranks start at different times
 _CORES: Final = 2  # cores that all ranks share
-_SHARED: Final = 10  # a rank must end fewer of the counted turns than this on the busy program's core
+_SHARED: Final = 10  # a rank must end fewer of the counted rounds than this on the busy program's core
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """For each rank, its sleeps per call in the median turn, and the number of turns that it ended on the busy core."""
+    """For each rank: sleeps per call in the median round, and the number of rounds that it ended on the busy core."""
 
     slept: list[float]
     on_busy_core: list[int]

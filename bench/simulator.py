@@ -1,7 +1,8 @@
 """Measures times of collectives on this machine, to fit the simulator to them: the code of a rank, and its launcher.
 
 Invariant: a time is that of the slowest rank after a barrier, as in the benchmark. Everything is measured in several
-passes, in turns, and the fastest pass counts, since the simulator does not predict the effect of other programs.
+passes, one after another, and the fastest pass counts, since the simulator does not predict the effect of other
+programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The comparison with other systems: runs of the benchmark, and the table of bars from their results.
+"""The comparison with other systems: runs of the benchmark, and the table of targets from their results.
 
 Invariant: a cell is judged by rounds in which the systems took turns, in one mode of the machine. All processes are
 started several times, because the addresses of their pages change a figure noticeably, and stay the same while a
@@ -28,7 +28,7 @@ _BESIDES: Final = 0.35  # first estimate of the seconds that a figure takes beyo
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One size: our time over that of the fastest other system, `best`, and the bar for the mode of the machine.
+    """One size: our time over that of the fastest other system, `best`; the target (`bar`) for the machine's mode.
 
     `set_aside`: the number of `rounds` left out because the machine was in another mode than in most rounds.
     """

@@ -316,7 +316,7 @@ class FileStore:
     def _yield_to_others(self, key: str, tries: int, deadline: Deadline) -> int:
         """Pause for a random time after another process has changed the key; returns the number of tries.
 
-        Otherwise all processes that lost the race would retry at the same time.
+        Otherwise all processes whose change came too late would retry at the same time.
         """
         if tries > 3 and deadline.passed:
             raise StoreError(f"{self!r}: {key!r} kept changing for {deadline.elapsed():.1f} s; gave up")

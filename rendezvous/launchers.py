@@ -227,7 +227,7 @@ def _horovodrun(env: Environment) -> Found | None:
     return _HOROVODRUN.found(env, store=_tcp("127.0.0.1", f"horovodrun-{job}") if here else None)
 
 
-# If launchers are nested, the one that starts the process itself counts, so the usual inner launchers come first.
+# If launchers are nested, the one that starts the process itself counts, so typical inner launchers come first.
 _LAUNCHERS: Final[tuple[_Launcher, ...]] = (
     (_COLLECTIVES.found, _COLLECTIVES.incomplete),
     (_torchrun, _TORCHRUN.incomplete),

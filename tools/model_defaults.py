@@ -289,7 +289,7 @@ def _work(what: tuple[str, int]) -> list[Row]:
 def module(found: Sequence[tuple[Kind, Table]]) -> str:
     parts = [f'# {kind.name}\n{kind.constant}: Final = """\n{text(table)}"""\n' for kind, table in found]
     head = (
-        '"""Rows for groups that nobody has measured, written by `python -m tools.model_defaults`.\n\n'
+        '"""Algorithm table rows for groups that nobody has measured, written by `python -m tools.model_defaults`.\n\n'
         "Invariant: nobody edits this file. By the simulator's costs, each row's algorithm is fastest or nearly so.\n"
         '"""\n\n'
         "from __future__ import annotations\n\n"

@@ -1,7 +1,7 @@
 """Names of abstract unix sockets, and whether one is bound in this network namespace.
 
-Invariant: such a name belongs to one network namespace of one kernel, and ends with its socket. In one namespace it can
-be bound only once; in other namespaces it can be bound, too.
+Invariant: an abstract name belongs to one network namespace of one kernel, and ends with its socket. In one namespace
+it can be bound only once; in other namespaces it can be bound, too.
 """
 
 from __future__ import annotations

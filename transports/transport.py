@@ -94,8 +94,8 @@ class Transport(Protocol):
     def listen(self, scope: Scope) -> Listener:
         """Open a listener. Does not block.
 
-        Raises TransportUnavailable, also if this process has no room for such a group; ValueError for an unknown
-        interface.
+        Raises TransportUnavailable, also if this process lacks the resources for a group of `scope`; ValueError for an
+        unknown interface.
         """
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:

@@ -13,7 +13,7 @@ import click
 from collectives.bench.commands import measure
 
 OTHERS: Final = {
-    "standing": "This machine's figures beside the best MPI's and Gloo's, and the bars.",
+    "standing": "This machine's figures beside the best MPI's and Gloo's, and targets.",
     "hooks": "Gradients through TensorFlow and PyTorch, beside what they have of their own.",
     "overlap": "How much of an exchange of gradients hides behind backpropagation.",
     "compare": "Find what has become slower between two results (--json).",

@@ -1,4 +1,4 @@
-"""`collectives bench choice`: the automatic choice compared with every algorithm, and with the bar for it.
+"""`collectives bench choice`: the automatic choice compared with every algorithm, and with its target.
 
 Invariant: all errors in the command line are reported before a process is started.
 """
@@ -53,7 +53,7 @@ from collectives.transports import registry
     help="How often all processes start.",
 )
 @click.option("--json", "document", metavar="FILE", callback=writable, help="Write the times of every round.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 if the bar is missed.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if the target is missed.")
 def command(
     collective: tuple[str, ...],
     counts: tuple[int, ...],

@@ -103,7 +103,7 @@ def _traces(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     help="For each figure; every turn has 3 iterations at least.",
 )
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 also if a bar is missed.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 also if a target is missed.")
 def command(
     frameworks: list[Framework],
     ranks: int,
@@ -125,7 +125,7 @@ def command(
                   with DistributedDataParallel (ddp-…)
 
     Ranks are processes of this machine, with the interpreter that runs this command. Systems take turns, and every
-    result is checked. A time is that of the slowest rank; the factor is their time over ours, the median over turns.
+    result is checked. A time is that of the slowest rank; the factor is their time over ours, the median over rounds.
 
     \b
       collectives bench hooks

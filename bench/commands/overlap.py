@@ -39,7 +39,7 @@ from collectives.bench.wire import rate as rate_of
     "--steps", type=click.IntRange(min=1), default=15, show_default=True, metavar="N", help="Steps in each mode."
 )
 @click.option("--json", metavar="FILE", callback=writable, help="Write every step of every rank.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 if the bar is missed.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if the target is missed.")
 def command(
     rate: tuple[str, float],
     layers: int,

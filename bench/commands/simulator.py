@@ -33,7 +33,7 @@ from collectives.transports import registry
 
 CHECKED: Final = ("allreduce", "reduce_scatter", "allgather", "broadcast")
 _BETWEEN: Final = 8  # factor between the sizes at which costs are fitted
-_TIMES: Final = 2  # how often all numbers of ranks are measured, in turns
+_TIMES: Final = 2  # how often all numbers of ranks are measured, one after another
 _WITHIN: Final = 0.2  # the summary counts predictions with at most this relative error
 
 

@@ -1,4 +1,4 @@
-"""`collectives bench standing`: the table of bars, measured in this run.
+"""`collectives bench standing`: the table of targets, measured in this run.
 
 Invariant: nothing is measured before all systems have been installed.
 """
@@ -58,7 +58,7 @@ _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 @click.option("--renew", is_flag=True, help="Every rank writes its input before each call, outside the timed part.")
 @addresses_option
 @click.option("--json", metavar="FILE", callback=writable, help="Write everything, raw samples included.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 also if a bar is missed.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 also if a target is missed.")
 def command(
     budget: float | None,
     launches: int,
@@ -72,13 +72,13 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Compare with Open MPI, MPICH, Intel MPI and Gloo, and print the table of bars.
+    """Compare with Open MPI, MPICH, Intel MPI and Gloo, and print the table of targets.
 
-    A cell stands for a band of sizes. It has our time over that of the fastest other system, for float32 sums: at
-    the worst size of the band, and the median over its sizes. "pass" means that the ratio of every size is at most
-    its bar. Systems take turns, and all of them are started several times; rounds in which the machine was in
-    another mode than usually are set aside. "(row)" marks short calls in a row, without a barrier before each. All
-    lines take about ten minutes.
+    A cell stands for a band of sizes. It has our time over that of the fastest other system, for float32 sums: at the
+    worst size of the band, and the median over its sizes. "pass" means that the ratio of every size is at most its
+    target (bar). Systems take turns, and all of them are started several times. Ratios leave out rounds in which the
+    machine was faster or slower than in most rounds. "(row)" marks short calls in a row, without a barrier before each.
+    All lines take about ten minutes.
 
     \b
       collectives bench standing --json standing.json

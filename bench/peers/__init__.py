@@ -1,7 +1,8 @@
 """Peers: other systems that are measured for comparison, each in processes of its own, with a Python of its own.
 
 Invariant: a peer is one file here. The benchmark reads from it what to install and how to start; the peer's processes,
-the workers, load it to call the system. Of this library, such a file imports only what needs nothing but NumPy.
+the workers, load it to call the system. A peer's file imports only those modules of this library that need nothing but
+NumPy.
 
 A peer's module has
 

@@ -53,7 +53,7 @@ def two_shot(rank: int, size: int) -> Schedule:
 
     Rounds 2; a rank sends 2n(p-1)/p; any size. Time 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
 
-    Among ranks that share memory, the pool engine may compute the sum in one shared buffer instead.
+    Among ranks that share memory, the pool engine may compute the sum in one shared buffer (the pool) instead.
     """
     b = Builder("allreduce", "two_shot", rank, size, grid=(size, size))
     others = _others(rank, size)

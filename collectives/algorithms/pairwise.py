@@ -13,8 +13,8 @@ from collectives.schedule.form import Builder, Schedule
 def pairwise(rank: int, size: int) -> Schedule:
     """In turn t, ranks whose sum is t mod p exchange their blocks.
 
-    Rounds 1, in p turns; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p beta. Turns are only the order in
-    which exchanges are listed: an exchange does not depend on those of earlier turns.
+    Rounds 1, listed as p turns; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p beta. Turns are only the
+    order in which exchanges are listed: an exchange does not depend on those of earlier turns.
     """
     b = Builder("alltoall", "pairwise", rank, size, grid=(size, size))
     for t in range(size):

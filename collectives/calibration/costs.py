@@ -18,7 +18,7 @@ from collectives.simulation.cost import Costs
 from collectives.simulation.simulate import simulate
 from collectives.simulation.topology import Topology
 
-# Costs of the board and pool engines, which run only in shared memory.
+# Costs of two engines that run only in shared memory: the board (short messages) and the pool (long allreduces).
 SHARED_MEMORY: Final = ("pool_bandwidth", "board", "board_overhead", "board_switch")
 # Costs inside one host. A measurement inside a host does not show the costs between hosts.
 FITTED: Final = (

@@ -40,9 +40,9 @@ class Effort:
 
     `collectives`: in the order in which they are measured, as long as time is left. `within`: algorithms that are
     slower than the fastest by more than this factor in the first measurement are excluded. `racers`: how many
-    algorithms are compared at a size. `to_the_end`: the last row applies to all larger sizes. `switch`, `stranger`: see
-    `settle`. `doubt`: how many standard errors are subtracted from a gain. `sockets`: whether to find the number of
-    sockets for links over TCP.
+    algorithms are compared at a size. `to_the_end`: the last row of the table applies to all larger sizes. `switch`,
+    `stranger`: the gain that a change, or a choice other than the default, needs; see `settle`. `doubt`: how many
+    standard errors are subtracted from a gain. `sockets`: whether to find the number of sockets for links over TCP.
     """
 
     name: str
@@ -104,7 +104,7 @@ QUICK: Final = Effort(
 class Outcome(NamedTuple):
     """The result. `links`: costs by kind of link. `sockets`: the best number for a link over TCP, None if not measured.
 
-    `seconds`: duration. `noise`: why the times are unreliable; the table has no rows then, unless noise was tolerated.
+    `seconds`: duration. `noise`: why the times are unreliable; the table is empty then, unless noise was tolerated.
     """
 
     table: Table
@@ -125,7 +125,7 @@ class Outcome(NamedTuple):
 def calibrate(
     comm: Communicator, usual: Table, effort: Effort, say: Say | None = None, *, tolerant: bool = False
 ) -> Outcome:
-    """Measure this group; `usual` is the table of the default choices.
+    """Measure this group; `usual` is the table of the choices without a calibration.
 
     Stops if other programs disturb the measurement, unless `tolerant` is set. Barriers and reductions of the
     measurement itself use the table of `comm`. Raises the errors of these calls.
@@ -201,10 +201,10 @@ class _Race:
     watch: Stopwatch
     link: links.Link
     say: Say
-    spreads: list[float] = field(default_factory=list)  # slowest round over fastest, for each racer and size
+    spreads: list[float] = field(default_factory=list)  # slowest round over fastest, for each algorithm and size
 
     def run(self, collective: str, end: float) -> list[Row]:
-        """The table's rows for one collective, measured until the stopwatch shows `end`."""
+        """The table's rows (one for each range of sizes) for a collective, measured until the stopwatch shows `end`."""
         sizes = (0,) if collective == "barrier" else self.effort.sizes
         looks = (0,) if collective == "barrier" else self.effort.looks
         arrays = Arrays(sizes[-1], self.comm.size)
@@ -250,9 +250,9 @@ class _Race:
         arrays: Arrays,
         budget: float,
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Time the algorithms `racers` at one size, for about `budget` seconds.
+        """Compare the algorithms `racers` at one size: time each in turn, for about `budget` seconds in all.
 
-        Returns the seconds of a call of each, and how much each loses to the fastest, as by `_losses`.
+        Returns the seconds of a call by each algorithm, and how much slower than the fastest each is (see `_losses`).
         """
         self.say(f"{collective} of {nbytes} bytes: {', '.join(racers)}", self.watch.spent / self.effort.seconds)
         if len(racers) == 1:

@@ -24,7 +24,7 @@ def settle(
     """The algorithm for each size, such that the total loss is least.
 
     `switch` is added for each change from one size to the next, and `stranger` for each size with another algorithm
-    than the `usual` one. An algorithm without a time at a size cannot be used there.
+    than `usual`, the library's default. An algorithm without a time at a size cannot be used there.
     """
     best: dict[str, tuple[float, list[str]]] = {}
     for here, default in zip(losses, usual, strict=True):
@@ -46,7 +46,7 @@ def rows(
     times: Sequence[Mapping[str, float]],
     to_the_end: bool,
 ) -> list[Row]:
-    """One row for each run of equal choices.
+    """Rows of the table: one for each series of sizes with the same algorithm.
 
     The border between two rows is the geometric mean of the sizes on both sides. Unless `to_the_end`, the last row ends
     as if one more size had been measured.

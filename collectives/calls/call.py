@@ -1,6 +1,6 @@
 """A call that is ready to run: the engine's operation, its memory, and the handling of the result.
 
-Invariant: all errors in the arguments have been raised before such a call exists.
+Invariant: all errors in the arguments have been raised before a ready call exists.
 """
 
 from __future__ import annotations

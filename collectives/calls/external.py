@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
 
 class Engines:
-    """The engines of one communicator besides the native engine; usually none."""
+    """The engines of other packages that one communicator may use besides the native engine; most often none."""
 
     def __init__(self, engines: Sequence[Engine], calls: Calls, side: Side | None = None) -> None:
         """`side`: None only if there are no engines."""
@@ -74,7 +74,7 @@ class Engines:
         return bool(self._engines)
 
     def choose(self, collective: str, nbytes: int, memory: Memory, algorithm: str = "auto") -> Choice | None:
-        """The engine that runs such a call and why; None for the native engine."""
+        """The engine of another package that runs this call, and the reason; None if the native engine runs it."""
         if self._calls.prepare.table.in_order:  # deterministic: only the native engine has a fixed order of operands
             return None
         for engine in self._engines:
@@ -114,7 +114,7 @@ class Engines:
         )
 
     def explain(self, collective: str, nbytes: int) -> str:
-        """Text that names, for host and device memory, the other engine that runs such a call; empty if none does."""
+        """Text that names the other engine that runs this call, for host and device memory; empty if none does."""
         lines = []
         for memory in (HOST, Memory("cuda")):
             choice = self.choose(collective, nbytes, memory)

@@ -228,7 +228,7 @@ class Preparer:
         return schedule_of(algorithm, self.rank, self.size, root, self.layout)
 
     def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
-        """The named or chosen algorithm; the reason; and the row of the table that decided. TypeError, ValueError."""
+        """The named or chosen algorithm; the reason; the row of the algorithm table. TypeError, ValueError."""
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         usable = {a.name: a for a in registry.algorithms(shape.collective, self.size, uneven=shape.uneven)}

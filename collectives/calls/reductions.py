@@ -62,7 +62,7 @@ class ReductionCalls:
         return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
-        """Raise as `allreduce` would for such an array; returns whether it works in place without a copy."""
+        """Raise as `allreduce` of `count` elements would; returns whether it works in place without a copy."""
         return self._prepare.check(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm)
 
     def reduce(self, x: Any, out: Any, timeout: float | None, op: Reduction, root: int, algorithm: str) -> Ready:

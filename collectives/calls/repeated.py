@@ -43,10 +43,10 @@ def repeated(array: str | None) -> Callable[[F], F]:
 
 
 def install(kind: type) -> dict[str, Form]:
-    """Replace the marked methods of a class derived from `Repeating` by native ones; returns each one's form, by name.
+    """Replace marked methods of a class derived from `Repeating` by native methods; returns their forms, by name.
 
-    `_repeaters` of an instance is a list of Repeaters in that order, None for one that is not made yet. Calls that a
-    Repeater does not know, and all calls while there is none, are passed to the original method.
+    `_repeaters` of an instance is a list of Repeaters in that order, None for a Repeater that is not made yet. Calls
+    that a Repeater does not know, and all calls while there is none, are passed to the original method.
     """
     marked = {name: f for base in reversed(kind.__mro__) for name, f in vars(base).items() if hasattr(f, _MARK)}
     for index, (name, function) in enumerate(marked.items()):

@@ -71,7 +71,7 @@ class Runner:
         self._forms: Final = forms
         self.repeaters: Final[list[Repeater | None]] = [None] * len(forms)
         self._made_fusion: Fusion | None = None
-        self._block: Together  # the one that this thread is inside
+        self._block: Together  # the `together` block that this thread is inside
         self._unfinished: tuple[Together, ...] = ()
         self._started: deque[Ticket] | None = None  # background operations not known to have ended
         self._failure: BaseException | None = None  # the error of the first of them that failed

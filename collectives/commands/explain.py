@@ -170,7 +170,7 @@ def _table(situation: Situation) -> Table:
 
 
 def _whole(table: Table, collective: str | None) -> Iterator[str]:
-    """All rows, or those of one collective; rows of one source stand below the name of the source."""
+    """All rows of the table, or the rows for one collective; rows of one source stand below the name of the source."""
     rows = [row for row in table.rows if collective in (None, row.collective)]
     for source, some in itertools.groupby(rows, key=lambda row: row.source.partition(", line ")[0]):
         yield f"# {source}"

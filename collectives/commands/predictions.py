@@ -37,7 +37,7 @@ _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all simulations of one run have in common. No `algorithms`: simulate the one that a group would choose.
+    """What all simulations of one run have in common. No `algorithms`: simulate what a group would choose.
 
     `kind`: the kind of links; None: shared memory within a host, tcp between hosts. `here`: simulate this machine.
     """

@@ -54,7 +54,7 @@ _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The user's settings: `table`, rows with priority, and `mode`, one of MODES. `deterministic`: neither is used."""
+    """The user's settings: `table`, which has priority, and `mode`, one of MODES. `deterministic`: neither is used."""
 
     table: Table
     mode: str
@@ -135,7 +135,7 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """The calibrated tables for such a group and for smaller groups. If a file is damaged, none, with a warning."""
+    """The calibrated tables for the group `situation` and smaller groups; if a file is damaged, none and a warning."""
     try:
         found = tables.load(machine, situation)
     except ValueError as error:
@@ -146,7 +146,7 @@ def cached(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
-    """The table that such a group would use if it started now, with rank 0 on this machine, without measuring first."""
+    """The table that the group `situation` would use now, without measuring, if rank 0 ran on this machine."""
     known = [] if wanted.mode == "off" else cached(machine, situation)
     return join([wanted.table, *known, DEFAULTS])
 
@@ -169,7 +169,7 @@ def worth_it(situation: Situation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Rank 0's plan: rows with priority over the built-in rows, how long to measure, and how to store the result."""
+    """Rank 0's plan: tables with priority over the built-in table, how long to measure, how to store the result."""
 
     asked: Table
     known: Sequence[Table] = ()
@@ -243,7 +243,7 @@ def _measure(comm: Communicator, seconds: float) -> Outcome:
 
 
 def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) -> Table:
-    """The measured rows, also written to the cache, in the form in which `tables.load` returns them."""
+    """The measured table, in the form in which `tables.load` returns it; it is also written to the cache."""
     from collectives.calibration.run import QUICK  # see `_plan`
 
     how = f"{QUICK.name}, in {found.seconds:.1f} s, at first use"

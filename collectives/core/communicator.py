@@ -187,7 +187,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
           and `recv`, its number among the messages with this peer. None if it is not known yet.
         - `collective`, `dtype` (as the engine moves it), `count` (elements, 0 if it may differ between ranks), `op`,
           `root`, `peer`, `algorithm`: None if not applicable
-        - `engine`: "schedule", "board" or "pool", or the name of another package's engine
+        - `engine`: "schedule"; "board" (short messages) or "pool" (sums) in shared memory; or another package's engine
         - `state`: "queued" (waits for links, or for earlier operations in the background), "started", "done" or
           "failed"
         - `queued`, `begin`, `first`, `end`: seconds of the clock at which it was called, was started, moved data for

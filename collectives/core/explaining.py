@@ -20,7 +20,7 @@ from collectives.schedule.table import ANY_SIZE, Row
 
 
 def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> str:
-    """The algorithm, the engine and the steps of such a call, with the reasons.
+    """The algorithm, the engine and the steps of a call of `nbytes` bytes, with the reasons.
 
     ValueError for an unknown collective, listing the known ones, or a negative size.
     """
@@ -79,7 +79,7 @@ def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, bloc
 
 
 def row_lines(row: Row | None, width: int) -> list[str]:
-    """Lines with the table's row that decided, and its source; none if an algorithm was named."""
+    """Lines with the row of the table that chose the algorithm, and its source; none if the user named an algorithm."""
     if row is None:
         return []
     return [f"  {'row':{width}}{row.rule}", f"  {'from':{width}}{row.source or 'unknown'}"]

@@ -37,7 +37,7 @@ class Origin:
 class Wish:
     """One rank's part in a split. `color` None: the rank wants no new communicator. `error`: why it cannot continue.
 
-    `unchanged`: the rank's record is the one that the parent communicator has, and `member` is None.
+    `unchanged`: the rank's record is the same as in the parent communicator, and `member` is None.
     """
 
     color: int | None

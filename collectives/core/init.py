@@ -75,9 +75,9 @@ def init(
       secret, ranks can be reached from this machine only, unless `insecure`.
     - `table`: rows that choose algorithms, with priority over all other rows: a Table, or the path of a file; that of
       rank 0 applies to all ranks. Also COLLECTIVES_ALGORITHM ("allreduce:ring,..."), and COLLECTIVES_TABLE, a file
-    - `calibrate`: "auto" uses the table that was measured on this machine for such a group. If there is no such table,
-      and the group is on one host with a core for each rank, the ranks measure now, once, for less than 2 s. "cached"
-      never measures, "off" uses nothing measured. None reads COLLECTIVES_CALIBRATE; the default is "auto"
+    - `calibrate`: "auto" uses the table that was measured on this machine for this kind of group. If there is no such
+      table, and the group is on one host with a core for each rank, the ranks measure now, once, for less than 2 s.
+      "cached" never measures, "off" uses nothing measured. None reads COLLECTIVES_CALIBRATE; the default is "auto"
     - `segment`: bytes, 1 to 64 MiB, the same on all ranks: the most that is staged in shared memory, copied or reduced
       at a time, rounded up to whole cache lines. None reads COLLECTIVES_SEGMENT ("64K"); by default the library
       chooses. With a segment, nothing is measured at first use, because tables are valid for the default only

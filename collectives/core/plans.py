@@ -1,7 +1,7 @@
 """Plans of every collective and message: the methods of a communicator that make them.
 
-Invariant: making a plan sends nothing, except where lengths are exchanged (scatter, and names that end in v). Making
-such a plan is a call that every rank has to make.
+Invariant: making a plan sends nothing, except where lengths are exchanged (scatter, and names that end in v). Every
+rank has to make a plan for which lengths are exchanged.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Machine:
 
     @staticmethod
     def of(everyone: Sequence[HostIdentity], version: str) -> Machine:
-        """The machine of rank 0 of such a group, which has to be this process."""
+        """The machine of this process, which must be rank 0; `everyone` has the host of each rank of the group."""
         return Machine.here(group_cores(everyone[0], everyone), version)
 
     @property
@@ -81,7 +81,7 @@ def path_for(machine: Machine, situation: Situation) -> Path | None:
 
 
 def load(machine: Machine, situation: Situation) -> list[Table]:
-    """The tables for such a group and for smaller groups, into which it may be split; the largest group first.
+    """The tables for the group `situation`, and for smaller groups into which it may be split; largest group first.
 
     Raises ValueError, which names the file, for a damaged file.
     """
@@ -104,12 +104,12 @@ def load(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def named(table: Table, path: Path) -> Table:
-    """`table` with rows that name the date of measurement and their file."""
+    """`table` with `source` set in each row: the date of measurement and the file."""
     return table.from_source(f"calibrated on {table.facts.get('made', 'a day unknown')}: {path}")
 
 
 def covers(tables: Sequence[Table], situation: Situation) -> bool:
-    """Whether one of `tables` was measured for such a group."""
+    """Whether one of `tables` was measured for a group like `situation`."""
     return any(row.ranks == (situation.size, situation.size) and row.fits(situation) for t in tables for row in t.rows)
 
 

@@ -84,9 +84,9 @@ class Channel:
             rounds += 1
 
     def _settle(self, everyones: npt.NDArray[np.int64], plan: bytes, timeout: float | None) -> Plan:
-        """The plan of the active ranks, if rows of `everyones` differ. DesyncError if the plans of active ranks differ.
+        """The plan of the active ranks, those that have not joined. DesyncError if their plans differ.
 
-        Every rank calls this, with the same `everyones`.
+        Every rank calls this, with the same `everyones`: the state and the digest of the plan of each rank.
         """
         lengths = self.comm.allgather(np.array([len(plan)]), timeout=timeout)[:, 0].tolist()
         texts = gathered(self.comm, plan, lengths, timeout)
@@ -116,7 +116,7 @@ _lock: Final = threading.Lock()
 
 
 def channel(comm: Communicator) -> Channel:
-    """The one channel of a communicator. Nothing is sent before it is used."""
+    """The channel of a communicator, always the same object. Nothing is sent before it is used."""
     with _lock:
         return _channels.setdefault(comm, Channel(comm))
 

@@ -22,7 +22,7 @@ class LocalVariables:
         self._known.update((id(variable), variable) for variable in variables)
 
     def add_layers(self, layers: Any) -> None:
-        """Add the weights of one or several Keras layers, which have to be built. ValueError for anything else."""
+        """Add the weights of one or several Keras layers. The layers must be built. ValueError for anything else."""
         if layers is None:
             return
         for layer in layers if isinstance(layers, Iterable) else [layers]:

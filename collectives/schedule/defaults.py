@@ -1,4 +1,4 @@
-"""The built-in table, for groups that were not calibrated.
+"""The built-in table of algorithms, for groups that were not calibrated.
 
 Invariant: the last rows of the table for each collective match any group, so that there is an algorithm for every call.
 

@@ -156,7 +156,7 @@ class Builder:
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 
     def pool(self) -> None:
-        """Declare that ranks that share memory may run this allreduce in the pool."""
+        """Declare that ranks that share memory may compute this sum in the pool, one buffer to which all ranks add."""
         self._pooled = True
 
     def flat(self, published: Chunk, read: Chunk) -> None:

@@ -1,4 +1,4 @@
-"""Rows for groups that nobody has measured, written by `python -m tools.model_defaults`.
+"""Algorithm table rows for groups that nobody has measured, written by `python -m tools.model_defaults`.
 
 Invariant: nobody edits this file. By the simulator's costs, each row's algorithm is fastest or nearly so.
 """

@@ -15,7 +15,7 @@ from collectives.schedule.table import Row, Situation, Table
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`row` is the row of the table that decided."""
+    """The algorithm of a call. `row`: the row of the table of algorithms that decided."""
 
     algorithm: str
     reason: str
@@ -33,7 +33,7 @@ def select(
 
 
 def ladder(collective: str, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS) -> list[Row]:
-    """The rows that `select` chooses for such a group, in order of message size."""
+    """The rows of the table that `select` chooses for the group `situation`, in order of message size."""
     rows: list[Row] = []
     for row in table.rows:
         fits = row.collective == collective and row.fits(situation) and usable(row.algorithm)

@@ -47,7 +47,7 @@ _WHAT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The properties of a group by which rows are chosen.
+    """The properties of a group by which rows of the table are chosen.
 
     `kind` is the slowest transport between any two of its ranks ("self" for a single rank). `hosts`: the number of
     hosts; `per_host`: the most ranks on a host; 0 if unknown. `oversubscribed`: some host has more ranks than cores.
@@ -62,7 +62,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Use `algorithm` for groups of `ranks` (least, most) ranks over one of the transports `kinds`, up to `bytes`.
+    """A rule: use `algorithm` for groups of `ranks` (least, most) ranks over a transport of `kinds`, up to `bytes`.
 
     Empty `kinds`, and `per_host`, `oversubscribed` and `hosts` of None, match any group. `source`: the row's origin,
     for people.
@@ -99,7 +99,7 @@ class Row:
             raise ValueError(f"a reason is one line without '#': {self.reason!r}")
 
     def fits(self, situation: Situation) -> bool:
-        """Whether the row matches such a group; `bytes` is not considered."""
+        """Whether the row matches the group `situation`; `bytes` is not considered."""
         return (
             (not self.kinds or situation.kind in self.kinds)
             and self.ranks[0] <= situation.size <= self.ranks[1]
@@ -119,7 +119,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, the first of which that matches a call decides, and facts about them.
+    """Rows, each a rule that names an algorithm, and facts about them; the first row that matches a call decides.
 
     `in_order`: reductions combine their operands in the order of the schedule. So ranks that share memory use neither
     the pool, which adds up their arrays in an order of its own, nor sums of the ranks of each core.
@@ -140,7 +140,7 @@ class Table:
         return int(stated)
 
     def for_group(self, situation: Situation) -> Table:
-        """The table with only the rows that match such a group."""
+        """The table with only the rows that match the group `situation`."""
         return replace(self, rows=tuple(row for row in self.rows if row.fits(situation)))
 
     def from_source(self, source: str) -> Table:

@@ -225,7 +225,7 @@ def _check_sizes(group: Group, extents: Sequence[Extents]) -> None:
 
 
 def _check_flat(group: Group) -> None:
-    """Check that the chunks that ranks publish and read on a board are those of the schedule's messages."""
+    """Check that the chunks that ranks publish and read through shared memory are those of the schedule's messages."""
     first = group.schedules[0]
     published = {None if s.flat is None else s.flat[0] for s in group.schedules}
     if published == {None}:

@@ -3,7 +3,9 @@
 Invariant: this is the only place where costs are named, and `from_text(to_text(costs)) == costs`. In the code, times
 are in seconds and rates in bytes per second; other units are only in the text form.
 
-The text has one `name = value` per line; `#` begins a comment. Costs that are not named keep their defaults:
+The text has one `name = value` per line; `#` begins a comment. Costs that are not named keep their defaults.
+The *board* is shared memory in which the ranks of a host read each other's short messages; the *pool* is shared memory
+in which they sum long arrays:
 
     latency = 2us               # between hosts: from the sender's network card to the receiver's core
     bandwidth = 100Gbit         # of a network card, in each direction

@@ -44,7 +44,7 @@ class Resource:
         """When each request's first slice, which takes `heads` seconds, and its whole, which takes `takes`, start.
 
         The result's shape is (2, requests). `ready`: when each request is ready. Of requests that are ready at once,
-        the one with the lowest `tie` is served first, or the first in the array.
+        the request with the lowest `tie` is served first, or the first in the array.
         """
         if self._are_different(which):
             start = np.maximum(ready, self.free.take(which, axis=1))
@@ -161,8 +161,8 @@ class Network:
     def sends(self, rank: Array, nbytes: Array, task: Array, target: Array, turn: Array, order: Array) -> Sends:
         """Sends of `nbytes` bytes by `rank`; message number `turn` of send `task` goes to `target`.
 
-        Targets are numbers of ranks in the whole group. Of messages that are ready at once, the one from or to the
-        lower rank is served first, and of messages of one rank the one with the lowest `order`.
+        Targets are numbers of ranks in the whole group. Of messages that are ready at once, the message from or to
+        the lower rank is served first, and of messages of one rank that with the lowest `order`.
         """
         costs, per = self.costs, self.topology.ranks_per_host
         source = rank[task]
@@ -249,7 +249,7 @@ class Network:
         """For each message, when its first slice and last byte arrive; for each send, when they have left.
 
         `first` and `last`: when the first slice and last byte to send are ready. Of sends of one core that are ready at
-        once, the one with the lowest `tie` is first.
+        once, the send with the lowest `tie` is first.
         """
         turn, start = self._core.serve(sends.core, first, sends.head, sends.busy, tie)
         out = np.maximum(start + sends.busy, last + sends.tail)

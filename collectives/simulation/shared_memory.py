@@ -1,6 +1,9 @@
 """Simulates the board and the pool, the engines that replace the messages of a schedule if ranks share memory.
 
-Invariant: both are used under the same conditions as in the native engine, see native/src/shm/board_task.cpp,
+The board is shared memory to which each rank writes a short message that the other ranks read. The pool is shared
+memory in which the ranks of a host add up long arrays.
+
+Invariant: both engines are used under the same conditions as in the native engine, see native/src/shm/board_task.cpp,
 board_by_core.cpp and pool_task.cpp. R. L. Graham, G. Shipman: MPI Support for Multi-core Architectures: Optimized
 Shared Memory Collectives, EuroPVM/MPI 2008.
 """
@@ -22,7 +25,7 @@ _POOLED_WITH_CORES: Final = 8  # most ranks, if each rank has a core of its own
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A call's time, its rounds, the bytes that a rank publishes, and the time for which a core is busy."""
+    """A call's predicted time, its rounds, the bytes that a rank publishes, and the time for which a core is busy."""
 
     seconds: float
     rounds: int
@@ -56,7 +59,7 @@ class Shortcuts:
         return Shortcuts(blocks, schedule.pooled, published, read, mutual, bool(reductions))
 
     def replaced(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
-        """The call on a board or in the pool; None if messages are exchanged instead."""
+        """The predicted time of a call that the board or the pool runs; None if the ranks exchange messages instead."""
         if not 1 < ranks <= topology.ranks_per_host:
             return None
         per_core = topology.per_core(ranks)
@@ -98,7 +101,8 @@ def _by_core(nbytes: int, per_core: int, cores: int, costs: Costs) -> Done:
 def _pooled(nbytes: int, ranks: int, per_core: int, costs: Costs) -> Done:
     """Every rank adds its array to a sum in shared memory, the pool, and copies the sum out; nothing else is moved.
 
-    The ranks of a core take three turns: to add one half of the array, to add the other half, and to copy the sum out.
+    The ranks of a core run one after another, three times: they add one half of the array, add the other half, and
+    copy the sum out.
     """
     waits = 2 * (costs.inside_latency + costs.staging) + ranks * costs.inside_overhead
     busy = per_core * nbytes / costs.pool_bandwidth

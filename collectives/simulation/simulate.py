@@ -186,7 +186,7 @@ def _one_by_one(outlines: list[Outline], root: int) -> Everyone:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Turns garbage collection off: of millions of objects none is part of a cycle, and it takes half of the time."""
+    """Garbage collection is off: none of millions of objects is part of a cycle, and it takes half of the time."""
     was = gc.isenabled()
     gc.disable()
     try:

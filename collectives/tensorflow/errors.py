@@ -1,7 +1,7 @@
 """Errors of collectives as TensorFlow's users catch them: `tf.errors`, besides this library's own types.
 
 Invariant: each error is an instance of tf.errors.UnknownError, as which TensorFlow passes on errors of Python
-operations, and of TensorFlow's own class for such a failure. `error_code` is that of TensorFlow's own class.
+operations, and of TensorFlow's own class for the same kind of failure. `error_code` is that of TensorFlow's own class.
 """
 
 from __future__ import annotations

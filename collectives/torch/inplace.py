@@ -1,8 +1,8 @@
 """Tells torch's autograd about collectives that overwrite tensors.
 
-Invariant: such a collective behaves as an in-place operation of torch. A leaf tensor that requires a gradient is
-refused with torch's message before anything is sent. A backward pass that needs a saved tensor raises torch's error if
-the tensor was overwritten since. The gradient is that of the collective.
+Invariant: a collective that overwrites a tensor behaves as an in-place operation of torch. A leaf tensor that requires
+a gradient is refused with torch's message before anything is sent. A backward pass that needs a saved tensor raises
+torch's error if the tensor was overwritten since. The gradient is that of the collective.
 """
 
 from __future__ import annotations

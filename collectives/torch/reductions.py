@@ -52,7 +52,7 @@ def averages_integers(op: Any, dtype: Dtype) -> bool:
 
 def reduction(op: Any, size: int, dtype: Dtype, *arrays: Array) -> Reduction:
     """The reduction for `size` ranks; if `op` has a factor, multiplies `arrays` by it. ValueError for unknown ops."""
-    if op == ReduceOp.SUM:  # the usual op, without a look-up in the table
+    if op == ReduceOp.SUM:  # the most frequent op, without a look-up in the table
         return _SUM
     name = _OPS.get(op.op)
     if name is None:

@@ -26,7 +26,7 @@ _kept: Final[list[OurStore]] = []
 
 
 def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """The handler that torch calls for such a URL: returns the store, this process's rank and the number of ranks.
+    """torch's handler for `collectives://` URLs: returns the store, this process's rank and the number of ranks.
 
     Raises ValueError without a launcher, and the errors of opening the store.
     """

@@ -1,6 +1,6 @@
 """hvd.SyncBatchNormalization for Keras 3.
 
-Invariant: arguments are Keras's, and Horovod's `fused`, which has to be False in Horovod too.
+Invariant: arguments are Keras's, and Horovod's `fused`. As in Horovod, `fused` must be False.
 """
 
 from __future__ import annotations
