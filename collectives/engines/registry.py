@@ -83,7 +83,7 @@ def _installed() -> tuple[Engine, ...]:
 
 
 def _may_have_any() -> bool:
-    """Whether any installed package has entry points for engines, without reading all metadata of the packages."""
+    """False if no installed package has entry points for engines: a quick check, without reading all their metadata."""
     import os
     import sys
 
