@@ -76,7 +76,10 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
-    """Tensors of one shape and dtype, stacked: their own memory if it is consecutive, else a copy. `moved` as for `reading`."""
+    """Tensors of one shape and dtype, stacked: their own memory if it is consecutive, else a copy.
+
+    `moved` as for `reading`.
+    """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
     return _array(torch.stack(plain) if whole is None else whole, moved)
