@@ -85,12 +85,13 @@ for i = 6, #ARGV do
 end
 redis.call('DEL', ARGV[4])
 if #absent == 0 then return {1, values} end
-local w = p .. 'w:' .. absent[1]
 if ARGV[5] == '1' then
+  local w = p .. 'w:' .. absent[1]
   redis.call('SADD', w, ARGV[4])
   redis.call('PEXPIRE', w, wttl)
 else
-  redis.call('SREM', w, ARGV[4])
+  -- Another key may have been the first absent one when the waiter enlisted: keys can be deleted meanwhile.
+  for _, key in ipairs(absent) do redis.call('SREM', p .. 'w:' .. key, ARGV[4]) end
 end
 return {0, absent}
 """

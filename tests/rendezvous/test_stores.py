@@ -166,6 +166,21 @@ def test_wait_wants_all_keys_at_once(any_backend: Backend, store: Store) -> None
     other.close()
 
 
+def test_a_wait_that_ends_leaves_nothing_although_keys_were_deleted_meanwhile(
+    any_backend: Backend, store: Store
+) -> None:
+    other = any_backend.open()
+    store.set("a", b"1")
+    thread, outcome = background(lambda: other.wait(["a", "b"], 1.0))
+    with pytest.raises(OpTimeout):
+        store.wait(["b"], 0.4)  # meanwhile the other one has begun to wait for b
+    store.delete(["a"])  # from now on a is the first key that it lacks
+    thread.join(SLACK)
+    assert isinstance(outcome.error, OpTimeout)
+    other.close()
+    assert any_backend.leftovers() == 0
+
+
 def test_many_wait_for_one_and_one_waits_for_many(any_backend: Backend) -> None:
     count = 32
 
