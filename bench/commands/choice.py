@@ -14,7 +14,7 @@ from rich.text import Text
 
 from collectives.bench import sizes
 from collectives.bench.choice import AUTO, BAR, Heat, measure
-from collectives.bench.commands.options import numbers, positive, screen, size, writable
+from collectives.bench.commands.options import launches_option, numbers, positive, screen, size, writable
 from collectives.bench.document import FORMAT, VERSION, write
 from collectives.bench.exits import FAILED, REFUTED
 from collectives.bench.order import Order
@@ -44,14 +44,7 @@ from collectives.transports import registry
 @click.option(
     "--budget", type=float, callback=positive, default=2.0, show_default=True, metavar="SECONDS", help="For each size."
 )
-@click.option(
-    "--launches",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="How often all processes start.",
-)
+@launches_option
 @click.option("--json", "document", metavar="FILE", callback=writable, help="Write the times of every round.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if the target is missed.")
 def command(

@@ -24,6 +24,14 @@ addresses_option = click.option(
     show_default=True,
     help="As in `collectives run`, for ranks of all systems.",
 )
+launches_option = click.option(
+    "--launches",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How often all processes start.",
+)
 
 
 def names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

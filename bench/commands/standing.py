@@ -20,7 +20,7 @@ from rich.text import Text
 
 from collectives.bench import sizes
 from collectives.bench.bars import BANDS, LINES, Line
-from collectives.bench.commands.options import addresses_option, names, positive, say, screen, writable
+from collectives.bench.commands.options import addresses_option, launches_option, names, positive, say, screen, writable
 from collectives.bench.document import FORMAT, VERSION, write
 from collectives.bench.exits import FAILED, REFUTED
 from collectives.bench.hosts import busy
@@ -38,14 +38,7 @@ _STYLES: Final = {PASS: "green", FAIL: "bold red", ABSENT: "dim"}
 
 @click.command("standing")
 @click.option("--budget", type=float, callback=positive, metavar="SECONDS", help="Time for everything.  [default: 600]")
-@click.option(
-    "--launches",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="How often all processes start.",
-)
+@launches_option
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Turns in each launch."
 )
