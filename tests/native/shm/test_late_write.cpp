@@ -1,17 +1,20 @@
 // A peer that goes on with what a failed operation left it in the middle of: it reaches no memory of the
 // caller's.
 #include <sys/mman.h>
+#include <sys/time.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <optional>
 
 #include "groups.hpp"
 #include "shm/arena_of.hpp"
 #include "shm/link.hpp"
 #include "shm/memory.hpp"
+#include "shm/tuning.hpp"
 
 using namespace collectives;
 using namespace collectives::testing;
@@ -37,6 +40,42 @@ ShmLink& shm(World& world, int rank, int peer) {
     REQUIRE(link != nullptr);
     return *link;
 }
+
+// The sender's part of a copy, by a timer's signal: it comes while the receiver reads however few cores there
+// are.
+class TakeWhileItReads {
+  public:
+    explicit TakeWhileItReads(JointCopy::Shared& shared) {
+        shared_ = &shared;
+        line_ = 0;
+        taken_ = false;
+        struct sigaction action{};
+        action.sa_handler = [](int) {
+            if (line_ > 0 && !taken_) taken_ = JointCopy(*shared_, line_).take_as_sender();
+        };
+        action.sa_flags = SA_RESTART;
+        REQUIRE(::sigaction(SIGALRM, &action, &before_) == 0);
+        constexpr timeval interval{.tv_sec = 0, .tv_usec = 20};
+        set({.it_interval = interval, .it_value = interval});
+    }
+    TakeWhileItReads(const TakeWhileItReads&) = delete;
+    TakeWhileItReads& operator=(const TakeWhileItReads&) = delete;
+    ~TakeWhileItReads() {
+        set({});
+        ::sigaction(SIGALRM, &before_, nullptr);
+    }
+
+    void half_of(std::uint64_t line) { line_ = line; }
+    bool taken() const { return taken_; }
+
+  private:
+    static void set(const itimerval& timer) { REQUIRE(::setitimer(ITIMER_REAL, &timer, nullptr) == 0); }
+
+    inline static JointCopy::Shared* shared_ = nullptr;
+    inline static std::atomic<std::uint64_t> line_ = 0;
+    inline static std::atomic<bool> taken_ = false;
+    struct sigaction before_{};
+};
 
 }  // namespace
 
@@ -83,7 +122,7 @@ TEST_CASE("a result that comes after the deadline reaches nobody") {
 }
 
 TEST_CASE("who was to write half of a message to ordinary memory cannot do so after the deadline") {
-    constexpr std::size_t length = std::size_t{32} << 20;
+    constexpr std::size_t length = 128 * tuning::cma_piece;
     Geometry geometry;
     geometry.size = 2;
     geometry.slot_bytes = 64 << 10;
@@ -112,30 +151,22 @@ TEST_CASE("who was to write half of a message to ordinary memory cannot do so af
     std::vector<std::byte> got(length);
     sender->begin(context, length);
     receiver->expect(context, length);
-    bool taken = false;
-    std::int32_t by = 0;
-    std::uint64_t place = 0;
-    // Piece by piece, until the sender takes half of one as soon as the receiver has begun. There it is
-    // stopped.
-    constexpr std::size_t piece = std::size_t{1} << 20;
-    for (std::uint64_t line = 1; !taken; ++line) {
-        REQUIRE(line * piece <= length);
-        const std::size_t at = (line - 1) * piece;
-        REQUIRE(sender->write(message.data() + at, piece) == piece);
-        std::atomic<bool> runs{false}, stop{false};
-        std::thread helper([&] {
-            JointCopy copy(arenas[0]->outlet(1).joint, line);
-            runs = true;
-            while (!taken && !stop) taken = copy.take_as_sender();
-            place = copy.place();
-            by = copy.grant();
-        });
-        while (!runs) std::this_thread::yield();
-        const std::size_t read = receiver->read(got.data() + at, piece, Stores::cached);
-        stop = true;
-        helper.join();
-        CHECK(read == (taken ? 0 : piece));
+    // Piece by piece, until the sender takes half of one after the receiver has begun. There it is stopped.
+    constexpr std::size_t piece = tuning::cma_piece;
+    std::uint64_t line = 1;
+    {
+        TakeWhileItReads sender_takes(arenas[0]->outlet(1).joint);
+        for (std::size_t at = 0; !sender_takes.taken(); at += piece, ++line) {
+            REQUIRE(at + piece <= length);
+            REQUIRE(sender->write(message.data() + at, piece) == piece);
+            sender_takes.half_of(line);
+            const std::size_t read = receiver->read(got.data() + at, piece, Stores::cached);
+            CHECK(read == (sender_takes.taken() ? 0 : piece));
+        }
     }
+    const JointCopy copy(arenas[0]->outlet(1).joint, line - 1);
+    const std::int32_t by = copy.grant();
+    const std::uint64_t place = copy.place();
     REQUIRE(by != 0);
     const std::size_t middle = JointCopy::middle(piece);
     REQUIRE(Remote(by).write(message.data(), place + middle, 1));  // as long as it may
