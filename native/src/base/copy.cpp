@@ -13,12 +13,6 @@
 
 namespace collectives {
 
-namespace {
-
-constexpr std::size_t page = 4096;
-
-}  // namespace
-
 #if defined(__x86_64__)
 
 namespace {
@@ -41,7 +35,7 @@ Quad load_quad(const std::byte* p) {
 // 3, 1 to 15 on Zen 4), each load seems to depend on earlier stores. The copy then has only a fifteenth to a
 // thirtieth of its speed (2 to 3 GB/s). A copy backwards from the end has no such dependence.
 bool seems_to_overlap(std::uintptr_t dst, std::uintptr_t src) {
-    return (dst - src) % page - 1 < line - 1 && string_copy_seems_to_overlap();
+    return (dst - src) % page_size - 1 < line - 1 && string_copy_seems_to_overlap();
 }
 bool seems_to_overlap(const std::byte* dst, const std::byte* src) {
     return seems_to_overlap(reinterpret_cast<std::uintptr_t>(dst), reinterpret_cast<std::uintptr_t>(src));

@@ -11,10 +11,10 @@ constexpr std::chrono::seconds time_for_the_cause{10};
 // If all other ranks have completed, this rank completes within this time, too.
 constexpr std::chrono::seconds time_to_complete{5};
 
-const RegisteredEngine registered("generalized", EngineOrder::whole_collectives,
-                                  [](Surroundings& surroundings) {
-                                      return std::make_unique<GeneralizedEngine>(surroundings);
-                                  });
+const RegisteredEngine generalized_engine("generalized", EngineOrder::whole_collectives,
+                                          [](Surroundings& surroundings) {
+                                              return std::make_unique<GeneralizedEngine>(surroundings);
+                                          });
 
 }  // namespace
 

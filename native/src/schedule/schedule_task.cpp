@@ -18,9 +18,10 @@ constexpr std::size_t default_slice = 128 << 10;
 constexpr std::size_t copied_with_cores = 256 << 10;
 constexpr std::size_t largest_unit = 16;
 
-const RegisteredEngine registered("schedule", EngineOrder::schedules, [](const Surroundings& surroundings) {
-    return std::make_unique<ScheduleEngine>(surroundings);
-});
+const RegisteredEngine schedule_engine("schedule", EngineOrder::schedules,
+                                       [](const Surroundings& surroundings) {
+                                           return std::make_unique<ScheduleEngine>(surroundings);
+                                       });
 
 }  // namespace
 

@@ -29,6 +29,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/copy.hpp"
 #include "base/cpu.hpp"
 #include "base/round.hpp"
 #include "base/unique_fd.hpp"
@@ -40,8 +41,6 @@
 #include "shm/staging.hpp"
 
 namespace collectives {
-
-inline constexpr std::size_t page_size = 4096;
 
 // A line, with which a sender announces one slice of a message.
 //

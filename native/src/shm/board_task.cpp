@@ -4,16 +4,9 @@
 
 #include "base/copy.hpp"
 #include "engine/registry.hpp"
+#include "shm/tuning.hpp"
 
 namespace collectives {
-
-namespace {
-
-// Up to this number of ranks, ranks that share cores use links for shorter messages already, because links
-// have places (see Places).
-constexpr std::uint32_t few_ranks = 4;
-
-}  // namespace
 
 const char* BoardEngine::refuses(const Request& request) const {
     const Operation& operation = *request.operation;
@@ -28,7 +21,7 @@ const char* BoardEngine::refuses(const Request& request) const {
     const std::uint64_t slot = colocated_.arena()->geometry().slot_bytes;
     std::uint64_t most = colocated_.is_oversubscribed() ? slot : on_board;
     const bool mutual = program.says && program.sources.size() + 1 == size;
-    if (mutual && size <= few_ranks && !adds_by_core(request, colocated_))
+    if (mutual && program.size <= tuning::few_ranks && !adds_by_core(request, colocated_))
         most = std::clamp<std::uint64_t>(most, on_board, size * page_size - 1);
     // A message in one direction is faster over a link, which writes to memory that the reader has not just
     // read.
@@ -39,7 +32,7 @@ const char* BoardEngine::refuses(const Request& request) const {
 
 namespace {
 
-const RegisteredEngine registered("board", EngineOrder::messages_in_memory, [](Surroundings& surroundings) {
+const RegisteredEngine board_engine("board", EngineOrder::messages_in_memory, [](Surroundings& surroundings) {
     return std::make_unique<BoardEngine>(colocated_of(surroundings));
 });
 

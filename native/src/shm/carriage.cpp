@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shm/tuning.hpp"
+
 namespace collectives {
 
 namespace {
@@ -20,7 +22,6 @@ constexpr std::size_t most_combined = 4;  // the copies of more messages do not 
 // The longest messages that use places, to ranks that also send: twice as long as the places of a link; less
 // if ranks share caches; as long as the places if a few ranks share caches and reduce the messages. Among few
 // ranks, a message to several peers is sent to each peer by itself up to `placed_apart`.
-constexpr int few_ranks = 4;
 constexpr std::uint64_t placed_with_cores = 2 << 20;
 constexpr std::uint64_t placed_oversubscribed = 512 << 10;
 constexpr std::uint64_t placed_combined = 1 << 20;
@@ -37,7 +38,8 @@ std::uint64_t pulled_from_of(const Traffic& traffic) {
 
 std::uint64_t placed_up_to_of(const Traffic& traffic, bool oversubscribed) {
     if (!oversubscribed) return placed_with_cores;
-    return traffic.ranks <= few_ranks && traffic.combined > 0 ? placed_combined : placed_oversubscribed;
+    return traffic.ranks <= tuning::few_ranks && traffic.combined > 0 ? placed_combined
+                                                                      : placed_oversubscribed;
 }
 
 }  // namespace
@@ -52,7 +54,7 @@ Carriage choose_carriage(const Traffic& traffic, const Geometry& geometry, bool 
     if (traffic.to_several) {
         // A message for several peers is in the caches after it was staged.
         carriage.placed_up_to =
-            traffic.ranks <= few_ranks ? std::min(carriage.placed_up_to, placed_apart) : 0;
+            traffic.ranks <= tuning::few_ranks ? std::min(carriage.placed_up_to, placed_apart) : 0;
         return carriage;
     }
     carriage.pulled.from = pulled_from_of(traffic);

@@ -1,10 +1,12 @@
 #include "shm/joint.hpp"
 
+#include "base/copy.hpp"
+
 namespace collectives {
 
 std::size_t JointCopy::middle(std::size_t n) {
-    constexpr std::size_t page = 4096;  // the kernel looks up each page of a half, so halves begin at a page
-    return n / 2 / page * page;
+    // The kernel looks up each page of a half, so halves begin at a page.
+    return n / 2 / page_size * page_size;
 }
 
 void JointCopy::open(std::uint64_t place, std::int32_t grant) {

@@ -19,7 +19,7 @@ constexpr std::uint64_t most_cached = 4 << 20;
 constexpr std::byte elsewhere{0};
 constexpr std::byte in_heap{1};
 
-const RegisteredEngine registered("pool", EngineOrder::sums_in_memory, [](Surroundings& surroundings) {
+const RegisteredEngine pool_engine("pool", EngineOrder::sums_in_memory, [](Surroundings& surroundings) {
     return std::make_unique<PoolEngine>(colocated_of(surroundings),
                                         std::make_unique<ScheduleEngine>(surroundings));
 });

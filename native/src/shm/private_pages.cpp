@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/copy.hpp"
+
 namespace collectives {
 
 namespace {
 
-constexpr std::size_t page = 4096;
 // Bytes that are copied before the old pages are returned to the kernel.
 constexpr std::size_t copied_at_once = 8 << 20;
 constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, since Linux 5.14
@@ -19,7 +20,7 @@ constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, since Linux 5.14
 // another thread.
 void copy_pages(std::byte* begin, std::size_t n) {
     if (::madvise(begin, n, populate_write) == 0) return;
-    for (std::size_t at = 0; at < n; at += page) {
+    for (std::size_t at = 0; at < n; at += page_size) {
         const std::atomic_ref<unsigned char> byte(reinterpret_cast<unsigned char&>(begin[at]));
         unsigned char found = byte.load(std::memory_order_relaxed);
         while (!byte.compare_exchange_weak(found, found, std::memory_order_relaxed)) {

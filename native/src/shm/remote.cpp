@@ -18,7 +18,6 @@ namespace collectives {
 
 namespace {
 
-constexpr std::size_t page = 4096;
 constexpr std::size_t moved_at_once = 64 << 10;  // bytes that go through the buffer at a time
 
 // Calls `work(begin, length)` for each part of n bytes, until a call fails.
@@ -33,7 +32,7 @@ bool in_parts(std::size_t n, Work work) {
 // The first byte from `begin` on that is half a page from the address, modulo a page, so that copies from
 // there are fast.
 std::byte* half_a_page_off(std::byte* begin, std::uint64_t address) {
-    return begin + (address + page / 2 - reinterpret_cast<std::uintptr_t>(begin)) % page;
+    return begin + (address + page_size / 2 - reinterpret_cast<std::uintptr_t>(begin)) % page_size;
 }
 
 // Whether the kernel reads this process's own memory at the required share of the speed of a copy. The
@@ -41,7 +40,7 @@ std::byte* half_a_page_off(std::byte* begin, std::uint64_t address) {
 bool reads_quickly() {
     using Clock = std::chrono::steady_clock;
     const std::vector<std::byte> there(moved_at_once);
-    std::vector<std::byte> here(moved_at_once + page);
+    std::vector<std::byte> here(moved_at_once + page_size);
     const auto address = reinterpret_cast<std::uintptr_t>(there.data());
     std::byte* const data = half_a_page_off(here.data(), address);
     Remote self(::getpid());
@@ -61,7 +60,7 @@ bool reads_quickly() {
 }  // namespace
 
 bool Remote::read(std::byte* data, std::uint64_t address, std::size_t n) {
-    if (n < page || !copies_slowly(reinterpret_cast<std::uintptr_t>(data), address)) {
+    if (n < page_size || !copies_slowly(reinterpret_cast<std::uintptr_t>(data), address)) {
         return move(::process_vm_readv, data, address, n);
     }
     std::byte* const between = this->between(address);
@@ -73,7 +72,7 @@ bool Remote::read(std::byte* data, std::uint64_t address, std::size_t n) {
 }
 
 bool Remote::write(const std::byte* data, std::uint64_t address, std::size_t n) {
-    if (n < page || !copies_slowly(address, reinterpret_cast<std::uintptr_t>(data))) {
+    if (n < page_size || !copies_slowly(address, reinterpret_cast<std::uintptr_t>(data))) {
         return move(::process_vm_writev, const_cast<std::byte*>(data), address, n);
     }
     std::byte* const between = this->between(address);
@@ -84,7 +83,7 @@ bool Remote::write(const std::byte* data, std::uint64_t address, std::size_t n) 
 }
 
 std::byte* Remote::between(std::uint64_t address) {
-    if (!between_) between_ = std::make_unique_for_overwrite<std::byte[]>(moved_at_once + page);
+    if (!between_) between_ = std::make_unique_for_overwrite<std::byte[]>(moved_at_once + page_size);
     // Half a page from both addresses, which are less than a cache line apart, modulo a page.
     return half_a_page_off(between_.get(), address);
 }

@@ -9,6 +9,10 @@
 
 namespace collectives::tuning {
 
+// Up to this number of ranks that share cores, links send shorter messages faster than boards and staging do,
+// since links have places, see Places (002, 018).
+inline constexpr int few_ranks = 4;
+
 // --- eager messages, through staging memory
 
 // Bytes; for smaller copies streaming stores are never faster (015).
