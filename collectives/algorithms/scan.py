@@ -57,10 +57,10 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="recursive_doubling", in_place=True, uneven=True, in_order=True)
 def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
-    """Each rank sends its data to the next rank; then all ranks except rank 0 run the algorithm of scan.
+    """Each rank sends its data to the next rank; then ranks 1 to p-1 scan what they received by recursive doubling.
 
-    Rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2 (p-1))); any size. Time (1 + ceil(log2 (p-1)))
-    (alpha + n beta) + ceil(log2 (p-1)) n gamma.
+    Rounds 1 + ceil(log2 (p-1)); a rank sends at most n (1 + ceil(log2 (p-1))) bytes; any size p. Time
+    (1 + ceil(log2 (p-1))) (alpha + n beta) + ceil(log2 (p-1)) n gamma.
     """
     b = Builder("exscan", "recursive_doubling", rank, size, grid=(1, 1))
     _exclusive(b, range(size), rank, b.inp(), b.out())
@@ -69,9 +69,10 @@ def recursive_doubling_exscan(rank: int, size: int) -> Schedule:
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def chain(rank: int, size: int) -> Schedule:
-    """Each rank combines the prefix of its left neighbour with its own data and sends it on, slice by slice.
+    """Rank r combines the result of rank r-1 with its own data, and sends its own result to rank r+1.
 
-    Rounds p-1, which overlap for long arrays; a rank sends n; any size. Time (p-1) alpha + n (beta + gamma).
+    Rounds p-1, which overlap because long arrays are sent in slices; a rank sends n bytes; any size p. Time (p-1) alpha
+    + n (beta + gamma).
     """
     b = Builder("scan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -85,9 +86,10 @@ def chain(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="chain", in_place=True, uneven=True, in_order=True)
 def chain_exscan(rank: int, size: int) -> Schedule:
-    """Each rank gets the prefix from its left neighbour and sends it on, combined with its own data.
+    """Rank r gets its result from rank r-1, and sends this result combined with its own data to rank r+1.
 
-    Rounds p-1, which overlap for long arrays; a rank sends n; any size. Time (p-1) alpha + n (beta + gamma).
+    Rounds p-1, which overlap because long arrays are sent in slices; a rank sends n bytes; any size p. Time (p-1) alpha
+    + n (beta + gamma).
     """
     b = Builder("exscan", "chain", rank, size, grid=(1, 1))
     if rank == 0:
@@ -111,10 +113,10 @@ def _after(rank: int, size: int) -> list[int]:
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def direct(rank: int, size: int) -> Schedule:
-    """Each rank sends its data to all ranks after it, which reduce all that they receive in one step.
+    """Each rank sends its data to all later ranks, then reduces its data and all that it received in one step.
 
-    Rounds 1; a rank sends at most n(p-1), or writes n once if peers share memory; any size. Time alpha + n(p-1) (beta +
-    gamma).
+    Rounds 1; a rank sends at most n(p-1) bytes, or writes n bytes once if all ranks share memory; any size p. Time
+    alpha + n(p-1) (beta + gamma).
     """
     b = Builder("scan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -130,10 +132,10 @@ def direct(rank: int, size: int) -> Schedule:
 
 @algorithm("exscan", name="direct", in_place=True, uneven=True, in_order=True)
 def direct_exscan(rank: int, size: int) -> Schedule:
-    """Each rank sends its data to all ranks after it, which reduce all that they receive in one step.
+    """Each rank sends its data to all later ranks, then reduces all that it received in one step.
 
-    Rounds 1; a rank sends at most n(p-1), or writes n once if peers share memory; any size. Time alpha + n(p-1) (beta +
-    gamma).
+    Rounds 1; a rank sends at most n(p-1) bytes, or writes n bytes once if all ranks share memory; any size p. Time
+    alpha + n(p-1) (beta + gamma).
     """
     b = Builder("exscan", "direct", rank, size, grid=(1, 1))
     if rank + 1 < size:
@@ -162,7 +164,7 @@ def _runs(layout: Layout) -> list[list[int]]:
 
 
 def _place(rank: int, layout: Layout) -> tuple[list[int], list[int], int]:
-    """The run of `rank`, the last rank of each run, and the number of the run of `rank`."""
+    """Returns the run of `rank` (consecutive ranks on its host), the last rank of each run, and the run's number."""
     runs = _runs(layout)
     number = next(i for i, run in enumerate(runs) if rank in run)
     return runs[number], [run[-1] for run in runs], number
@@ -175,7 +177,12 @@ def _to_the_rest(b: Builder, run: list[int], at: int) -> None:
 
 
 def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number: int, mine: Chunk) -> int | Chunk:
-    """The operand with the prefix of all earlier runs; the run's last rank computes it and sends it to the others."""
+    """Returns the reduction over all earlier runs, as an operand: a chunk, or the rank that sends it.
+
+    `run`: consecutive ranks on this host; `number`: its number among all runs. The last rank of the run computes the
+    reduction in a chunk, by an exscan among the last ranks of all runs, `lasts`, each with its run's total in `mine`.
+    Then the last rank sends the chunk to the other ranks of its run.
+    """
     if rank != run[-1]:
         return run[-1]
     before = _exclusive(b, lasts, number, mine)
@@ -187,11 +194,13 @@ def _from_before(b: Builder, run: list[int], rank: int, lasts: list[int], number
 
 @algorithm("scan", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
-    """Runs of consecutive ranks on a host compute their prefixes; the last ranks of all runs then combine the runs.
+    """Scans within each run of consecutive ranks on one host; an exscan of the runs' totals follows.
 
-    For ranks that are numbered host by host; otherwise each run of consecutive ranks on one host counts as a host.
-    Rounds ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
-    any size. Time (1 + ceil(log2 (h-1))) (alpha + n beta).
+    The last rank of each run takes part in the exscan, and sends its result to the other ranks of its run. All ranks
+    combine this result with their prefix within the run. h is the number of runs: one for each host if
+    ranks are numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a
+    rank sends at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any
+    size. Time d (alpha + n beta), which counts only messages between hosts.
     """
     b = Builder("scan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)
@@ -212,11 +221,13 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("exscan", name="hierarchical_doubling", hosts=True, in_place=True, uneven=True, in_order=True)
 def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedule:
-    """As scan, but without a rank's own data in its result; the last rank of a run adds its own data for later runs.
+    """Exscans within each run of consecutive ranks on one host; an exscan of the runs' totals follows.
 
-    For ranks that are numbered host by host; otherwise each run of consecutive ranks on one host counts as a host.
-    Rounds ceil(log2 h) + 3, two of which within hosts; a host sends n ceil(log2 h) + n, a rank sends n more within it;
-    any size. Time (1 + ceil(log2 (h-1))) (alpha + n beta).
+    The last rank of each run takes part in the exscan, and sends its result to the other ranks of its run. All ranks
+    combine this result with their prefix within the run. h is the number of runs: one for each host if
+    ranks are numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a
+    rank sends at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any
+    size. Time d (alpha + n beta), which counts only messages between hosts.
     """
     b = Builder("exscan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)

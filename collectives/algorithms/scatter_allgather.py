@@ -15,8 +15,8 @@ from collectives.schedule.form import Builder, Schedule
 def scatter_allgather(rank: int, size: int, root: int = 0) -> Schedule:
     """A binomial tree scatters p pieces, then a ring distributes them to the ranks that do not have them yet.
 
-    Rounds ceil(log2 p) + p-1 at most; the root sends 2n(p-1)/p at most; any size. Time (ceil(log2 p) + p-1) alpha +
-    2n(p-1)/p beta. Pieces are numbered from the root on.
+    Rounds at most ceil(log2 p) + p-1; the root sends at most 2n(p-1)/p bytes; any size p. Time (ceil(log2 p) + p-1)
+    alpha + 2n(p-1)/p beta. Piece 0 is scattered to the root, piece 1 to the next rank, and so on.
     """
     b = Builder("broadcast", "scatter_allgather", rank, size, grid=(0, size), root=root)
     v, place = (rank - root) % size, node(rank, size, root)

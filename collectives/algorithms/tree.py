@@ -1,8 +1,8 @@
-"""Two binary trees: half of the data is reduced up and broadcast down each of them.
+"""Allreduce over two binary trees: each tree reduces one half of the data to its root, and broadcasts the result.
 
-Few rounds and few bytes, because the executor divides messages into slices that flow through the tree. P. Sanders, J.
-Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35(12),
-2009.
+This takes few rounds, and no rank sends many bytes. Messages are divided into slices, so that all levels of a tree work
+at the same time. P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+scan", Parallel Computing 35(12), 2009.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from collectives.schedule.form import Builder, Operand, Schedule
 
 
 def _tree(position: int, size: int) -> tuple[int | None, list[int | None]]:
-    """Parent, left and right child in the binary tree whose in-order is 1 to size; odd numbers are leaf nodes."""
+    """Returns the parent of node `position` in a binary tree, and its left and right child; None for a missing one.
+
+    The nodes are numbered from 1 to `size` in in-order, so odd numbers are leaf nodes.
+    """
     low = position & -position
     parent = position - low | low << 1
     if parent > size:
@@ -28,17 +31,21 @@ def _rank_at(position: int | None, shift: int, size: int) -> int | None:
 
 
 def _neighbours(rank: int, size: int, shift: int) -> tuple[int | None, list[int | None]]:
-    """Parent and children of a rank: rank r is at position r + 1 in the first tree, and one further in the second."""
+    """Returns the parent of a rank, and its left and right child, in one of the two trees; None for a missing one.
+
+    Rank r is node r + 1 of the first tree (`shift` 0), and node r + 2 of the second tree (`shift` 1). The last rank is
+    node 1 of the second tree.
+    """
     parent, children = _tree((rank + shift) % size + 1, size)
     return _rank_at(parent, shift, size), [_rank_at(child, shift, size) for child in children]
 
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def tree(rank: int, size: int) -> Schedule:
-    """Ranks are leaf nodes in one tree and inner nodes in the other, so all ranks send about as many bytes.
+    """Nearly every rank is a leaf node in one tree and an inner node in the other, so all send about equally much.
 
-    Rounds 2 log2 p or so, with slices flowing through them; a rank sends at most 2n; any size. Time 2 log2 p alpha + 2n
-    beta + n gamma.
+    Rounds about 2 log2 p, which overlap because data is sent in slices; a rank sends at most 2n bytes; any size p. Time
+    about 2 log2 p alpha + 2n beta + n gamma.
     """
     blocks = 2 if size > 1 else 1
     b = Builder("allreduce", "tree", rank, size, grid=(blocks, blocks))

@@ -1,4 +1,4 @@
-"""Arrays: objects that users pass, viewed as plain memory.
+"""Arrays of any library that users pass to collectives, as plain memory.
 
-Invariant: nothing here communicates.
+Invariant: nothing in this package communicates.
 """

@@ -1,4 +1,4 @@
-"""Which objects may be passed to a collective, and how they become host memory for the engine.
+"""Checks the objects that users pass to a collective, and makes arrays in host memory of them, for the engine.
 
 Invariant: invalid objects are refused here, with TypeError or ValueError, before anything is sent. Accepted objects
 become C-contiguous, aligned, native-endian arrays in host memory.
@@ -29,11 +29,11 @@ _LONGEST_WAIT = 1e9  # seconds: passed to the engine for an infinite timeout
 
 
 class Target(NamedTuple):
-    """The destination of a result: the engine writes `host`, `deliver` returns the caller's array.
+    """The destination of a result: the engine writes into `host`, then `deliver` returns the array for the caller.
 
-    If `origin` is None, the caller's array is `result`. Otherwise `host` is a staging array, which is copied into
-    `origin` (the caller's `out`) or, if `fresh`, into a new array of the same library. `changed`, if not None, is
-    called by `begin`.
+    If `origin` is None, the caller gets `result`, whose memory is that of `host`. Otherwise `origin` is an array on a
+    device: `deliver` copies `host` into `origin` or, if `fresh`, into a new array of the same library on that device.
+    `changed`, if not None, notifies the library of `result` of the write.
     """
 
     host: Array
@@ -43,7 +43,7 @@ class Target(NamedTuple):
     changed: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Notify the library of the array that it will be written; called after all checks and before the write."""
+        """Notify the array's library that the array will be written; called after all checks, before the write."""
         if self.changed is not None:
             self.changed()
 
@@ -57,9 +57,10 @@ class Target(NamedTuple):
 
 
 def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
-    """`x` as memory to read: its own memory if possible, else a copy.
+    """Returns an array in host memory with the elements of `x`: over the memory of `x` if possible, else a copy.
 
-    `moved`: nothing is computed with the elements, so dtypes of `dtypes.moved_names` are accepted too.
+    `name`: that of `x` in error messages. `moved`: the collective only moves the elements, without computing with them,
+    so dtypes of `dtypes.moved_names` are accepted too.
     """
     array = device.to_host(x, name, moved) if device.is_device_array(x) else exporters.read(x, name, moved)
     check_array(array.dtype, name, moved)
@@ -70,9 +71,9 @@ def reading(x: Any, name: str = "x", *, moved: bool = False) -> Array:
 
 
 def writing(out: Any, name: str = "out", *, moved: bool = False) -> Target:
-    """`out` as memory to write: its own memory, or a staging array of its shape if it is on a device.
+    """Returns a target over the memory of `out`, or over a staging array in host memory if `out` is on a device.
 
-    Raises ValueError if it is read-only or not contiguous. For `moved` see `reading`.
+    Raises ValueError if `out` is read-only or not contiguous. For `moved` see `reading`.
     """
     if device.is_device_array(out):
         shape, dtype = device.describe(out, name, moved)
@@ -107,7 +108,10 @@ def fresh(shape: tuple[int, ...], dtype: Dtype, x: Any) -> Target:
 
 
 def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: bool = False) -> Target:
-    """The given `out`, which must have `shape` and `dtype`, or a new array if it is None."""
+    """Returns a target for a result: `out`, which must have `shape` and `dtype`, or a new array if `out` is None.
+
+    The new array is on the device of `x`, if `x` is on one. For `moved` see `reading`.
+    """
     if out is None:
         return fresh(shape, dtype, x)
     target = writing(out, moved=moved)
@@ -119,7 +123,10 @@ def output(out: Any, shape: tuple[int, ...], dtype: Dtype, x: Any, *, moved: boo
 
 
 def in_place(x: Array, out: Array) -> bool:
-    """Whether `x` and `out` are the same memory. ValueError if they overlap in part or are two mappings of it."""
+    """Whether `x` and `out` are the same memory, at the same address.
+
+    Raises ValueError if they overlap only in part, or are the same memory mapped at two addresses.
+    """
     if x is out:
         return True
     if not share(x, out):
@@ -157,7 +164,7 @@ def check_number(value: Any, name: str) -> int:
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
-    """`shape`, an int or several as in NumPy, as a tuple. Raises TypeError, and ValueError for a negative extent."""
+    """Returns `shape`, an int or a sequence of ints, as a tuple. Raises TypeError; ValueError for negative ints."""
     extents = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     checked = tuple(check_number(extent, "shape") for extent in extents)
     if min(checked, default=0) < 0:
@@ -166,7 +173,7 @@ def check_shape(shape: Any) -> tuple[int, ...]:
 
 
 def check_rank(value: Any, size: int, name: str) -> int:
-    """`value` as the number of a rank. Raises TypeError, ValueError."""
+    """Returns `value` as an int. Raises TypeError if it is no integer, ValueError unless 0 <= `value` < `size`."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if not 0 <= value < size:
@@ -184,7 +191,10 @@ def check_timeout(value: Any, name: str = "timeout") -> float:
 
 
 def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
-    """`counts`, the number of rows for each rank. Raises TypeError, and ValueError if they do not add up to `rows`."""
+    """Returns `counts`, the number of rows for each of `size` ranks, as an array.
+
+    Raises TypeError if they are no integers, and ValueError if they do not add up to `rows`.
+    """
     array = np.asarray(counts)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"counts must be integers, not {array.dtype}")
@@ -198,7 +208,7 @@ def check_counts(counts: Any, size: int, rows: int) -> npt.NDArray[np.int64]:
 
 
 def check_rows(x: Array, size: int, collective: str) -> int:
-    """Rows of `x` per rank. Raises ValueError if they cannot be divided evenly."""
+    """Returns the number of rows of `x` for each of `size` ranks. Raises ValueError if these would differ."""
     if x.ndim == 0:
         raise ValueError(f"{collective} divides the first axis among ranks, but x is 0-d")
     if x.shape[0] % size:

@@ -1,6 +1,6 @@
-"""Arrays in a GPU's memory, copied through host memory by calls of the array's library.
+"""Copies arrays between a GPU's memory and host memory, by functions of the array's library (CuPy, Numba, PyTorch).
 
-Invariant: nothing here imports a GPU library; the library of an existing array is loaded already. Copies are complete
+Invariant: nothing here imports a GPU library; as the array exists, its library is loaded already. Copies are complete
 when a function returns.
 """
 
@@ -26,7 +26,7 @@ def is_device_array(x: object) -> bool:
 
 
 def describe(x: Any, name: str, moved: bool = False) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of a device array that will be written. Raises TypeError, ValueError if it is invalid."""
+    """Returns the shape and dtype of the device array `x`. Raises TypeError or ValueError if it cannot be written."""
     if _library(x, name) == "torch":
         torch.check_gradient(x, name)
         if not x.is_contiguous():
@@ -57,7 +57,7 @@ def to_host(x: Any, name: str, moved: bool = False) -> npt.NDArray[Any]:
 
 
 def like(host: npt.NDArray[Any], x: Any, name: str) -> Any:
-    """A new array of `x`'s library, on `x`'s device, with `host`'s content."""
+    """Returns a new array with the elements of `host`, of the same library and on the same device as `x`."""
     match _library(x, name):
         case "cupy":
             with x.device:

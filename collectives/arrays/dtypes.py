@@ -1,7 +1,8 @@
-"""Element types: those that can be reduced, those that can only be moved (sent, gathered), and float0, without data.
+"""Element types: those that can be reduced, those that can only be moved (sent, gathered), and JAX's empty float0.
 
-Invariant: an array of any of these types is passed to the engine without conversion. The fingerprint of a collective
-distinguishes all of them. Between a send and its receive, types that can only be moved are compared by size alone.
+Invariant: an array of any of these types is passed to the engine without conversion. The fingerprint by which ranks
+compare their calls of a collective distinguishes all types. A send and its receive are compared less strictly: of types
+that can only be moved, only the size in bytes counts.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ def dtype_names() -> dict[Dtype, str]:
 
 @lru_cache(maxsize=1)
 def moved_names() -> dict[Dtype, str]:
-    """The name of each dtype that is only moved, never reduced: one byte an element, as NumPy has them."""
+    """Returns the names of dtypes that can be moved but not reduced, such as float8_e5m2. Elements have one byte."""
     import ml_dtypes  # see `dtype_names`
 
     return {np.dtype(getattr(ml_dtypes, name)): name for name in _NARROW.split() if hasattr(ml_dtypes, name)}
 
 
 def reduced_name(dtype: Dtype) -> str | None:
-    """This library's name of `dtype`, None if it cannot be reduced."""
+    """Returns this library's name of `dtype`, or None if `dtype` cannot be reduced."""
     found = _BUILTIN.get(dtype)
     if found is None and dtype.isbuiltin == _USER_DEFINED:
         return dtype_names().get(dtype)
@@ -77,12 +78,12 @@ def reduced_name(dtype: Dtype) -> str | None:
 
 
 def moved_name(dtype: Dtype) -> str | None:
-    """The name of a `dtype` that can be moved and not reduced, None for all others."""
+    """Returns the name of `dtype` if it can be moved but not reduced, otherwise None."""
     return moved_names().get(dtype) if dtype.isbuiltin == _USER_DEFINED else None
 
 
 def dtype_of(dtype: Any) -> Dtype:
-    """`dtype`, which may be a name, as a dtype that can be reduced. Else TypeError, which lists the known names."""
+    """Returns the NumPy dtype for `dtype`, a dtype or its name. Raises TypeError if it cannot be reduced."""
     try:
         found = _named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
     except TypeError as error:
@@ -108,9 +109,9 @@ def _named(name: str) -> Dtype:
 
 
 def check_array(dtype: Dtype, name: str, moved: bool) -> None:
-    """TypeError if a collective does not support arrays of `dtype`.
+    """Raises TypeError if a collective does not support arrays of `dtype`.
 
-    `moved`: the collective computes nothing with elements. `name` is the name of the array in messages.
+    `moved`: the collective only moves elements, without computing with them. `name`: the array's in error messages.
     """
     if dtype in _BUILTIN or dtype == FLOAT0:
         return
@@ -119,7 +120,7 @@ def check_array(dtype: Dtype, name: str, moved: bool) -> None:
 
 
 def check_dtype(dtype: Dtype, name: str) -> str:
-    """This library's name of `dtype`. Raises TypeError if it has none, or cannot be reduced."""
+    """Returns this library's name of `dtype`. Raises TypeError if `dtype` cannot be reduced."""
     known = reduced_name(dtype)
     if known is not None:
         return known

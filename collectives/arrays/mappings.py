@@ -1,7 +1,7 @@
-"""The address of an array, such that two mappings of the same memory have the same address.
+"""Addresses that are equal for arrays in the same memory, even if the memory is mapped twice in this process.
 
-A file, or shared memory, can be mapped at several addresses of a process. Invariant: for memory that cannot be mapped
-twice, no system call is made.
+A process can map a file, or shared memory, at several addresses. Invariant: for memory that cannot be mapped twice, no
+system call is made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collectives.arrays.exporters.reached import Array
 
 
 def address(x: Array) -> int:
-    """The address of the first byte of `x`; for a mapped file, a number for the file and the position in it."""
+    """Returns the address of `x`; in a mapped file, a number made of the file and the position of `x` in it."""
     start = int(x.__array_interface__["data"][0])
     if x.base is None or not x.nbytes or not _is_mapped(x):
         return start
@@ -23,7 +23,7 @@ def address(x: Array) -> int:
 
 
 def _is_mapped(x: Array) -> bool:
-    """Whether the memory of `x` belongs to an `mmap.mmap` (numpy.memmap, SharedMemory, ...) or a shared tensor."""
+    """Whether `x` is in memory of an `mmap.mmap` (numpy.memmap, SharedMemory, ...) or of a tensor in shared memory."""
     base: object = x
     while isinstance(base, np.ndarray):
         base = base.base
@@ -33,7 +33,10 @@ def _is_mapped(x: Array) -> bool:
 
 
 def _place(start: int) -> int:
-    """A number above all addresses for the byte at `start`, by its file and position; `start` if it is in no file."""
+    """Returns a number made of the file that is mapped at the address `start`, and of the position in this file.
+
+    The number is larger than any address. If no file is mapped there, returns `start`.
+    """
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             span, _, offset, device, inode, *_ = line.split(None, 5)

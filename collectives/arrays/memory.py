@@ -1,6 +1,6 @@
 """Which memory an array is in: host memory or that of a device.
 
-Invariant: nothing is copied, and no library is imported: an array's library is loaded already.
+Invariant: nothing is copied, and no library is imported; as the array exists, its library is loaded already.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collectives.arrays.device import is_device_array
 
 
 class Memory(NamedTuple):
-    """`kind` is "host" or "cuda"; `device` the number of the device, -1 for host memory and if it is unknown."""
+    """`kind` is "host" or "cuda"; `device` is the number of the GPU, or -1 for host memory or an unknown GPU."""
 
     kind: str
     device: int = -1
@@ -24,7 +24,7 @@ HOST: Final = Memory("host")
 
 
 def memory_of(x: Any) -> Memory:
-    """The memory that `x` is in: that of its device for a device array, else host memory."""
+    """Returns the memory that `x` is in: that of a GPU if `x` is a device array, else host memory."""
     if not is_device_array(x):
         return HOST
     device: Any = getattr(x, "device", None)

@@ -1,8 +1,8 @@
-"""Memory for new results: aligned as frameworks need it, and used again once no array refers to it.
+"""Memory for the arrays of results: aligned as frameworks need it, and reused once no array refers to it.
 
-The kernel clears each page of a large new array, which takes longer than reducing into it. Invariant: memory is given
-to an array only when no array, nor any view of one, refers to it any more. Never more memory is kept than was in use at
-one time.
+Reuse saves time: the kernel clears each page of newly allocated memory, which takes longer than writing a result into
+it. Invariant: memory is reused only when no array, and no view of an array, refers to it any more. Memory in use and
+memory kept for reuse are together never more than the most that was in use at one time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SMALLEST: Final = 128 << 10  # bytes; the allocator keeps smaller memory by itse
 
 
 class Recycler:
-    """Makes arrays. Only one thread at a time calls its methods; arrays may be released in any thread."""
+    """Makes arrays in reused memory. Only one thread at a time may call methods; any thread may release arrays."""
 
     __slots__ = ("_back", "_free", "_kept", "_most", "_used")
 
@@ -33,7 +33,7 @@ class Recycler:
         self._used = self._kept = self._most = 0  # bytes: in arrays now, in no array, at most in arrays so far
 
     def empty(self, shape: tuple[int, ...], dtype: Dtype) -> Array:
-        """An uninitialised array; from `SMALLEST` bytes on it begins at a multiple of 64 bytes."""
+        """Returns an uninitialised array. From 128 KiB on (`SMALLEST`), its address is a multiple of 64."""
         n = math.prod(shape) * dtype.itemsize
         if n < SMALLEST:
             return np.empty(shape, dtype)
@@ -71,7 +71,7 @@ class Recycler:
 
 
 def aligned(shape: tuple[int, ...], dtype: Dtype) -> Array:
-    """A new, uninitialised array that begins at a multiple of 64 bytes, in memory of its own."""
+    """Returns an uninitialised array whose address is a multiple of 64, in newly allocated memory."""
     n = math.prod(shape) * dtype.itemsize
     memory = np.empty(n + ALIGNMENT, np.uint8)
     start = -int(memory.__array_interface__["data"][0]) % ALIGNMENT

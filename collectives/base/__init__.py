@@ -1,4 +1,4 @@
-"""Helpers that several parts need and that have nothing to do with collectives: sizes with suffixes, plotting.
+"""Helpers that several packages of the library use: sizes with suffixes, plotting, the version.
 
-Invariant: imports nothing of the library but `native`.
+Invariant: of the other packages of the library, this one imports only `native`.
 """

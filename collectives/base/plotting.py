@@ -1,6 +1,6 @@
-"""Whether this Python can draw pictures.
+"""Checks whether matplotlib, which draws the plots, is installed.
 
-Invariant: matplotlib is optional, and is checked for before anything is computed that would only be drawn.
+Invariant: matplotlib is optional. Commands check for it before they compute what they would draw.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ def available() -> bool:
 
 
 def require() -> None:
-    """ImportError, with advice what to install, if matplotlib is missing."""
+    """Raises ImportError, which says what to install, if matplotlib is missing."""
     if not available():
         raise ImportError(MISSING)

@@ -1,4 +1,4 @@
-"""Numbers of bytes with suffixes, and the series of sizes of a run.
+"""Numbers of bytes as text with suffixes ("64K"), and the series of sizes that a benchmark measures.
 
 Invariant: K, M, G and T are powers of 1024, as in nccl-tests; `parse` is the inverse of `text`.
 """
@@ -14,7 +14,7 @@ LARGEST: Final = 1 << 50
 
 
 def parse(text: str) -> int:
-    """The number of bytes of "8", "4K", "1.5M", "64MiB". Raises ValueError."""
+    """Returns the number of bytes that a text such as "8", "4K", "1.5M" or "64MiB" means. Raises ValueError."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size: write 8, 4K, 64M or 1G (bytes, powers of 1024)")
@@ -26,7 +26,7 @@ def parse(text: str) -> int:
 
 
 def text(size: int) -> str:
-    """`size` with the largest unit that divides it: 65536 is "64K", 1000 is "1000"."""
+    """Returns `size`, in bytes, as text with the largest unit that divides it: 65536 is "64K", 1000 is "1000"."""
     for name, unit in reversed(_UNITS.items()):
         if size and size % unit == 0:
             return f"{size // unit}{name}"
@@ -34,7 +34,10 @@ def text(size: int) -> str:
 
 
 def series(first: int, last: int, factor: float | None, step: int | None) -> list[int]:
-    """From `first` up to `last`, times `factor` or plus `step` each time; ValueError if that never ends."""
+    """Returns sizes from `first` up to `last`, each `factor` times the size before it, or `step` bytes larger.
+
+    Raises ValueError if `last` is below `first`, or if sizes would not grow.
+    """
     if last < first:
         raise ValueError(f"the largest size, {text(last)}, is below the smallest, {text(first)}")
     if step is not None:

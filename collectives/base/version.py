@@ -1,4 +1,4 @@
-"""The version of this distribution.
+"""The version of the library that is installed.
 
 Invariant: the modules that read the metadata of packages are imported only when the version is needed.
 """
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1)
 def library_version() -> str:
-    """The installed version; "0+unknown" in a checkout that is not installed."""
+    """Returns the installed version, or "0+unknown" in a checkout that is not installed."""
     from importlib.metadata import PackageNotFoundError, version  # takes 10 ms
 
     try:

@@ -1,4 +1,4 @@
-"""Calibration: a group measures which algorithm is fastest for itself.
+"""Calibration: a group of ranks measures which algorithms are fastest on its machines.
 
 Invariant: every rank goes through the same steps, because the steps depend only on the times of the slowest rank, which
 all ranks know.

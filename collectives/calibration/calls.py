@@ -1,8 +1,8 @@
-"""A collective bound to an algorithm and to memory: one call, ready to be repeated.
+"""Makes functions that call a collective with a certain algorithm on certain arrays, for repeated timing.
 
-Invariant: arrays are in ordinary memory, whose pages exist before anything is timed. In a program, the input of a
-reduction has just been computed, so its cache lines are modified in the cache of its rank and in no other cache.
-`renew` creates this state.
+Invariant: arrays are ordinary NumPy arrays, whose pages are allocated before anything is timed. In a real program, a
+rank has just computed its input, so only the cache of this rank holds the input, in modified lines. `Arrays.renew`
+creates this state before a call is timed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RENEWED: Final = 8 << 20  # bytes
 
 
 class Arrays:
-    """A rank's two arrays, large enough for calls of up to `most` bytes among `size` ranks."""
+    """The input and the output array of a rank, large enough for calls of up to `most` bytes among `size` ranks."""
 
     def __init__(self, most: int, size: int) -> None:
         elements = max(size, most // ITEMSIZE)
@@ -32,11 +32,14 @@ class Arrays:
         self._out.fill(0)
 
     def renew(self, nbytes: int) -> Call:
-        """Returns a function that writes the input of a call of `nbytes`, or as much of it as a cache may hold."""
+        """Returns a function that overwrites the first `nbytes` bytes of the input, or as many as a cache may hold."""
         return partial(self._inp[: min(nbytes, _RENEWED) // ITEMSIZE].fill, 1)
 
     def call(self, comm: Communicator, collective: str, algorithm: str, nbytes: int) -> Call:
-        """A call whose larger buffer has about `nbytes` bytes, in equal parts of at least one element for each rank."""
+        """Returns a function that makes the call; its larger buffer, input or output, has about `nbytes` bytes.
+
+        If the collective divides data among ranks, each rank's part is equally large and has at least one element.
+        """
         part = max(1, nbytes // ITEMSIZE // comm.size)
         whole = max(1, nbytes // ITEMSIZE)
         inp, out, size = self._inp, self._out, comm.size

@@ -1,7 +1,7 @@
-"""Costs for the simulator, fitted to measured times of collectives.
+"""Costs for the simulator (latencies, bandwidths), fitted to measured times of collectives.
 
-Invariant: the fit uses relative errors, so that short and long calls count alike, and absolute instead of squared
-errors, so that single disturbed times have no effect.
+Invariant: the fit uses relative errors, so that short and long calls count alike. It minimises the sum of absolute
+instead of squared errors, so that a few disturbed times have little effect.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Array = npt.NDArray[np.float64]
 
 
 class Case(NamedTuple):
-    """One call of `ranks` ranks on one host, of which they may use `cores` cores."""
+    """One call of a collective: `ranks` ranks on one host use at most `cores` cores of this host."""
 
     collective: str
     algorithm: str
@@ -73,25 +73,25 @@ class Measured(NamedTuple):
 
 
 def predict(cases: Iterable[Case], costs: Costs) -> Array:
-    """Seconds of each case. This is faster if cases with the same number of ranks follow each other."""
+    """Returns the simulated seconds of each case. Runs faster if cases are grouped by their number of ranks."""
     return np.array(
         [simulate(registry.get(c.collective, c.algorithm), c.ranks, c.nbytes, c.topology, costs).seconds for c in cases]
     )
 
 
 def errors(measured: Sequence[Measured], costs: Costs) -> Array:
-    """The error of each prediction relative to the measured time: 0.1 is 10 % too much, -0.1 10 % too little."""
+    """Returns the relative error of each predicted time: 0.1 is 10 % more than the measured time, -0.1 is 10 % less."""
     seconds = np.array([m.seconds for m in measured])
     found: Array = predict((m.case for m in measured), costs) / seconds - 1
     return found
 
 
 def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float], None] | None = None) -> Costs:
-    """The costs for which the logarithms of predicted and measured seconds differ least on average.
+    """Returns the costs for which the logarithms of predicted and measured seconds differ least on average.
 
-    Begins at `start` and makes Gauss-Newton steps in logarithms of costs, with weights that turn squares into absolute
-    values. Costs that influence no prediction keep their values. `say` is called with the finished share, 0 to 1.
-    ValueError if nothing was measured.
+    Begins at `start` and makes Gauss-Newton steps in the logarithms of costs (iteratively reweighted least squares, for
+    the least absolute differences). Costs that influence no prediction keep their values. `say` is called with the
+    fraction of the steps that are done, 0 to 1. Raises ValueError if nothing was measured.
     """
     if not measured:
         raise ValueError("no costs can be found where nothing was measured")
@@ -129,6 +129,6 @@ def fit(measured: Sequence[Measured], start: Costs = START, say: Callable[[float
 
 
 def _moved(costs: Costs, by: dict[str, float]) -> Costs:
-    """`costs`, with the logarithms of some changed by the given numbers."""
+    """Returns `costs`, with each number in `by` added to the logarithm of the cost of that name."""
     values: dict[str, Any] = {name: getattr(costs, name) * float(np.exp(move)) for name, move in by.items()}
     return replace(costs, **{name: max(1.0, value) if name == "cached" else value for name, value in values.items()})

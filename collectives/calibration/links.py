@@ -1,7 +1,7 @@
-"""The costs of links and reductions on this machine: latency, time per byte, time per reduced byte.
+"""The measured costs of links and reductions in this group: latency, time per byte, time per reduced byte.
 
-Invariant: rank 0 measures with one peer for each kind of link that it has, while the other ranks wait. The result is
-the same on every rank.
+Invariant: for each kind of link that rank 0 has (such as shared memory, TCP), rank 0 exchanges messages with one peer,
+while the other ranks wait. All ranks get the same costs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _PATIENCE: Final = 0.05  # seconds for one size; at least three round trips are 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One message of n bytes takes alpha + n * beta seconds; reducing n bytes into n others takes n * gamma."""
+    """The costs of one kind of link, in seconds: a message of n bytes takes alpha + n * beta.
+
+    A reduction of n bytes with n other bytes takes n * gamma.
+    """
 
     alpha: float
     beta: float
@@ -35,7 +38,7 @@ class Link:
 
 
 def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[str, Link]:
-    """The costs by kind of link. `kinds`: the kind of the link to each rank. Only rank 0's argument is used."""
+    """Returns the costs for each kind of link that rank 0 has. `kinds`, used only on rank 0: its link to each rank."""
     table = sorted(set(kinds) - {"self"}) if comm.rank == 0 else []
     # Rank 0 decides which rank to ping for each kind of link, and shares these rank numbers.
     peers = [kinds.index(kind) for kind in table]
@@ -53,12 +56,12 @@ def measure(comm: Communicator, kinds: Sequence[str], watch: Stopwatch) -> dict[
 
 
 def facts(links: Mapping[str, Link]) -> dict[str, str]:
-    """The costs as entries of a table's file: seconds, and seconds per byte."""
+    """Returns the costs as entries for an algorithm table's file: alpha in seconds, the others in seconds per byte."""
     return {f"{kind}.{name}": f"{getattr(link, name):.4g}" for kind, link in links.items() for name in Link.__slots__}
 
 
 def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
-    """Parses `facts`; incomplete kinds are skipped. ValueError for an invalid number."""
+    """Parses the result of `facts`; skips kinds of links with a missing cost. Raises ValueError for invalid numbers."""
     kinds = {name.rpartition(".")[0] for name in values if name.endswith(".alpha")}
     return {
         kind: Link(*(float(values[f"{kind}.{name}"]) for name in Link.__slots__))
@@ -68,7 +71,10 @@ def from_facts(values: Mapping[str, str]) -> dict[str, Link]:
 
 
 def _ping(comm: Communicator, peer: int, nbytes: int) -> float:
-    """Seconds for `nbytes` from rank 0 to `peer`: half the median of a round trip. 0.0 on all other ranks."""
+    """Returns the seconds that `nbytes` bytes take from rank 0 to `peer`: half of the median round trip.
+
+    Ranks other than these two return 0.0 at once.
+    """
     if comm.rank not in (0, peer):
         return 0.0
     other = peer if comm.rank == 0 else 0

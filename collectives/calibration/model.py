@@ -1,4 +1,4 @@
-"""The time of an algorithm by the alpha-beta-gamma model, corrected by a few measurements.
+"""Predicts the time of an algorithm by the alpha-beta-gamma model, corrected by a few measured times.
 
 Invariant: the model is used only to exclude algorithms that cannot win, never to choose between the rest.
 """
@@ -19,7 +19,7 @@ MOST_PLAYED: Final = 64  # ranks: in larger groups schedules are not played, and
 
 
 class Model:
-    """The seconds of one algorithm in one group, as a function of bytes."""
+    """Predicts the seconds of a call with one algorithm in one group, as a function of the number of bytes."""
 
     def __init__(self, schedules: Sequence[Schedule], link: Link) -> None:
         """If `schedules` is empty, only measured times are used."""
@@ -32,7 +32,7 @@ class Model:
             self._per_byte = (moved * link.beta + reduced * link.gamma) / blocks
 
     def correct(self, measured: Mapping[int, float]) -> None:
-        """Correct predictions to `measured`, seconds by number of bytes, and interpolate the correction in between."""
+        """Make predictions agree with `measured`, seconds by number of bytes; interpolate the correction in between."""
         points = sorted(measured.items())
         self._measured = [(log(max(1, nbytes)), log(seconds / self._plain(nbytes))) for nbytes, seconds in points]
 
@@ -54,7 +54,7 @@ class Model:
 
 
 def _traffic(schedule: Schedule) -> tuple[int, int]:
-    """How many blocks a rank sends or receives, whichever are more, and how many blocks it reduces into others."""
+    """Returns how many blocks a rank sends or receives, whichever is more, and how many it adds to other blocks."""
     sent = received = reduced = 0
     for step in schedule.steps:
         if isinstance(step, Send):

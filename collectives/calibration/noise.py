@@ -1,7 +1,8 @@
-"""Whether a machine was quiet during a measurement, judged by counters of the kernel and the spread of times.
+"""Judges whether a machine was quiet during a measurement, by counters of the kernel and the spread of times.
 
-Invariant: reading takes microseconds and changes nothing; the verdict is a function of the readings of all ranks, so
-all ranks reach the same verdict. Unknown counters (/proc/stat may be hidden) count as quiet.
+Quiet means that other programs and machines did not disturb the ranks. Invariant: reading the counters takes
+microseconds and changes nothing. All ranks judge by the readings of all ranks, so they reach the same verdict. Where
+counters cannot be read (/proc/stat may be hidden), the machine counts as quiet.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ SPREAD: Final = 1.6  # the slowest round of a call over its fastest: the median 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What happened on one host, and to one of its processes, in `elapsed` seconds.
+    """What a process on one host, and all programs on its cores, did in `elapsed` seconds.
 
-    `busy`, `stolen`: seconds that all programs and the hypervisor used the `cores` on which the process may run.
-    `used`: seconds that the process itself has run, with its children if `Watch` includes them. `preempted`: how often
-    it lost its core.
+    `cores`: the number of cores on which the process may run. `busy`: seconds that programs ran on these cores, added
+    over the cores. `stolen`: seconds that the hypervisor took from these cores. `used`: seconds that the process itself
+    ran, with its children if `Watch` includes them. `preempted`: how often the process lost its core.
     """
 
     host: int
@@ -47,7 +48,10 @@ class Reading:
 
 
 class Watch:
-    """Counts from its construction on. `children`: include the time of child processes that have ended."""
+    """Counts what happens to this process and its cores, from the construction of the watch on.
+
+    `children`: include the time of child processes that have ended.
+    """
 
     def __init__(self, *, children: bool = False) -> None:
         self._who: Final = (resource.RUSAGE_SELF, *((resource.RUSAGE_CHILDREN,) if children else ()))
@@ -55,7 +59,7 @@ class Watch:
         self._start: Final = self._now()
 
     def reading(self, host: int = 0) -> Reading:
-        """The counts since construction. `host`: the caller's number for this host."""
+        """Returns the counts since construction. `host`: a number for this host, chosen by the caller."""
         began, (busy, stolen, used, preempted) = self._start
         now, (busy_now, stolen_now, used_now, preempted_now) = self._now()
         return Reading(
@@ -76,7 +80,7 @@ class Watch:
 
 
 def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float]:
-    """Seconds since the start of the machine that these cores have been busy, and that were stolen from them."""
+    """Returns the seconds since boot that `cores` were busy, and those that the hypervisor took from them (steal)."""
     try:
         lines = Path(stat).read_text().splitlines()
     except OSError:
@@ -93,9 +97,10 @@ def cores_time(cores: Collection[int], stat: str | os.PathLike[str] = "/proc/sta
 
 
 def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) -> tuple[str, ...]:
-    """The reasons why the machine was not quiet, as sentences without a full stop; empty if it was quiet.
+    """Returns the reasons why machines were not quiet, as sentences without a full stop; empty if they were quiet.
 
-    `ranks`: the number of ranks on the host that has most. `spread`: see `SPREAD`; None if nothing was repeated.
+    `ranks`: the number of ranks on the host that has most ranks. `spread`: the slowest time of a repeated call over the
+    fastest, as a median of all calls; None if no call was repeated.
     """
     reasons = []
     hosts: dict[int, dict[int, Reading]] = {}
@@ -120,7 +125,10 @@ def judge(readings: Iterable[Reading], ranks: int, spread: float | None = None) 
 
 
 def beforehand(ranks: int, seconds: float = 0.5) -> tuple[str, ...]:
-    """`judge` before the ranks run: what other programs do in `seconds` in which this process sleeps."""
+    """Returns the reasons why this machine is not quiet before `ranks` ranks start.
+
+    Sleeps for `seconds`, then judges what other programs did in this time.
+    """
     watch = Watch()
     time.sleep(seconds)
     return judge([replace(watch.reading(), preempted=0)], ranks)

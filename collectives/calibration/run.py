@@ -1,8 +1,8 @@
-"""One calibration from beginning to end: costs, a first measurement of all algorithms, and comparisons of the best.
+"""A whole calibration: costs of links, a first measurement of all algorithms, and comparisons of the best.
 
-Invariant: a calibration exceeds its time budget by at most one call. For sizes that were not measured by then, the
-built-in rows of the algorithm table stay in use. Collective: every rank calls `calibrate` in the same way, and gets the
-same result.
+Invariant: a calibration exceeds its time budget by at most one call. For sizes that it does not measure in this time,
+the built-in rows of the algorithm table stay in use. `calibrate` is collective: every rank calls it with the same
+arguments, and gets the same result.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ Say = Callable[[str, float], None]  # called with what is being measured, and th
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How thorough a calibration is. `sizes` are bytes, ascending; at those of `looks` every algorithm is timed first.
+    """How thorough a calibration is.
 
-    `collectives`: in the order in which they are measured, as long as time is left. `within`: algorithms that are
-    slower than the fastest by more than this factor in the first measurement are excluded. `racers`: how many
-    algorithms are compared at a size. `to_the_end`: the last row of the table applies to all larger sizes. `switch`,
-    `stranger`: the gain that a change, or a choice other than the default, needs; see `settle`. `doubt`: how many
-    standard errors are subtracted from a gain. `sockets`: whether to find the number of sockets for links over TCP.
+    `sizes`: the sizes in bytes at which the best algorithms are compared, ascending. `looks`: the sizes in bytes of the
+    first measurement, of all algorithms. `collectives`: in the order in which they are measured, as long as time is
+    left. `within`: algorithms that are slower than the fastest by more than this factor, as predicted from the first
+    measurement, are excluded. `racers`: how many algorithms are compared at a size. `to_the_end`: the last row of the
+    table applies to all larger sizes. `switch`: the gain for which the table changes the algorithm from one size to the
+    next. `stranger`: the gain for which it chooses another algorithm than the default. Both are logarithms of a ratio
+    of times. `doubt`: how many standard errors are subtracted from a gain. `sockets`: whether to measure how many
+    sockets are best for a link over TCP.
     """
 
     name: str

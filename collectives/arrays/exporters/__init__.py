@@ -1,12 +1,13 @@
-"""Access to the memory of objects that are no plain NumPy arrays: one module per kind of object.
+"""Access to the memory of objects that are not plain NumPy arrays: one module for each kind of object.
 
-Each module has two functions. `read(x, name, moved)` returns an array with the elements of `x`: over its own memory if
-possible, else a copy. `reach(x, name, moved)` returns an array over the memory of `x` itself, to be overwritten. `name`
-is the name of `x` in messages; `moved`: nothing is computed with the elements, so more dtypes are accepted. Both raise
-TypeError for unsupported objects, `reach` also ValueError.
+Each module has two functions. `read(x, name, moved)` returns an array with the elements of `x`: over the memory of `x`
+if possible, else a copy. `reach(x, name, moved)` returns an array over the memory of `x`, never a copy, so that the
+caller can overwrite `x`. `name` is the name of `x` in error messages. `moved`: the collective only moves the elements,
+so more dtypes are accepted. Both functions raise TypeError for unsupported objects; `reach` raises ValueError for
+objects that cannot be written.
 
-Invariant: no module imports the library that it supports: it is loaded already, since its object exists. The elements
-are those that the library itself would show, and `reach` returns the object's own memory.
+Invariant: no module imports the library that it supports; as an object of this library exists, the library is loaded
+already. The elements are those that the library itself would show.
 """
 
 from __future__ import annotations

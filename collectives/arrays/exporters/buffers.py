@@ -1,7 +1,7 @@
-"""Objects with DLPack or the buffer protocol, and advice for objects that have neither.
+"""Access to objects that support DLPack or the buffer protocol; errors with advice for all other objects.
 
-Invariant: an array that NumPy makes from DLPack is returned only if it uses the memory of the object. For a null
-pointer NumPy allocates uninitialised memory of its own.
+Invariant: an array that NumPy makes from DLPack is returned only if it uses the memory of the object. If DLPack
+exports a null pointer, NumPy allocates uninitialised memory instead, so the object is refused.
 """
 
 from __future__ import annotations

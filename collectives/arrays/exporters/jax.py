@@ -1,6 +1,6 @@
-"""JAX's arrays.
+"""Access to the memory of JAX's arrays.
 
-Invariant: they never change, so they are never written. Only arrays on one device, in host memory, are read.
+Invariant: JAX's arrays never change, so nothing is written into them. Only arrays on a single CPU device are read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """TypeError, with advice, unless all elements of `x` exist and are on one device, in host memory."""
+    """Raises TypeError, with advice, if `x` is a JAX array without values, or not on a single CPU device."""
     jax = sys.modules.get("jax")
     if jax is None:
         return

@@ -1,7 +1,7 @@
-"""NumPy scalars and subclasses of numpy.ndarray, also those of other libraries.
+"""Access to the memory of NumPy scalars, and of subclasses of numpy.ndarray, also those of other libraries.
 
-Invariant: arrays with more meaning than their numbers, such as a unit or a mask, are refused: sums of metres and
-kilometres, or over masked values, would be wrong without a warning.
+Invariant: arrays with a unit or a mask are refused. Sums of metres and kilometres, or sums that include masked values,
+would be wrong without a warning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check_meaning(x: Any, name: str) -> None:
-    """TypeError if `x` has a unit (astropy, unyt, pint) or a mask (numpy.ma, astropy)."""
+    """Raises TypeError if `x` has a unit (astropy, unyt, pint) or a mask (numpy.ma, astropy)."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array: give {name}.filled(value), or its data")
     if isinstance(x, np.generic):

@@ -1,6 +1,6 @@
-"""The result of exporters.
+"""What the functions `reach` of this package return: the memory of an object, as an array.
 
-Invariant: an array here is a plain `numpy.ndarray`, also if it is a view of another object.
+Invariant: the array is a plain `numpy.ndarray`, not a subclass, whatever object has the memory.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 
 class Reached(NamedTuple):
-    """An object's own memory. `changed`, if not None, notifies the object's library that it is overwritten."""
+    """The memory of an object. `changed`, if not None, has to be called to tell the object's library of a write."""
 
     array: Array
     changed: Callable[[], None] | None = None
 
 
 def kind_of(x: object) -> str:
-    """The type of `x` with its library, for messages: "pandas.Series"."""
+    """Returns the type of `x` with its library, for error messages: for example "pandas.Series"."""
     kind = type(x)
     library = str(kind.__module__).partition(".")[0]
     return kind.__name__ if library in ("builtins", "__main__") else f"{library}.{kind.__name__}"

@@ -1,7 +1,7 @@
-"""TensorFlow's tensors and variables, and Keras's variables.
+"""Access to the memory of TensorFlow's tensors; errors with advice for variables of TensorFlow and Keras.
 
-Invariant: no export that would end the process, such as DLPack of a string tensor, is requested from TensorFlow.
-Tensors never change, so they are not written.
+Invariant: TensorFlow is never asked for an export that would abort the process, such as DLPack of a string tensor.
+Tensors never change, so nothing is written into them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """TypeError, with advice, for everything except tensors that have values now."""
+    """Raises TypeError, with advice, unless `x` is a tensor whose values are numbers and exist now."""
     kind = type(x).__name__
     if kind in _INSTEAD:
         raise TypeError(f"{name} is a {kind}, which is no array: {_INSTEAD[kind].format(name=name)}")

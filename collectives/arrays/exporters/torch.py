@@ -1,7 +1,7 @@
-"""PyTorch's tensors.
+"""Access to the memory of PyTorch's tensors.
 
 Invariant: elements are those that `tensor.tolist()` shows, with lazy conjugation and negation applied. A tensor without
-memory of its own is refused, whatever torch exports for it. torch's autograd is notified of writes.
+memory of its own is refused, even if torch exports an address for it. torch's autograd is notified of writes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def reach(x: Any, name: str, moved: bool) -> Reached:
 
 
 def check(x: Any, name: str) -> None:
-    """TypeError, with advice, unless the tensor's elements are stored one by one in memory of its own."""
+    """Raises TypeError, with advice, if `x` has no dense memory of its own, or is nested or quantized."""
     torch = sys.modules["torch"]
     kind = type(x).__name__
     if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
@@ -72,7 +72,7 @@ def check(x: Any, name: str) -> None:
 
 
 def check_gradient(x: Any, name: str) -> None:
-    """TypeError if `x` requires a gradient: a communicator does not compute one."""
+    """Raises TypeError if `x` requires a gradient, because a communicator does not compute gradients."""
     if x.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise TypeError(
             f"{name} requires a gradient, which a communicator does not compute: give {name}.detach(), or use "
@@ -88,9 +88,10 @@ def settled(x: Any) -> Any:
 
 
 def memory(x: Any, dtype: dtypes.Dtype, name: str = "the tensor") -> Array:
-    """An array over the memory of `x`, a contiguous, settled tensor without autograd history. It keeps `x` alive.
+    """Returns an array over the memory of the tensor `x`; the array keeps `x` alive.
 
-    Does not call `x.numpy()`: after it the tensor could not be resized any more, which FullyShardedDataParallel does.
+    `x` is contiguous, has no autograd history, and no lazy operations (see `settled`). This function does not call
+    `x.numpy()`, because afterwards FullyShardedDataParallel could not resize the tensor any more.
     """
     shape = tuple(x.shape)
     if not x.numel():
@@ -120,12 +121,15 @@ class _Memory:
 
 
 def is_shared(base: object) -> bool:
-    """Whether `base`, the base of an array from `memory`, is a tensor in memory that can be mapped twice."""
+    """Whether `base`, the `base` of an array from `memory`, stands for a tensor in memory that processes share."""
     return isinstance(base, _Memory) and bool(base.tensor.is_shared())
 
 
 def dtype_of(x: Any, name: str, moved: bool) -> dtypes.Dtype:
-    """NumPy's dtype for a tensor; uint8 if it is `moved` and NumPy lacks its one-byte dtype. Raises TypeError."""
+    """Returns NumPy's dtype for the elements of the tensor `x`. Raises TypeError if there is none.
+
+    `moved`: the collective only moves the elements, so for one-byte types that NumPy lacks, the dtype is uint8.
+    """
     found = table().get(x.dtype)
     if found is not None:
         return found
