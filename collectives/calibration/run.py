@@ -64,7 +64,7 @@ class Effort:
     sockets: bool = False
 
     def with_(self, seconds: float, most: int, collectives: tuple[str, ...]) -> Effort:
-        """A copy with the budget `seconds`, sizes up to `most` bytes, and these collectives, if any are given."""
+        """A copy limited to `seconds`, sizes up to `most` bytes, and `collectives` (if empty, all of its own)."""
         sizes = tuple(s for s in self.sizes if s <= most) or self.sizes[:1]
         looks = tuple(sorted({*(s for s in self.looks if s < sizes[-1]), sizes[-1]}))
         return replace(self, seconds=seconds, sizes=sizes, looks=looks, collectives=collectives or self.collectives)
@@ -105,9 +105,11 @@ QUICK: Final = Effort(
 
 
 class Outcome(NamedTuple):
-    """The result. `links`: costs by kind of link. `sockets`: the best number for a link over TCP, None if not measured.
+    """The result of a calibration: `table` says which algorithm to use for which sizes.
 
-    `seconds`: duration. `noise`: why the times are unreliable; the table is empty then, unless noise was tolerated.
+    `links`: costs by kind of link. `sockets`: the best number of sockets for a link over TCP, None if not measured.
+    `seconds`: how long the calibration took. `noise`: reasons why the times are unreliable. If there are any, `table`
+    is empty, unless the caller tolerates noise.
     """
 
     table: Table
@@ -128,10 +130,11 @@ class Outcome(NamedTuple):
 def calibrate(
     comm: Communicator, usual: Table, effort: Effort, say: Say | None = None, *, tolerant: bool = False
 ) -> Outcome:
-    """Measure this group; `usual` is the table of the choices without a calibration.
+    """Measure the ranks of `comm`. `usual`: the algorithm table that applies without a calibration.
 
-    Stops if other programs disturb the measurement, unless `tolerant` is set. Barriers and reductions of the
-    measurement itself use the table of `comm`. Raises the errors of these calls.
+    `say` reports progress. Stops if other programs disturb the measurement, unless `tolerant` is set. The calibration
+    synchronizes ranks by barriers and allreduces, whose algorithms `comm` chooses as usual. Raises the errors of
+    collective calls.
     """
     watch, quiet = Stopwatch(comm), _Quiet(comm, tolerant)
     over_tcp = comm._linked.situation.kind == "tcp" and effort.sizes[-1] >= SMALLEST
@@ -162,7 +165,7 @@ def _calibrate(comm: Communicator, usual: Table, effort: Effort, watch: Stopwatc
 
 
 class _Quiet:
-    """Judges whether machines are quiet, by the kernel's counters on all ranks since the calibration began."""
+    """Judges from kernel counters of all ranks whether other programs have disturbed the calibration so far."""
 
     def __init__(self, comm: Communicator, tolerant: bool) -> None:
         self.tolerant = tolerant
@@ -170,7 +173,10 @@ class _Quiet:
         self._watch = noise.Watch()
 
     def judge(self, spreads: Sequence[float]) -> tuple[str, ...]:
-        """The reasons why machines were not quiet, the same on every rank. Collective."""
+        """The reasons why the times are unreliable, the same on every rank; empty if they are reliable.
+
+        `spreads`: the time of the slowest round over that of the fastest, for each measurement. Every rank calls this.
+        """
         layout = self._comm._linked.layout
         mine = self._watch.reading(layout.hosts[self._comm.rank])
         reported = self._comm._everyones(json.dumps(mine.to_json()).encode())
@@ -179,13 +185,13 @@ class _Quiet:
 
 
 def candidates(comm: Communicator, collective: str) -> list[Algorithm]:
-    """The algorithms to compare. Algorithms for several ranks on each of several hosts only if there are such hosts."""
+    """The algorithms to compare; hierarchical algorithms only if there are several hosts, one with several ranks."""
     nested = comm._linked.layout.nested
     return [a for a in registry.algorithms(collective, comm.size) if nested or not a.hosts]
 
 
 def _share(left: Sequence[str]) -> float:
-    """The share of the remaining time for the first collective: allreduce gets three times as much as any other."""
+    """The first collective's fraction of the time that remains for all of `left`; allreduce counts three times."""
     weights = [3.0 if name == "allreduce" else 1.0 for name in left]
     return weights[0] / sum(weights)
 
@@ -207,7 +213,7 @@ class _Race:
     spreads: list[float] = field(default_factory=list)  # slowest round over fastest, for each algorithm and size
 
     def run(self, collective: str, end: float) -> list[Row]:
-        """The table's rows (one for each range of sizes) for a collective, measured until the stopwatch shows `end`."""
+        """Measure a collective until `watch.spent` is `end`; returns rows of the table, one for each range of sizes."""
         sizes = (0,) if collective == "barrier" else self.effort.sizes
         looks = (0,) if collective == "barrier" else self.effort.looks
         arrays = Arrays(sizes[-1], self.comm.size)
@@ -255,7 +261,8 @@ class _Race:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Compare the algorithms `racers` at one size: time each in turn, for about `budget` seconds in all.
 
-        Returns the seconds of a call by each algorithm, and how much slower than the fastest each is (see `_losses`).
+        `expected`: predicted seconds of a call by each algorithm. `usual`: the default algorithm. Returns two mappings
+        from algorithms: to the median seconds of a call, and to the loss against the fastest algorithm (see `_losses`).
         """
         self.say(f"{collective} of {nbytes} bytes: {', '.join(racers)}", self.watch.spent / self.effort.seconds)
         if len(racers) == 1:
@@ -271,7 +278,7 @@ class _Race:
     def _look(
         self, collective: str, names: Sequence[str], looks: Sequence[int], arrays: Arrays, end: float
     ) -> dict[str, Model]:
-        """Models of all algorithms, corrected by a short measurement at a few sizes."""
+        """Models that predict each algorithm's time, corrected by short measurements at the sizes `looks`."""
         self.say(f"{collective}: a first look at {', '.join(names)}", self.watch.spent / self.effort.seconds)
         models = {name: Model(self._schedules(collective, name), self.link) for name in names}
         seen: dict[str, dict[int, float]] = {name: {} for name in names}
@@ -300,7 +307,10 @@ class _Race:
         return name in here and here[name] <= 4 * min(here.values())
 
     def _racers(self, models: dict[str, Model], nbytes: int, wanted: set[str], before: str | None) -> list[str]:
-        """The algorithms to compare: those that may be fastest, by their predictions, then `wanted` and `before`."""
+        """The algorithms to compare at a size: those with the shortest predicted times, then `wanted` and `before`.
+
+        `before`: the algorithm that was fastest at the size before, if any.
+        """
         expected = sorted((model.seconds(nbytes), name) for name, model in models.items())
         near = [name for seconds, name in expected if seconds <= self.effort.within * expected[0][0]]
         racers = near[: self.effort.racers]
@@ -308,7 +318,7 @@ class _Race:
         return racers
 
     def _iterations(self, expected: Sequence[float], budget: float) -> list[int]:
-        """How often to repeat each call in a round, so that all rounds take `budget` seconds, divided equally."""
+        """How often to repeat each call in a round. All rounds together take `budget` seconds, equal for all calls."""
         return self.watch.fitting(expected, budget, self.effort.rounds, self.effort.iterations)
 
     def _schedules(self, collective: str, name: str) -> list[Schedule]:
@@ -320,9 +330,10 @@ class _Race:
 
 
 def _losses(seconds: Times, usual: int, doubt: float) -> list[float]:
-    """For each algorithm, the logarithm of its time over that of the fastest algorithm, as the median of all rounds.
+    """How much slower than the fastest each algorithm is: log(its time / fastest time), as the median of all rounds.
 
-    Increased by the uncertainty of the difference to the default, so that the default is kept on a noisy machine.
+    `doubt` standard errors of the difference from the default algorithm are added to each value, so that the default
+    is kept on a noisy machine. `usual`: the default's column in `seconds`, which has a row for each round.
     """
     logs = np.log(seconds)
     loss = np.median(logs - logs.min(axis=1, keepdims=True), axis=0)

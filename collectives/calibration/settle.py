@@ -1,7 +1,7 @@
 """Makes rows of the algorithm table from measured times: which algorithm to use for which sizes.
 
-Invariant: a change of algorithm from one size to the next has to gain more than noise, so that the same machine
-produces the same table again.
+Invariant: the algorithm changes from one size to the next only if the gain is larger than measurement noise, so that
+another calibration of the same machine produces the same table.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ Losses = Mapping[str, float]  # by algorithm: logarithm of its time over that of
 def settle(
     losses: Sequence[Losses], usual: Sequence[str], switch: float = SWITCH, stranger: float = STRANGER
 ) -> list[str]:
-    """The algorithm for each size, such that the total loss is least.
+    """Choose an algorithm for each size so that the sum of losses and penalties is least.
 
-    `switch` is added for each change from one size to the next, and `stranger` for each size with another algorithm
-    than `usual`, the library's default. An algorithm without a time at a size cannot be used there.
+    `losses`: for each size, log(time / fastest time) by algorithm. `usual`: the library's default for each size. The
+    penalty `switch` is added for each change of algorithm from one size to the next, and `stranger` for each size with
+    another algorithm than the default. An algorithm that was not measured at a size is not chosen there.
     """
     best: dict[str, tuple[float, list[str]]] = {}
     for here, default in zip(losses, usual, strict=True):
@@ -46,10 +47,10 @@ def rows(
     times: Sequence[Mapping[str, float]],
     to_the_end: bool,
 ) -> list[Row]:
-    """Rows of the table: one for each series of sizes with the same algorithm.
+    """Rows of the algorithm table: one for each series of consecutive sizes with the same algorithm.
 
-    The border between two rows is the geometric mean of the sizes on both sides. Unless `to_the_end`, the last row ends
-    as if one more size had been measured.
+    The border between two rows is near the geometric mean of the measured sizes on both sides. With `to_the_end` the
+    last row applies to all larger sizes. Otherwise it ends at the border that one more, larger size would give.
     """
     found: list[Row] = []
     first = 0
@@ -78,7 +79,7 @@ def rows(
 
 
 def border(below: int, above: int) -> int:
-    """A round number near the geometric mean of `below` and `above`; `below` itself if `above` is not larger."""
+    """A round number near the geometric mean of `below` and `above`, or `below` if `above` is not larger than it."""
     if above <= below:
         return below
     mean = sqrt(max(1, below) * above)

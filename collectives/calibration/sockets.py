@@ -1,7 +1,7 @@
-"""The number of TCP sockets of each link: the fewest that are nearly as fast as any number.
+"""Finds how many TCP sockets a link between two ranks needs: the smallest number that is nearly as fast as the best.
 
-Invariant: a group with one socket a link, and groups of the same ranks with more sockets, are measured in turn. All but
-the chosen group are closed again. The result is the same on every rank.
+Invariant: the given communicator, and new ones of the same ranks with more sockets for each link, are measured in turn.
+The new ones are closed again, except for the chosen one. The choice is the same on every rank.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _ROUNDS: Final = 5
 
 @contextmanager
 def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[Communicator]:
-    """`comm`, or the same ranks over links of several sockets if that is faster for large arrays.
+    """Yield `comm`, or a communicator of the same ranks with more sockets for each link if more sockets are faster.
 
-    `nbytes`: size of the largest arrays of interest. If the user has set the number of sockets, `comm` stays.
-    Collective.
+    `nbytes`: size of the largest array that the calibration measures. If the user has set the number of sockets, the
+    result is `comm`. Every rank calls this.
     """
     nbytes = min(nbytes, LARGEST)
     with ExitStack() as opened:
@@ -50,7 +50,10 @@ def best_linked(comm: Communicator, watch: Stopwatch, nbytes: int) -> Iterator[C
 
 
 def fewest(seconds: Times) -> int:
-    """The column of `seconds` (by round and number of sockets) for the fewest sockets that are nearly the fastest."""
+    """The index of the smallest number of sockets that is nearly as fast as the best number.
+
+    `seconds` has a row for each round, and a column for each number of sockets, in ascending order.
+    """
     best = 0
     for column in range(1, seconds.shape[1]):
         if np.median(seconds[:, column] / seconds[:, best]) <= GAIN:

@@ -1,7 +1,7 @@
-"""Times calls in turn, by a clock that all ranks share.
+"""Measures the time of collective calls that are to be compared; each call takes its turn in every round.
 
-Invariant: results are the same on every rank. The time of an iteration is that of its slowest rank, without the barrier
-before it. Calls take turns, so that a change of the machine's speed affects all of them.
+Invariant: results are the same on every rank. The time of a call is the time on its slowest rank, without the barrier
+before the call. Calls take turns, so that a change of the machine's speed affects all of them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Times: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class Stopwatch:
-    """Measures on one communicator.
+    """Measures the time of calls on one communicator.
 
-    `spent`: seconds from construction to the last measurement, on the rank with most. `pause`: seconds between two
-    timed calls of that measurement, including the barrier.
+    `spent`: seconds from construction to the end of the last measurement, as the maximum over all ranks. `pause`: mean
+    seconds between two timed calls in the last measurement, including the barrier.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -34,10 +34,11 @@ class Stopwatch:
         self.spent = self.pause = 0.0
 
     def turns(self, calls: Sequence[Call], iterations: Sequence[int], rounds: int, renew: Call | None = None) -> Times:
-        """Median seconds by round and call: each call is repeated, then the next one, `rounds` times over.
+        """Time `calls` in turn, in `rounds` rounds; returns the median seconds of each call in each round.
 
-        Every turn begins with an untimed call, because another call has just filled the caches. `renew` writes the
-        input before each barrier.
+        In each round every call has one turn, in which it is repeated as often as its entry of `iterations` says. A
+        turn begins with an untimed call, because the call before it has filled the caches with other data. There is a
+        barrier before each timed call. `renew`, if given, writes the input anew before this barrier.
         """
         most = max(iterations)
         times = np.full((rounds, len(calls), most), -1.0)
@@ -71,7 +72,7 @@ class Stopwatch:
         return found
 
     def fitting(self, expected: Sequence[float], budget: float, rounds: int, bounds: tuple[int, int]) -> list[int]:
-        """How often to repeat each call in a round so that `rounds` rounds take `budget` seconds, divided equally.
+        """How often to repeat each call in a round. All rounds together take `budget` seconds, equal for all calls.
 
         `expected`: seconds of each call. `bounds`: the fewest and the most repetitions.
         """

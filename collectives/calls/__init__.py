@@ -1,4 +1,4 @@
-"""Calls: checks arguments and turns them into operations of the engine, which are cached.
+"""Calls on a communicator: checks their arguments, and turns them into operations of the native engine, with a cache.
 
-Invariant: a call that cannot work raises ValueError or TypeError before anything is sent.
+Invariant: a call with invalid arguments raises ValueError or TypeError before anything is sent.
 """

@@ -1,6 +1,6 @@
-"""A call that is ready to run: the engine's operation, its memory, and the handling of the result.
+"""A call that is ready to run: an operation of the native engine, its arrays, and what is done with the result.
 
-Invariant: all errors in the arguments have been raised before a ready call exists.
+Invariant: all arguments have been checked before a ready call exists.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _NONE: Receipt = (-1, 0)
 
 
 class Ready(Protocol):
-    """A call that is ready to run, also several times on the same memory. `seconds` is its time limit."""
+    """A call that is ready to run, once or several times, on the same arrays. `seconds` is its time limit."""
 
     @property
     def result(self) -> Any:
-        """The result of the call, if it is an array that exists already; else None."""
+        """The array that the call returns, if this array exists before the call runs; else None."""
 
     def run(self, group: _engine.Group, seconds: float) -> Any: ...
     def start(self, group: _engine.Group, seconds: float, waiter: Waiter, owner: object) -> Work[Any]: ...
@@ -31,11 +31,11 @@ class Ready(Protocol):
 
 
 class Call(NamedTuple):
-    """One operation with its memory.
+    """One operation of the native engine, with the array `inp` that it reads and the array `out` that it writes.
 
-    `target` is None if this rank gets no result. `copies`: `inp` is `out`, which the operation would overwrite too
-    soon, so it reads a copy. `finish` is called with the result at the end. `status`: where sender and length of a
-    received message are stored.
+    `target`: the destination of the result, None if this rank gets no result. `finish` is called with the result at the
+    end. `status`: where the sender and length of a received message are stored. `copies`: the operation reads a copy of
+    `inp`, because `inp` is the same array as `out` and would be overwritten too soon.
     """
 
     operation: _engine.Operation
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
     @property
     def repeatable(self) -> bool:
-        """Whether the same operation works for other arrays like these, with nothing to do before or after it."""
+        """Whether the operation alone is the whole call: nothing has to be done in Python before or after it."""
         return self.finish is None and self.status is None and (self.target is None or self.target.changed is None)
 
     @property
@@ -86,7 +86,7 @@ class Call(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Sends one message and receives another at the same time. `overlap`: their arrays share memory."""
+    """Sends one message and receives another at the same time. `overlap`: the two messages' arrays share memory."""
 
     sent: Call
     received: Call
@@ -114,6 +114,6 @@ class Exchange(NamedTuple):
         return Work(Tickets((leaving, coming)), lambda: received.deliver(coming.receipt), waiter, owner)
 
     def leaving(self) -> Array | None:
-        """The array to send: a copy if the received message would overwrite it."""
+        """The array to send, or a copy of this array if the received message would overwrite it."""
         inp = self.sent.inp
         return inp.copy() if inp is not None and self.overlap else inp

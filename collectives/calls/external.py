@@ -1,8 +1,8 @@
-"""Calls that an engine of another package runs, and the choice between such engines and the native one.
+"""Calls that an engine of another package runs, and the choice between such engines and the native engine.
 
-Invariant: every such call is an operation of the communicator like any other. It has its place in the order of calls, a
-sequence number and a fingerprint that ranks compare before the engine starts, a deadline, and a record under the name
-of its engine. If the engine fails on one rank, all ranks raise the same error, and the communicator is broken.
+Invariant: every such call is an operation of the communicator like any other. It has a sequence number, a deadline, and
+an entry under its engine's name in the list of recent operations. Ranks compare fingerprints of the call before the
+engine starts. If the engine fails on one rank, all ranks raise the same error, and the communicator is unusable.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HURRY: Final = 1.0  # seconds for the same exchange if the user has interrupted
 
 
 class Side(NamedTuple):
-    """A communicator of the same ranks for messages of engines, which have no place in the order of users' calls."""
+    """A second communicator of the same ranks, for the engines' own messages: the user's calls keep their order."""
 
     group: _engine.Group
     calls: Calls
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
 
 class Engines:
-    """The engines of other packages that one communicator may use besides the native engine; most often none."""
+    """The engines of other packages that one communicator may use besides the native engine; usually none."""
 
     def __init__(self, engines: Sequence[Engine], calls: Calls, side: Side | None = None) -> None:
         """`side`: None only if there are no engines."""
@@ -74,7 +74,7 @@ class Engines:
         return bool(self._engines)
 
     def choose(self, collective: str, nbytes: int, memory: Memory, algorithm: str = "auto") -> Choice | None:
-        """The engine of another package that runs this call, and the reason; None if the native engine runs it."""
+        """Another package's engine for a call, and the reason for this choice; None for the native engine."""
         if self._calls.prepare.table.in_order:  # deterministic: only the native engine has a fixed order of operands
             return None
         for engine in self._engines:
@@ -90,7 +90,10 @@ class Engines:
         return None
 
     def prepare(self, name: str, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready | None:
-        """The call, if an engine of another package runs it, else None. TypeError, ValueError for invalid arguments."""
+        """The call, ready to run, if another package's engine runs it; None if the native engine does.
+
+        Raises TypeError or ValueError for invalid arguments.
+        """
         places = _ARGUMENTS.get(name)
         if places is None:
             return None
@@ -114,7 +117,10 @@ class Engines:
         )
 
     def explain(self, collective: str, nbytes: int) -> str:
-        """Text that names the other engine that runs this call, for host and device memory; empty if none does."""
+        """Text that says which engine of another package runs a call on host memory, and which on CUDA memory.
+
+        The text is empty if the native engine runs both.
+        """
         lines = []
         for memory in (HOST, Memory("cuda")):
             choice = self.choose(collective, nbytes, memory)
@@ -128,7 +134,7 @@ class Engines:
 
 
 class ExternalCall:
-    """One call that an engine of another package runs. It can be run again, with the same arrays."""
+    """A call that another package's engine runs, once or several times on the same arrays."""
 
     def __init__(
         self,
@@ -173,7 +179,7 @@ class ExternalCall:
         return _Execution(self, group.start_generalized(self._agreement(), deadline.left, self.engine), deadline)
 
     def _agreement(self) -> _engine.Operation:
-        """A barrier in the name of the call, by which ranks check whether they made the same call."""
+        """A barrier that carries the call's fingerprint, by which ranks check that they all make the same call."""
         text = f"engine {self.engine} {self.call.shape}"
         return self._calls.prepare.agreement(
             self.call.name, self.call.dtype, self.call.op, max(self.call.root, 0), zlib.crc32(text.encode())
@@ -181,7 +187,7 @@ class ExternalCall:
 
 
 class _Execution:
-    """One execution of a call: from the agreement of the ranks to the end that is reported to the communicator."""
+    """One execution of a call: ranks compare their calls, then the engine runs, then ranks exchange the outcomes."""
 
     def __init__(self, of: ExternalCall, ticket: _engine.GeneralizedTicket, deadline: Deadline) -> None:
         self._of: Final = of
@@ -191,7 +197,10 @@ class _Execution:
         self._error: BaseException | None = None  # of the engine on this rank
 
     def wait_for_result(self) -> Any:
-        """The result, or on every rank the same error, whose `__cause__` is the engine's error on this rank, if any."""
+        """Wait for the end of the execution; returns the result, or raises the same error on every rank.
+
+        The error's `__cause__` is the exception of the engine on this rank, if there was one.
+        """
         try:
             self.ticket.wait(None)
         except CollectiveError as cause:
@@ -201,7 +210,10 @@ class _Execution:
         return self._result
 
     def run(self, side: Side) -> None:
-        """Let the engine do its work, and report the end. Never raises, except for KeyboardInterrupt and its like."""
+        """Let the engine run the call, and report the outcome to the other ranks and to the communicator.
+
+        The engine's errors are reported, not raised. Only exceptions such as KeyboardInterrupt are also raised.
+        """
         interruption: BaseException | None = None
         try:
             if not self.ticket.wait_until_begun():
@@ -246,7 +258,7 @@ class _Execution:
         return result
 
     def _settle(self, side: Side, seconds: float) -> CollectiveError | None:
-        """None if the engine succeeded on all ranks; else the error of the first rank that failed, on every rank."""
+        """Exchange outcomes; returns None if all ranks succeeded, else the error of the lowest rank that failed."""
         error, of = self._error, self._of
         if isinstance(error, CollectiveError) and side.group.broken is not None:
             return error  # the broken side communicator reports it to the other ranks
@@ -274,10 +286,10 @@ class _Execution:
 
 
 class _Worker:
-    """Runs the executions of one communicator one after the other, in the order of the calls.
+    """Runs the calls of one communicator that engines of other packages run, one at a time, in the order they are made.
 
-    An execution of a blocking call runs on the caller's thread if no other is in progress. All others run on a thread
-    that exists only while it is needed.
+    A blocking call runs on the caller's thread if no other call is in progress. All other calls run on a background
+    thread, which exists only while there are calls to run.
     """
 
     def __init__(self, side: Side) -> None:
@@ -287,7 +299,7 @@ class _Worker:
         self._busy = False
 
     def run(self, execution: _Execution) -> None:
-        """Run `execution` on this thread, or queue it for another thread if an execution is in progress."""
+        """Run `execution` on this thread, or queue it for the background thread if another execution is in progress."""
         with self._lock:
             if self._busy:
                 self._waiting.append(execution)
@@ -325,7 +337,10 @@ class _Worker:
 
 
 class _Ranks:
-    """See `collectives.engines.Ranks`: calls of the side communicator, which end at the deadline of the user's call."""
+    """The messages between ranks that an engine may use inside a call; implements `collectives.engines.Ranks`.
+
+    They are collectives of the second communicator, `side`, and end at the deadline of the user's call.
+    """
 
     def __init__(self, side: Side, deadline: Deadline) -> None:
         self._side: Final = side

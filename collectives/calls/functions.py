@@ -1,6 +1,6 @@
-"""Reductions by a function of the caller: checks, choice of the algorithm, and the handling of the result.
+"""Reductions by a Python function of the caller: checks, choice of the algorithm, and handling of the result.
 
-Invariant: the function is called on the thread that called the collective, and on no other.
+Invariant: the function runs only on the thread that called the collective.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LONG_FROM: Final = 256 << 10  # bytes
 
 
 class FunctionCall(NamedTuple):
-    """A reduction by a function, ready to be run. `target` is None if this rank gets no result."""
+    """A reduction by a Python function, ready to run. `target`: where the result goes, None if this rank gets none."""
 
     op: Op
     schedule: Schedule
@@ -93,7 +93,7 @@ class FunctionCall(NamedTuple):
 
 
 class FunctionCalls:
-    """Prepares the reductions by functions of one communicator; a part of `Calls`."""
+    """Prepares those reductions on one communicator whose `op` is a Python function."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls
@@ -161,7 +161,10 @@ class FunctionCalls:
         return FunctionCall(op, schedule, Messages(self._prepare, shape, code), shaped, limits, inp, target, seconds)
 
     def _choose(self, shape: Shape, op: Op, algorithm: str) -> Algorithm:
-        """The named algorithm, or the first that works for this function. TypeError, ValueError."""
+        """The algorithm of the given name, or the preferred one that works for this function if the name is "auto".
+
+        Raises TypeError or ValueError for an invalid name, or an algorithm that does not work for the function.
+        """
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         long = shape.nbytes >= _LONG_FROM

@@ -1,8 +1,8 @@
-"""Allreduce of many arrays in one call: small arrays of one dtype share a bucket.
+"""Allreduce of a list of arrays in one call: small arrays of one dtype are copied to a bucket and reduced together.
 
-Invariant: the division into buckets follows from shapes, dtypes and the size of a bucket alone, and is part of the
-fingerprint that ranks compare, so ranks whose lists differ raise DesyncError. Nothing is sent before all arguments are
-checked.
+Invariant: the division into buckets depends only on shapes, dtypes and the size of a bucket. The division is part of
+the fingerprint that ranks compare, so ranks whose lists differ raise DesyncError. All arguments are checked before
+anything is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ Key: TypeAlias = "tuple[Form, str, int, str]"  # form, op, bucket_bytes, algorit
 
 
 class Part(NamedTuple):
-    """The arrays of one operation: their positions in the list, and the elements at which they start in the bucket."""
+    """The arrays that one operation reduces together.
+
+    `members`: the positions of the arrays in the list. `starts`: for each array, its first element in the bucket.
+    """
 
     members: tuple[int, ...]
     starts: tuple[int, ...]
@@ -40,7 +43,11 @@ class Part(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Memory for the arrays of a part: inputs are copied to `ins`, results from `outs`, mostly the same memory."""
+    """Memory for arrays that one operation reduces together: `inp` for all inputs, and `out` for all results.
+
+    `inp` and `out` are the same memory if the algorithm works in place. `ins` and `outs` are their views, one for each
+    array: inputs are copied to `ins`, and results are copied from `outs`.
+    """
 
     inp: Array
     out: Array
@@ -49,7 +56,7 @@ class Bucket(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How lists of one form are divided. `free[i]`: the buckets of part i that no operation uses."""
+    """How lists with the same shapes and dtypes are divided into parts. `free[i]`: the unused buckets for part i."""
 
     parts: list[Part]
     purpose: str
@@ -57,9 +64,9 @@ class Plan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One operation. Before it, `ins` are copied to the bucket, and after it `outs` from the bucket.
+    """One allreduce: the arrays `ins` are copied to the bucket before it, the results to the arrays `outs` after it.
 
-    A part that is a single array has no bucket.
+    An array that is reduced alone needs no bucket, so `bucket` is None.
     """
 
     call: Call
@@ -97,17 +104,23 @@ class Many(NamedTuple):
 
 
 class Fusion:
-    """Prepares such allreduces for one communicator; the caller makes sure that only one thread at a time uses it."""
+    """Prepares allreduces of lists of arrays on one communicator.
+
+    The caller makes sure that only one thread at a time uses this object.
+    """
 
     def __init__(self, calls: ReductionCalls, memory: Callable[[int, Dtype], Array]) -> None:
-        """`memory(count, dtype)` returns an array, if possible in memory that peers read directly."""
+        """`memory(count, dtype)` allocates an array for a bucket, if possible in memory that other ranks can read."""
         self._calls: Final = calls
         self._memory: Final = memory
         self._plans: Final[dict[Key, Plan]] = {}
         self._recycler: Final = Recycler()
 
     def prepare(self, arrays: Any, out: Any, timeout: float | None, op: str, bucket_bytes: int, algorithm: str) -> Many:
-        """Check and prepare the call. TypeError and ValueError name the invalid array of the list."""
+        """Check the arguments and prepare the allreduce of `arrays`.
+
+        Raises TypeError or ValueError for an invalid argument; for an array the error names its index in the list.
+        """
         hosts, targets = _checked(arrays, out, self._recycler)
         form = tuple((host.shape, host.dtype) for host in hosts)
         plan = self._plan(form, op, bucket_bytes, algorithm)
@@ -155,7 +168,10 @@ class Fusion:
 
 
 def parts(form: Form, bucket_bytes: int) -> list[Part]:
-    """The parts in the order in which they are sent: arrays of one dtype, up to the size of a bucket."""
+    """Divide a list of arrays into parts: each is a large array alone, or small arrays of one dtype.
+
+    The small arrays of a part have at most `bucket_bytes` together. Parts are in the order in which they are sent.
+    """
     done: list[list[int]] = []
     filling: dict[Dtype, list[int]] = {}
     held: dict[Dtype, int] = {}
@@ -190,7 +206,10 @@ def _views(memory: Array, part: Part, form: Form) -> tuple[Array, ...]:
 
 
 def _checked(arrays: Any, out: Any, recycler: Recycler) -> tuple[list[Array], list[Target]]:
-    """The inputs' memory and the destinations of results. An array may be its own result, but not that of another."""
+    """Check `arrays` and `out`; returns the inputs as NumPy arrays, and the destinations of the results.
+
+    `out[i]` may be the same array as `arrays[i]`, but may not share memory with any other array of both lists.
+    """
     given = _listed(arrays, "arrays")
     wanted = [None] * len(given) if out is None else _listed(out, "out")
     if len(wanted) != len(given):
@@ -219,7 +238,7 @@ def _checked(arrays: Any, out: Any, recycler: Recycler) -> tuple[list[Array], li
 
 
 def _check_apart(inputs: list[Array], results: list[Array]) -> None:
-    """Raises ValueError if a result shares memory with another array's result or input."""
+    """Raises ValueError if `results[i]` shares memory with `inputs[j]` or `results[j]`, where i and j differ."""
     spans = []
     for i, (x, y) in enumerate(zip(inputs, results, strict=True)):
         if y.nbytes:

@@ -1,6 +1,6 @@
-"""Access to a communicator: one thread at a time, until it is closed, in the process that made it.
+"""Lets one thread at a time use a communicator, until it is closed, and only in the process that made it.
 
-Invariant: entering costs one native call while there is no error; the reason is looked up only when entering fails.
+Invariant: entering the gate costs one native call. If entering fails, Python code then finds the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from collectives.native.errors import Aborted, CollectiveError
 
 
 class Gate:
-    """`with gate:` encloses each call; native code uses `latch.acquire()`, `gate.refuse()` and `latch.release()`."""
+    """A lock around each call on a communicator, which is refused to other threads instead of making them wait.
+
+    Python code uses `with gate:`. Native code calls `latch.acquire()`, `gate.refuse()` and `latch.release()` instead.
+    """
 
     __slots__ = ("__weakref__", "_cause", "_pid", "block", "latch", "name")
 

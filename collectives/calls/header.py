@@ -1,7 +1,7 @@
-"""The description of an array that is sent before the array if receivers do not know it.
+"""The description of an array (dtype and shape), sent before the array itself if receivers do not know them.
 
-Invariant: for a given number of ranks, a description has a fixed number of int64 values. Each value is checked before
-it is used.
+Invariant: for a given number of ranks, a description has a fixed number of int64 values. A receiver checks each value
+before using it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _LARGEST: Final = 1 << 62
 
 @lru_cache(maxsize=1)
 def _dtypes() -> tuple[Dtype, ...]:
-    """All dtypes of arrays; their order is part of the wire format."""
+    """All dtypes that arrays may have. A dtype is sent as its index here, so the order is part of the wire format."""
     return (*dtype_names(), FLOAT0, *moved_names())
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`rows`: the number of rows for each rank, which all have `dtype` and the shape `trailing`."""
+    """A received description: `rows` is how many rows of the array each rank gets, `trailing` the shape of one row."""
 
     dtype: Dtype
     trailing: tuple[int, ...]
@@ -43,7 +43,10 @@ class Header:
 
 
 def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Describe `x`, whose first axis is divided as in `rows`; `x` is None if this rank refuses its arguments."""
+    """Encode dtype and shape of `x`, to be sent to other ranks. `rows`: how many rows of `x` each rank gets.
+
+    `x` is None if the arguments of this rank are invalid; the result then says so.
+    """
     header = np.zeros(_FIXED + _MOST_AXES + rows.size, np.int64)
     if x is not None:
         header[:_FIXED] = 1, _dtypes().index(x.dtype), x.ndim - 1
@@ -53,7 +56,10 @@ def pack(x: Array | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
-    """Decode the result of `pack`; None if the sender refused. ValueError for values that `pack` cannot have made."""
+    """Decode a result of `pack`; returns None if it says that the sender's arguments are invalid.
+
+    Raises ValueError for values that `pack` cannot have made.
+    """
     status, dtype, axes, *rest = header.tolist()
     if status == 0:
         return None
@@ -71,6 +77,6 @@ def unpack(header: npt.NDArray[np.int64], size: int) -> Header | None:
 
 
 def kind(x: Array) -> int:
-    """A number for the shape and dtype of the rows of `x`; it almost certainly differs for another shape or dtype."""
+    """A 64-bit hash of the dtype of `x` and the shape of its rows, by which ranks compare their arrays."""
     text = f"{name_of(x.dtype)} {x.shape[1:]}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)

@@ -1,7 +1,7 @@
 """Turns the arguments of send, recv and sendrecv into operations of the engine.
 
-Invariant: arguments are checked completely before anything is sent. A message contains its sender and its length; a
-receiver states the dtype, the largest length, and the ranks that may send.
+Invariant: arguments are checked completely before anything is sent. A message contains its sender's rank and its
+length. The receive operation contains the dtype, the largest length, and the ranks from which it accepts a message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collectives.calls.status import Status
 
 
 class MessageCalls:
-    """Prepares the messages of one communicator; a part of `Calls`."""
+    """Prepares the calls send, recv and sendrecv on one communicator."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls

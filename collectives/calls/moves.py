@@ -1,7 +1,7 @@
-"""Turns the arguments of a call into operations of the engine: one function per collective.
+"""Turns the arguments of collectives that do not reduce into operations of the native engine: a method for each.
 
-Invariant: arguments are checked completely before anything is sent. If lengths or shapes are exchanged first, every
-rank learns of a mismatch or of a refusal by the root, so that no rank waits for messages that never come.
+Invariant: arguments are checked completely before anything is sent. In calls that exchange lengths or shapes first, all
+ranks learn of a mismatch, or of invalid arguments on the root, so that no rank waits for messages that never come.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Deadline:
 
 
 class Calls:
-    """Prepares the calls of one communicator; the caller makes sure that only one thread at a time uses it.
+    """Prepares the collectives of one communicator; the caller makes sure that only one thread at a time does this.
 
-    Methods have the parameters x, out and timeout, then all other arguments on which the operation depends. `out` is
-    the array for the result, if the caller may pass one.
+    There is a method for each collective. Its parameters are x, out and timeout, then the other arguments of the
+    collective. `out` is an array for the result. It is named `_out` and unused if the collective takes no such array.
     """
 
     def __init__(self, group: _engine.Group, preparer: Preparer, timeout: float) -> None:
@@ -117,7 +117,7 @@ class Calls:
         return self.two(shape, inp, target, algorithm, deadline)
 
     def barrier(self, x: Array, out: Array, timeout: float | None, algorithm: str) -> Call:
-        """`x` and `out` have one byte each: messages without data would not wait for earlier messages."""
+        """Prepare a barrier. `x` and `out` have one byte each: the engine does not order messages without data."""
         deadline = self.limit(timeout)
         prepared = self.prepare.collective(Shape("barrier", x.dtype, 1, 1, 0, "bor"), algorithm)
         return Call(prepared.operation, x, out, None, deadline.left)
@@ -207,7 +207,7 @@ class Calls:
         return Call(operation, inp, None if target is None else target.host, target, deadline.left)
 
     def _exchange(self, shape: Shape, inp: Array | None, out: Array, deadline: Deadline) -> None:
-        """A small collective that has to be complete before the call itself can be prepared."""
+        """Run a small collective of the library, whose result is needed before the user's call can be prepared."""
         if self.outside is not None:
             self.outside()
         operation = self.prepare.collective(shape, "auto").operation
@@ -221,7 +221,10 @@ class Calls:
         return header
 
     def _matching(self, everyones: npt.NDArray[np.int64], inp: Array, name: str) -> list[int]:
-        """The number of rows of each rank. DesyncError, on every rank, if dtypes or the shapes of rows differ."""
+        """The number of rows that come from each rank, read from the numbers `everyones` that ranks have exchanged.
+
+        Every rank raises DesyncError if the ranks' dtypes or shapes of rows differ.
+        """
         kinds = everyones[:, 1]
         differing = np.flatnonzero(kinds != kind(inp)).tolist()
         if differing:
@@ -238,5 +241,5 @@ def one_byte() -> tuple[Array, Array]:
 
 
 def _writable(x: Array) -> Array:
-    """`x`, or a copy if it is read-only: in a broadcast the engine uses one buffer, which other ranks write."""
+    """`x`, or a copy if `x` is read-only: the engine takes only a writable buffer for a broadcast, even on the root."""
     return x if x.flags.writeable else x.copy()

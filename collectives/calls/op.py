@@ -1,6 +1,7 @@
-"""Op: a reduction by a function of the caller.
+"""Op: a reduction by a Python function of the caller.
 
-Invariant: the library assumes that the function is associative, and otherwise uses only declared properties.
+Invariant: the library assumes that the function is associative. It relies on other properties only if the caller
+declares them.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ Function: TypeAlias = "Callable[[Array, Array], Any]"
 class Op:
     """A function of two arrays, to be passed as `op`: `comm.allreduce(x, op=Op(np.hypot, commutative=True))`.
 
-    `function(a, b)` gets two arrays, which it must not change, and returns an array of their shape and dtype. It is a
-    NumPy ufunc, or any other associative function. `a` comes from lower ranks than `b`. The arrays have x's shape (for
-    reduce_scatter, the shape of a block). With `elementwise` they may also be flat pieces of x. Before anything is
-    sent, the function is tried on this rank's own data, once for each shape and dtype, so that an invalid function does
-    not leave other ranks waiting. All ranks have to pass functions of the same name with the same declarations.
+    `function(a, b)` is a NumPy ufunc, or any other associative function. It gets two arrays, which it must not change,
+    and returns an array of their shape and dtype. Unless `commutative` is set, `a` comes from lower ranks than `b`. The
+    arrays `a` and `b` have the shape of x (in reduce_scatter, the shape of a block). If `elementwise` is set, they may
+    also be one-dimensional pieces of x. Before anything is sent, each rank calls the function once with its own data,
+    for each new shape and dtype, so that an invalid function does not leave other ranks waiting. All ranks have to pass
+    functions of the same name with the same `commutative` and `elementwise`.
 
-    `commutative`: function(a, b) is function(b, a), so that operands may be combined in any order; otherwise they are
-    combined in the order of ranks. `elementwise`: each element of the result depends only on the elements at its
-    position, so that large arrays may be divided. `identity`: the value e with function(e, x) = x, which `exscan`
-    returns on rank 0. A ufunc is always elementwise, and provides its identity.
+    `commutative`: function(a, b) equals function(b, a), so arrays may be combined in any order; otherwise they are
+    combined in the order of ranks. `elementwise`: each element of the result depends only on the elements of `a` and
+    `b` at the same position, so that large arrays may be divided. `identity`: the value e with function(e, x) = x,
+    which `exscan` returns on rank 0. For a ufunc, `elementwise` and `identity` are known and need not be given.
 
-    Results have the same bits on every rank. TypeError for an object that cannot be called with two arrays.
+    If all ranks get the result, as in allreduce, its bits are the same on all ranks. Raises TypeError if `function`
+    cannot be called with two arrays.
     """
 
     __slots__ = ("_tried", "commutative", "elementwise", "function", "identity", "name")
@@ -56,11 +59,11 @@ class Op:
 
     @property
     def code(self) -> int:
-        """32 bits that almost certainly differ between ops that ranks must not mix."""
+        """A 32-bit hash of the name and the declared properties, by which ranks notice that they pass different ops."""
         return zlib.crc32(f"{self.name} {self.commutative} {self.elementwise}".encode())
 
     def combine(self, a: Array, b: Array, out: Array) -> None:
-        """out = function(a, b). TypeError, ValueError for a result of another shape or dtype."""
+        """Write function(a, b) to `out`. Raises TypeError or ValueError if the dtype or shape of the result differs."""
         a, b = _to_read(a), _to_read(b)
         if isinstance(self.function, np.ufunc):
             self.function(a, b, out=out)
@@ -73,7 +76,7 @@ class Op:
         out[...] = result
 
     def try_on(self, x: Array) -> None:
-        """Call the function on `x`, unless it was called for this shape and dtype before."""
+        """Call function(x, x) and raise if the function is invalid; does nothing for a shape and dtype tried before."""
         key = (x.shape, x.dtype)
         if key not in self._tried and len(self._tried) < 1024:
             self.combine(x, x, np.empty_like(x))
@@ -84,7 +87,7 @@ Reduction: TypeAlias = "str | Op | Function"  # possible values of `op`
 
 
 def op_of(value: Any) -> Op:
-    """`value` as an Op: a function without declarations counts as neither commutative nor elementwise."""
+    """Return `value` if it is an Op; if it is a function, return an Op of this function without declared properties."""
     if isinstance(value, Op):
         return value
     if not callable(value):
@@ -93,7 +96,7 @@ def op_of(value: Any) -> Op:
 
 
 def identity_of(op: str, dtype: Dtype) -> Any:
-    """The value e of `dtype` with e op x = x, for an op that the engine supports for this dtype."""
+    """The identity element of `op`: the value e with op(e, x) = x for each x of `dtype`, which `op` must support."""
     if op in ("sum", "bor", "bxor", "lor", "lxor"):
         return 0
     if op in ("prod", "land"):

@@ -1,6 +1,6 @@
-"""The arrays of a reduction: input, output, and whether both are the same memory.
+"""Checks the input and output arrays of a reduction, and finds out whether both are the same memory.
 
-Invariant: all ranks make the same checks, so if one raises, all raise.
+Invariant: all ranks make the same checks, even those that get no result, so invalid arrays raise on all ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from collectives.arrays.array import Array, Target, in_place, output, reading, u
 
 
 def operands(x: Any, out: Any, receives: bool) -> tuple[Array, Target | None, bool]:
-    """The input; the destination of the result, of x's shape and dtype; and whether both are the same memory."""
+    """Check `x` and `out`; returns the input, the destination of the result, and whether both are the same memory.
+
+    The destination has the shape and dtype of `x`. `receives`: whether this rank gets a result.
+    """
     if out is x and out is not None:
         target: Target | None = updating(x)
         assert target is not None

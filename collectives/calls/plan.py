@@ -1,6 +1,6 @@
 """Plan: a call that is prepared once and runs on the same arrays every time.
 
-Invariant: a plan keeps its arrays and its communicator alive, and nothing keeps the plan alive.
+Invariant: a plan keeps its arrays and its communicator alive. The library keeps no reference to the plan.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collectives.calls.work import Work
 
 
 class Plan(Protocol):
-    """The result of the `_plan` variants: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
+    """A prepared call: `plan = comm.allreduce_plan(x, out=x)` makes it, then each `plan()` runs it."""
 
     def __call__(self) -> Any:
-        """Run the call on the current contents of the arrays; returns the result, always in the same array, or None."""
+        """Run the call on the current contents of its arrays; returns `out`, which holds the result."""
 
     @property
     def out(self) -> Any:
-        """The array that each call writes and returns; None if this rank gets no result."""
+        """The array that every run of the plan writes and returns; None if this rank gets no result."""
 
     @property
     def start(self) -> Callable[[], Work[Any]]:
@@ -29,7 +29,7 @@ class Plan(Protocol):
 
 
 class StepwisePlan:
-    """A plan that Python runs, because the call is more than one operation of the engine."""
+    """A plan that Python code runs, because its call is more than a single operation of the native engine."""
 
     __slots__ = ("_out", "_owner", "_run", "_start")
 
@@ -52,7 +52,7 @@ class StepwisePlan:
 
 
 def check_planned(array: Any, name: str) -> None:
-    """Raises TypeError or ValueError for an array that a plan cannot read and write in its own memory."""
+    """Raises TypeError or ValueError for an array that a plan could only use through a copy. `name`: for the error."""
     if type(array) is not np.ndarray:
         raise TypeError(f"a plan needs NumPy arrays, but {name} is {type(array).__name__}")
     if not array.flags.c_contiguous:

@@ -1,7 +1,6 @@
-"""Prepared operations for the engine: the algorithm chosen, compiled and bound to sizes.
+"""Prepares operations of the native engine: chooses an algorithm, compiles it, and adds the sizes of the arrays.
 
-Invariant: a prepared operation is the same on every rank that makes the same call, and is cached, so that a repeated
-call finds it by one lookup.
+Invariant: ranks that make the same call prepare the same operation. It is cached, so a repeated call needs one lookup.
 """
 
 from __future__ import annotations
@@ -33,10 +32,12 @@ _MOST_KEPT = 1024  # prepared operations: calls of ever new shapes must not fill
 
 
 class Shape(NamedTuple):
-    """A call as the engine needs it: collective, number of elements, how they are divided.
+    """What the engine has to know about a call: collective, dtype, and how many elements are read and written.
 
-    `agreed`: the number of elements on which all ranks must agree, 0 if they need not. `purpose` distinguishes calls
-    that the library makes for itself. `in_place`: IN and OUT are the same memory.
+    `inp`, `out`: the number of elements of input and output, or a tuple with the number for each rank if they differ.
+    `agreed`: a number of elements that has to be the same on all ranks; 0 if ranks may differ. `purpose`: more text for
+    the fingerprint that ranks compare, for example in calls that the library makes for itself. `in_place`: input and
+    output are the same memory.
     """
 
     collective: str
@@ -55,9 +56,9 @@ class Shape(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size by which algorithms are chosen: bytes of the larger buffer.
+        """The size by which an algorithm is chosen: the bytes of input or output, whichever is larger.
 
-        0 for alltoallv, where no rank knows all sizes.
+        The size is 0 for alltoallv, in which no rank knows the sizes on all ranks.
         """
         if isinstance(self.inp, tuple) and isinstance(self.out, tuple):
             return 0
@@ -65,7 +66,7 @@ class Shape(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """An operation, and whether it works if input and output are the same memory."""
+    """An operation of the engine. `in_place`: whether it also works if input and output are the same memory."""
 
     operation: _engine.Operation
     in_place: bool
@@ -86,7 +87,7 @@ class Preparer:
         self.algorithm_names: dict[int, str] = {}  # by their codes in fingerprints
 
     def collective(self, shape: Shape, algorithm: str) -> Prepared:
-        """The operation for this call. Raises TypeError and ValueError for an invalid algorithm or op."""
+        """The operation for this call, cached. Raises TypeError or ValueError for an invalid algorithm or op."""
         key = (shape, algorithm)
         try:
             return self._kept[key]
