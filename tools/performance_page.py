@@ -25,12 +25,13 @@ PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 DECISIONS: Final = PAGE.parent / "decisions"
 HEAD: Final = """# Performance
 
-Written by `python -m tools.performance_page` from the files under `bench/results/`. What was tried, and why the library
-does what it does, is in the [decision records](decisions/README.md); how `collectives bench` measures is in
-[benchmark.md](benchmark.md).
+This page is written by `python -m tools.performance_page` from the files under `bench/results/`. The [decision
+records](decisions/README.md) say what was tried, and why the library does what it does. [benchmark.md](benchmark.md)
+describes how `collectives bench` measures.
 
-Compare ratios rather than times: both figures of a ratio come from one machine at about the same time. A figure is as
-old as its date. It says nothing about a machine that is not listed here, and may have changed with the code since.
+Compare ratios rather than times: both figures of a ratio come from one machine at about the same time. Each figure has
+the date of its measurement; the code may have changed since. No figure says anything about machines that are not listed
+here.
 """
 REPEAT: Final = """## How to repeat this
 
@@ -41,9 +42,10 @@ collectives bench meeting --json meeting.json
 python -m tools.performance_page --add standing.json --machine M1 --conditions "quiet"
 ```
 
-The last command keeps the run under `bench/results/`, without its raw samples, and writes this page anew. A line that
-was measured again replaces the older one of the same machine. A new machine needs a description in
-`bench/results/machines.json`. The commands for the other figures stand below their titles.
+The last command copies the results in `standing.json` to a file under `bench/results/`, without their raw samples, and
+writes this page anew. A line of a table that was measured again replaces the older line of the same machine. A new
+machine needs a description in `bench/results/machines.json`. For the other figures of this page, the commands stand
+below the titles of their sections.
 """
 BANDS: Final = ("8 B to 4 KiB", "16 KiB to 1 MiB", "4 MiB and more")
 MPI: Final = ("openmpi", "mpich", "impi")
@@ -51,16 +53,17 @@ NAMES: Final = {MPI: "best MPI", ("openmpi-tcp",): "Open MPI, TCP", ("gloo",): "
 BESIDE: Final = (
     (
         "The time of this library divided by the time of the fastest other system, for sums of `float32`. Each cell "
-        "has two ratios: that of the worst size in a range, and the median over the sizes in it. [The "
+        "has two ratios for the sizes in the range of its column: the largest ratio, and the median. [The "
         "benchmark](benchmark.md#the-table-of-targets) describes the sizes, the method, and the targets, which are the "
-        "largest ratios accepted. All processes are started three times, and in each round all systems are measured in "
-        "turn. *In a row* means 100 calls without a barrier between them."
+        "largest ratios accepted. The benchmark starts all processes three times (three launches). Each launch has "
+        "several rounds, and in each round all systems are measured in turn. *In a row* means 100 calls without a "
+        "barrier between them."
     ),
     (
         "Before and after each round, the benchmark times a fixed loop on two cores, and short messages between two "
-        "ranks. These times show whether the virtual machine has moved to other cores or has slowed down. Rounds in "
-        "which they differ too much from those of the median round are [left out](benchmark.md#modes-of-a-machine) of "
-        "the ratios. The two cores are *near* each other if they share a cache, and otherwise *far* from each other."
+        "ranks. These times show whether the virtual machine has moved to other cores or has slowed down. A round is "
+        "[left out](benchmark.md#modes-of-a-machine) of the ratios if its times differ too much from those of the "
+        "median round. The two cores are *near* each other if they share a cache, and otherwise *far* from each other."
     ),
 )
 # The subject of each table, by its title, in the order of the page.
@@ -69,29 +72,33 @@ ABOUT: Final = {
         "Time of an allreduce of `float32` in ordinary arrays: the median over the iterations, on the slowest rank."
     ),
     "Arrays of comm.empty beside the push floor": (
-        "The rate of an allreduce in percent of the [push floor](benchmark.md#beside-the-machines-limits). This is the "
-        "rate of a program in which each process reduces its part of all inputs and stores the result into all "
-        "outputs, without waiting for other processes."
+        "The rate of an allreduce of arrays that `comm.empty` made in shared memory, in percent of the push floor. The "
+        "[push floor](benchmark.md#beside-the-machines-limits) is the rate of a simple program in which each process "
+        "reduces its part of all inputs and stores the result into all outputs, without waiting for other processes. "
+        "Its copies are not the fastest possible, so more than 100 % can be reached."
     ),
     "TCP beside plain sockets": (
-        "The rate of an allreduce in percent of the rate of two processes that exchange as many bytes over plain "
-        "sockets ([`duplex`](benchmark.md#beside-the-machines-limits))."
+        "The rate of an allreduce over TCP, in percent of the rate of two processes that send each other as many bytes "
+        "over plain sockets ([`duplex`](benchmark.md#beside-the-machines-limits))."
     ),
     "16-bit floats beside as many of 32 bits": (
         "The time of an allreduce of `float16` or `bfloat16`, divided by the time for as many elements of `float32`."
     ),
     "The automatic choice beside the best algorithm": (
-        "The time of the [automatic choice](choosing.md) of an algorithm, divided by the time of the best algorithm: "
-        "the worst ratio of all calls that were tried."
+        "The time of a call with the algorithm that the library [chooses by itself](choosing.md), divided by the time "
+        "of the same call with the fastest algorithm. The column *worst* has the largest ratio of all calls that were "
+        "tried, *calls* their number."
     ),
     "Error of the simulator": (
-        "The median of |predicted time / measured time - 1|. The predictions use costs that were [measured on the same "
+        "The [simulator](simulate.md) predicts the time of a collective. Its error is the median of |predicted time / "
+        "measured time - 1|. Predictions use latencies, bandwidths and other costs that were [measured on the same "
         "machine](simulate.md#the-costs-of-a-machine)."
     ),
     "Four hosts on links of 1 Gbit/s": (
-        "Allreduce of n bytes among h = 4 hosts, which are network namespaces of one machine. The time is at least "
-        "2(h-1)/h · n / rate, the bound. A figure is the bound divided by the measured time. At most 95.6 % is "
-        "possible, because packets of 1500 bytes also carry headers. The algorithm `star` takes at least twice the "
+        "Allreduce of n bytes among h = 4 hosts, which are network namespaces of one machine. It takes at least the "
+        "time 2(h-1)/h · n / (rate of a link), which is called the bound. A figure is the bound divided by the "
+        "measured time. About 95.6 % is the most that is possible, because packets of 1500 bytes also carry headers. "
+        "The algorithm `star`, in which one rank receives all arrays and sends all results, takes at least twice the "
         "bound."
     ),
     "Bytes that each of four hosts sends": (
@@ -103,18 +110,21 @@ ABOUT: Final = {
     ),
     "Many arrays in one call": "Time to reduce all gradients of a model between 2 ranks.",
     "Gradients through frameworks": (
-        "Time to exchange all gradients of a model between 2 ranks: *ours* through the gradient hook or the backend of "
-        "this library, *theirs* through the framework's own exchange ([method](benchmark.md#through-the-frameworks))."
+        "Time to exchange all gradients of a model between 2 ranks. *Ours* is the time with this library's gradient "
+        "hook or backend, *theirs* the time with the framework's own exchange "
+        "([method](benchmark.md#through-the-frameworks))."
     ),
     "Exchange beside backpropagation": (
         "Time of a training step in TensorFlow on two hosts with a link of 1 Gbit/s between them. The model has 8 "
-        "dense layers of 768 units and 18 MiB of gradients. *Saved* is the share of the step with one fused call that "
-        "buckets save."
+        "dense layers of 768 units and 18 MiB of gradients. Gradients are exchanged by one fused call after "
+        "backpropagation, or in buckets during backpropagation. *Saved* is the time that buckets save, in percent of a "
+        "step with one fused call: the median over pairs of consecutive steps."
     ),
     "Memory": "Resident memory that the library costs a rank ([what is counted](benchmark.md#memory)).",
     "Meeting": (
-        "Time from the start of the first rank to the end of the last rank, for the exchange through the store alone "
-        "and for all of `collectives.init()`. Figures are medians; the ranks are threads of one process."
+        "Time until all ranks have joined a group, from the start of the first rank: for the exchange of addresses "
+        "through the store alone, and for all of `collectives.init()`. Figures are medians over several rounds; the "
+        "ranks are threads of one process."
     ),
 }
 
