@@ -79,7 +79,7 @@ _PACKAGES = ("algorithms", "arrays", "calls", "core", "engines", "native", "rend
 
 
 def __getattr__(name: str) -> Any:
-    """Import the object with that name when it is first used (PEP 562)."""
+    """Return the public name or subpackage `name`, imported when it is first used (PEP 562)."""
     if name in __all__:
         value = getattr(_import_module(f"collectives.{_HOMES.get(name, 'native.errors')}"), name)
     elif name in _PACKAGES:

@@ -1,9 +1,12 @@
-"""The library's algorithms: pure functions from (rank, size) to a schedule, one file for each family.
+"""The library's algorithms: pure functions from (rank, size) to a schedule, the list of steps of that rank.
+
+Each family of algorithms has a file.
 
 Invariant: importing this package registers all algorithms and does nothing else.
 
-In docstrings, p is the number of ranks and n the bytes of the whole array. A message takes the time alpha, and beta for
-each byte. Reducing a byte takes gamma.
+In docstrings, p is the number of ranks and n the bytes of the whole array. Rounds are the longest chain of messages
+that depend on each other. A message takes the time alpha, plus beta for each of its bytes. Reducing takes gamma for
+each byte.
 """
 
 from collectives.algorithms import binomial as _binomial

@@ -1,9 +1,9 @@
-"""Binomial trees: in every round the number of ranks that have the data doubles (for reductions, it halves).
+"""Binomial trees: each round of a broadcast doubles the number of ranks with the data; a reduction is the reverse.
 
-Ranks count from the root: v = (rank - root) mod p. The parent of v is v without its lowest set bit, so the ranks of a
-subtree are consecutive: v, v + 1, ...
+With p ranks, each rank has a number v = (rank - root) mod p, so the root is number 0. The parent of v is v without its
+lowest set bit, so the ranks of a subtree have consecutive numbers: v, v + 1, ...
 
-R. Thakur, R. Rabenseifner, W. Gropp (2005).
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One rank's place in the tree. The nearest child, which has the smallest subtree, comes first."""
+    """One rank's place in the tree: its parent, its children, and the number of ranks in its subtree.
+
+    `children` begins with the nearest child, which has the smallest subtree.
+    """
 
     parent: int | None
     count: int  # ranks in its subtree
@@ -42,16 +45,20 @@ def node(rank: int, size: int, root: int) -> Node:
 
 
 def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
-    """`count` ranks from `first` on, as one run (offset, length), or as two if they wrap around the last rank."""
+    """The `count` ranks from `first` on, as one run, or as two if rank 0 follows the last rank.
+
+    A run is a pair (offset from `first`, number of ranks).
+    """
     head = min(count, size - first)
     return [(0, head), (head, count - head)] if head < count else [(0, head)]
 
 
 @algorithm("broadcast", uneven=True)
 def binomial(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends to the farthest rank first; each rank that has the data passes it on.
+    """The root sends to its farthest child first; each rank that has the data passes it on to its own children.
 
-    Rounds ceil(log2 p); the root sends n ceil(log2 p); any size. Time ceil(log2 p) (alpha + n beta).
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); the root sends n ceil(log2 p). Time ceil(log2 p)
+    (alpha + n beta).
     """
     b = Builder("broadcast", "binomial", rank, size, grid=(0, 1), root=root)
     place = node(rank, size, root)
@@ -64,9 +71,10 @@ def binomial(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce", name="binomial", in_place=True, uneven=True)
 def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
-    """A rank reduces the data of its children and its own in one step, and sends the result to its parent.
+    """A rank reduces its own data and what its children send in one step, and sends the result to its parent.
 
-    Rounds ceil(log2 p); a rank sends n; any size. Time ceil(log2 p) (alpha + n beta + n gamma).
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends n. Time ceil(log2 p) (alpha + n
+    beta + n gamma).
     """
     b = Builder("reduce", "binomial", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, root)
@@ -85,8 +93,9 @@ def binomial_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
     """A rank collects the blocks of its subtree and sends them to its parent in one message.
 
-    Rounds ceil(log2 p); a rank sends at most n/2; any size. Time ceil(log2 p) alpha + n(p-1)/p beta. The blocks of a
-    subtree that wraps around the last rank reach the root in two messages.
+    For a group of any size p and n bytes gathered in all: rounds ceil(log2 p); a rank sends at most n/2. Time ceil(log2
+    p) alpha + n(p-1)/p beta. If a subtree contains both the last rank and rank 0, its blocks reach the root in two
+    messages instead.
     """
     b = Builder("gather", "binomial", rank, size, grid=(1, size), root=root)
     place = node(rank, size, root)
@@ -111,8 +120,8 @@ def binomial_gather(rank: int, size: int, root: int = 0) -> Schedule:
 def binomial_scatter(rank: int, size: int, root: int = 0) -> Schedule:
     """The root sends each child the blocks of its subtree; the farthest child, with the largest subtree, comes first.
 
-    Rounds ceil(log2 p); the root sends n(p-1)/p; any size. Time ceil(log2 p) alpha + n(p-1)/p beta. The blocks of a
-    subtree that wraps around the last rank leave the root in two messages.
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); the root sends n(p-1)/p. Time ceil(log2 p) alpha
+    + n(p-1)/p beta. If a subtree contains both the last rank and rank 0, its blocks leave the root in two messages.
     """
     b = Builder("scatter", "binomial", rank, size, grid=(size, 1), root=root)
     place = node(rank, size, root)

@@ -12,10 +12,10 @@ from collectives.schedule.form import IN, Builder, Chunk, Schedule
 
 @algorithm("alltoall")
 def bruck(rank: int, size: int) -> Schedule:
-    """A block for the rank d further on travels 2^k ranks in round k, for every bit k that is set in d.
+    """In round k, a block whose destination is d ranks further on moves 2^k ranks if bit k of d is set.
 
-    Rounds ceil(log2 p); a rank sends about n/2 in each; any size, blocks of one size only. Time ceil(log2 p) (alpha +
-    n/2 beta), and as many local copies as blocks sent.
+    For a group of any size p, n bytes of data, and blocks of equal size: rounds ceil(log2 p); a rank sends about n/2 in
+    each round. Time ceil(log2 p) (alpha + n/2 beta), and a local copy for each block sent.
     """
     b = Builder("alltoall", "bruck", rank, size, grid=(size, size))
     at = [b.inp((rank + d) % size) for d in range(size)]  # where the block is now that had d ranks to travel

@@ -1,12 +1,13 @@
-"""Circulant graphs with roughly halving skips: the smallest number of rounds and of bytes, for any size.
+"""Circulant graphs, where the distance to the peer halves in each round: the fewest rounds and bytes for any p ranks.
 
-Rank r's view of the blocks is rotated: position i is block (r + i) mod p. Each round of a reduce-scatter halves the
-number s of positions that a rank still works on. The rank sends the upper half to the rank s' = ceil(s/2) further on,
-where these blocks have the lower positions. It adds the blocks that it receives to its own. An allgather runs these
-rounds backwards.
+Rank r numbers the blocks from its own block on: position i is block (r + i) mod p. In each round of a reduce-scatter,
+the number of positions that a rank still works on falls from s to s' = ceil(s/2). The rank sends the blocks at its
+upper s - s' positions to the rank s' further on, where these blocks have the lowest positions. It adds the blocks that
+it receives to its own. An allgather runs these rounds in reverse order and does not add.
 
 J. L. Träff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", arXiv 2410.14234, 2024. Unlike in the
-paper, blocks keep their places in IN and OUT, so positions that wrap around the end make two messages instead of one.
+paper, blocks are not rotated in the buffers IN and OUT, so a message that goes from the last block on to block 0 is
+sent as two.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Blocks: TypeAlias = "Callable[[int, int], Chunk]"  # (first, count) -> the chunk
 
 
 def halvings(size: int) -> list[tuple[int, int]]:
-    """(s, s') for every round: the number of positions before the round and after it."""
+    """For every round (s, s'): the number of blocks that a rank still works on before the round, and after it."""
     rounds = []
     while size > 1:
         rounds.append((size, (size + 1) // 2))
@@ -30,7 +31,7 @@ def halvings(size: int) -> list[tuple[int, int]]:
 
 
 def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
-    """The blocks first, first + 1, ... mod size as runs (first, count) that don't wrap."""
+    """The `count` blocks from `first` on, modulo `size`, as one or two runs (first, count) of consecutive blocks."""
     first %= size
     head = min(count, size - first)
     return [run for run in ((first, head), (0, count - head)) if run[1]]
@@ -38,10 +39,10 @@ def _runs(first: int, count: int, size: int) -> list[tuple[int, int]]:
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def circulant(rank: int, size: int) -> Schedule:
-    """Reduce-scatter, then allgather, both in OUT.
+    """A reduce-scatter, then an allgather; partial and final results are in OUT, the output array.
 
-    Rounds 2 ceil(log2 p); a rank sends 2n(p-1)/p; any size. Time 2 ceil(log2 p) alpha + 2n(p-1)/p beta + n(p-1)/p
-    gamma.
+    For a group of any size p and n bytes of data: rounds 2 ceil(log2 p); a rank sends 2n(p-1)/p. Time 2 ceil(log2 p)
+    alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
     """
     b = Builder("allreduce", "circulant", rank, size, grid=(size, size))
     within(b, range(size), rank, b.inp, b.out)
@@ -49,9 +50,9 @@ def circulant(rank: int, size: int) -> Schedule:
 
 
 def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Blocks) -> None:
-    """Allreduce of `given` into `total` among the ranks of `team`, where this rank is number `at`.
+    """Add to `b` an allreduce from `given` to `total` among the ranks `team`, of which this rank is `team[at]`.
 
-    `given` and `total` may be the same.
+    `given` and `total` are functions that return chunks of the input and of the output. They may be the same.
     """
     size = len(team)
     if size % 2:  # the position in the middle is neither sent nor added to in the first round
@@ -69,9 +70,10 @@ def within(b: Builder, team: Sequence[int], at: int, given: Blocks, total: Block
 
 @algorithm("reduce_scatter", name="circulant", uneven=True)
 def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
-    """Partial results are in scratch memory, in the order of positions.
+    """A circulant reduce-scatter with partial results in scratch memory, beginning with this rank's own block.
 
-    Rounds ceil(log2 p); a rank sends n(p-1)/p; any size. Time ceil(log2 p) alpha + n(p-1)/p (beta + gamma).
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends n(p-1)/p. Time ceil(log2 p) alpha +
+    n(p-1)/p (beta + gamma).
     """
     b = Builder("reduce_scatter", "circulant", rank, size, grid=(size, 1))
     rounds = halvings(size)
@@ -97,10 +99,11 @@ def circulant_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="circulant", uneven=True)
 def circulant_allgather(rank: int, size: int) -> Schedule:
-    """In every round a rank receives about as many blocks as it has.
+    """In every round a rank receives about as many blocks as it already has.
 
-    Rounds ceil(log2 p); a rank sends n(p-1)/p of the n gathered; any size. Time ceil(log2 p) alpha + n(p-1)/p beta.
-    This is the algorithm of J. Bruck et al. (1997) without its rotation at the end.
+    For a group of any size p and n bytes gathered in all: rounds ceil(log2 p); a rank sends n(p-1)/p. Time ceil(log2 p)
+    alpha + n(p-1)/p beta. This is the algorithm of J. Bruck et al. (1997) without the rotation of the blocks at its
+    end.
     """
     b = Builder("allgather", "circulant", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())
@@ -109,7 +112,7 @@ def circulant_allgather(rank: int, size: int) -> Schedule:
 
 
 def _spread(b: Builder, team: Sequence[int], at: int, total: Blocks) -> None:
-    """Allgather among the ranks of `team`, each of which has its own block."""
+    """Add to `b` an allgather among the ranks `team`; `total` holds the block of this rank, `team[at]`, at first."""
     size = len(team)
     for s, half in reversed(halvings(size)):
         for first, count in _runs(at, s - half, size):

@@ -1,9 +1,10 @@
 """All ranks exchange data with all others, or with one rank, directly: no rank forwards data.
 
-One or two rounds, for small groups, small data or memory that all ranks can read. Reductions combine all their operands
-at once, in the order of ranks, and round only once.
+These algorithms take one or two rounds. They are for small groups, small data, or ranks that share memory. A reduction
+combines all operands at once, in the order of ranks, so the result is rounded only once.
 
-R. Thakur, R. Rabenseifner, W. Gropp (2005); the parameter server: M. Li et al., OSDI 2014.
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005; the
+parameter server (`star`): M. Li et al., OSDI 2014.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _in_rank_order(rank: int, size: int, own: Chunk) -> list[Operand]:
 
 
 def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
-    """Reduce the messages of all ranks into `dst`, with `own` in place of this rank's message."""
+    """Add to `b` a reduction into `dst` of the messages from all other ranks and `own`, the data of this rank."""
     if size == 1:
         b.copy(dst, own)
     else:
@@ -31,13 +32,13 @@ def _total(b: Builder, dst: Chunk, own: Chunk, rank: int, size: int) -> None:
 
 @algorithm("allreduce", uneven=True, in_order=True)
 def one_shot(rank: int, size: int) -> Schedule:
-    """Each rank sends all its data to all others and reduces everything.
+    """Each rank sends all its data to all others and computes the whole result itself.
 
-    Rounds 1; a rank sends n(p-1), or writes n once if peers share memory; any size. Time alpha + n(p-1) beta + n(p-1)
-    gamma.
+    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1), or writes n once if peers share
+    memory. Time alpha + n(p-1) beta + n(p-1) gamma.
 
-    Not in place: a rank could overwrite its array only after all others have read it, which they do while they
-    overwrite theirs. All ranks would wait for each other.
+    It does not work in place. A rank could overwrite its array only after all others have read it, but the others read
+    it while they overwrite their own arrays. So all ranks would wait for each other.
     """
     b = Builder("allreduce", "one_shot", rank, size, grid=(1, 1))
     if size > 1:
@@ -49,11 +50,13 @@ def one_shot(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def two_shot(rank: int, size: int) -> Schedule:
-    """Rank r reduces block r of all ranks and sends the result to all.
+    """Rank r receives block r from all ranks, reduces these blocks, and sends the result to all.
 
-    Rounds 2; a rank sends 2n(p-1)/p; any size. Time 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: rounds 2; a rank sends 2n(p-1)/p. Time 2(p-1) alpha + 2n(p-1)/p beta
+    + n(p-1)/p gamma.
 
-    Among ranks that share memory, the pool engine may compute the sum in one shared buffer (the pool) instead.
+    Among ranks that share memory, the pool engine may instead compute the sum in the pool, one buffer to which all
+    ranks add.
     """
     b = Builder("allreduce", "two_shot", rank, size, grid=(size, size))
     others = _others(rank, size)
@@ -71,9 +74,10 @@ def two_shot(rank: int, size: int) -> Schedule:
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def star(rank: int, size: int) -> Schedule:
-    """All send to rank 0, which reduces and sends the result back: a parameter server, kept for comparisons.
+    """All ranks send to rank 0, which reduces and sends the result back: a parameter server, kept for comparisons.
 
-    Rounds 2; rank 0 sends n(p-1), the others n; any size. Time 2 alpha + 2n(p-1) beta + n(p-1) gamma.
+    For a group of any size p and n bytes of data: rounds 2; rank 0 sends n(p-1), each other rank n. Time 2 alpha +
+    2n(p-1) beta + n(p-1) gamma.
     """
     b = Builder("allreduce", "star", rank, size, grid=(1, 1))
     if rank == 0:
@@ -88,9 +92,10 @@ def star(rank: int, size: int) -> Schedule:
 
 @algorithm("reduce_scatter", name="direct", uneven=True, in_order=True)
 def direct_reduce_scatter(rank: int, size: int) -> Schedule:
-    """Block j is sent to rank j, which reduces the blocks that it receives.
+    """Every rank sends its block j to rank j, which reduces the blocks that it receives and its own.
 
-    Rounds 1; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p (beta + gamma).
+    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1)/p. Time (p-1) alpha + n(p-1)/p (beta +
+    gamma).
     """
     b = Builder("reduce_scatter", "direct", rank, size, grid=(size, 1))
     for peer in _others(rank, size):
@@ -104,8 +109,8 @@ def direct_reduce_scatter(rank: int, size: int) -> Schedule:
 def direct_allgather(rank: int, size: int) -> Schedule:
     """Each rank sends its block to all others.
 
-    Rounds 1; a rank sends n(p-1)/p of the n gathered, or writes its block once if peers share memory; any size. Time
-    (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes gathered in all: rounds 1; a rank sends n(p-1)/p, or writes its block once if
+    peers share memory. Time (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("allgather", "direct", rank, size, grid=(1, size))
     others = _others(rank, size)
@@ -120,9 +125,10 @@ def direct_allgather(rank: int, size: int) -> Schedule:
 
 @algorithm("broadcast", name="direct", uneven=True)
 def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends to all.
+    """The root sends the whole array to each other rank.
 
-    Rounds 1; the root sends n(p-1), or writes n once if peers share memory; any size. Time (p-1) (alpha + n beta).
+    For a group of any size p and n bytes of data: rounds 1; the root sends n(p-1), or writes n once if peers share
+    memory. Time (p-1) (alpha + n beta).
     """
     b = Builder("broadcast", "direct", rank, size, grid=(0, 1), root=root)
     if rank != root:
@@ -135,9 +141,10 @@ def direct_broadcast(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce", name="direct", in_place=True, uneven=True, in_order=True)
 def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
-    """All send to the root, which reduces.
+    """All ranks send their data to the root, which reduces all in one step.
 
-    Rounds 1; a rank sends n, the root receives n(p-1); any size. Time alpha + n(p-1) (beta + gamma).
+    For a group of any size p and n bytes of data: rounds 1; a rank sends n, the root receives n(p-1). Time alpha +
+    n(p-1) (beta + gamma).
     """
     b = Builder("reduce", "direct", rank, size, grid=(1, 1), root=root)
     b.flat(b.inp(), b.inp())
@@ -150,10 +157,10 @@ def direct_reduce(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("gather", uneven=True)
 def linear(rank: int, size: int, root: int = 0) -> Schedule:
-    """All send to the root.
+    """All ranks send their blocks directly to the root.
 
-    Rounds 1; a rank sends its block, the root receives n(p-1)/p of the n gathered; any size. Time (p-1) alpha +
-    n(p-1)/p beta.
+    For a group of any size p and n bytes gathered in all: rounds 1; a rank sends its block, the root receives n(p-1)/p.
+    Time (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("gather", "linear", rank, size, grid=(1, size), root=root)
     b.flat(b.inp(), b.inp())
@@ -168,9 +175,9 @@ def linear(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("scatter", name="linear", uneven=True)
 def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
-    """The root sends to all.
+    """The root sends each other rank its block directly.
 
-    Rounds 1; the root sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes of data: rounds 1; the root sends n(p-1)/p. Time (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("scatter", "linear", rank, size, grid=(size, 1), root=root)
     b.flat(b.inp(0, size), b.inp(rank))
@@ -185,9 +192,9 @@ def linear_scatter(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("alltoall", name="direct", uneven=True)
 def direct_alltoall(rank: int, size: int) -> Schedule:
-    """Each rank sends to all others, beginning with the next rank.
+    """Each rank sends every other rank the block for it, beginning with the next rank.
 
-    Rounds 1; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes of data: rounds 1; a rank sends n(p-1)/p. Time (p-1) alpha + n(p-1)/p beta.
     """
     b = Builder("alltoall", "direct", rank, size, grid=(size, size))
     others = _others(rank, size)
@@ -202,9 +209,10 @@ def direct_alltoall(rank: int, size: int) -> Schedule:
 
 @algorithm("barrier", name="direct", uneven=True)
 def direct_barrier(rank: int, size: int) -> Schedule:
-    """Each rank sends an element to all others.
+    """Each rank sends one element to all others and waits for the elements of all others.
 
-    Rounds 1; a rank sends an element to p-1 others, or writes it once if peers share memory; any size. Time alpha.
+    For a group of any size p: rounds 1; a rank sends one element to p-1 others, or writes it once if peers share
+    memory. Time alpha.
     """
     b = Builder("barrier", "direct", rank, size, grid=(1, 1))
     others = _others(rank, size)

@@ -1,4 +1,4 @@
-"""The dissemination barrier: each message tells which ranks have arrived, twice as many as in the round before.
+"""The dissemination barrier: each message tells which ranks have arrived, in every round twice as many as before.
 
 D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for Barrier Synchronization", International Journal of Parallel
 Programming 17(1), 1988.
@@ -14,9 +14,9 @@ from collectives.schedule.form import Builder, Schedule
 def dissemination(rank: int, size: int) -> Schedule:
     """In round k a rank sends to the rank 2^k further on, once it has received all messages of earlier rounds.
 
-    Rounds ceil(log2 p); a rank sends one element in each round; any size. Time ceil(log2 p) alpha.
+    For a group of any size p: rounds ceil(log2 p); a rank sends one element in each round. Time ceil(log2 p) alpha.
 
-    The element is a reduction of all elements received before, so that each message depends on the earlier ones.
+    A rank sends the reduction of its own element and all that it has received, so each message depends on earlier ones.
     """
     b = Builder("barrier", "dissemination", rank, size, grid=(1, 1))
     if size == 1:

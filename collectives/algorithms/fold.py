@@ -1,8 +1,8 @@
-"""Folding a group of any size to a power of two, for algorithms that need one.
+"""Folding: some ranks take part for a neighbour too, so that an algorithm has a power of two of ranks.
 
-Invariant: with P the largest power of two up to the number of ranks p, the first 2(p - P) ranks form neighbouring
-pairs. The odd rank of a pair sends its data to the even rank before the algorithm and gets the result from it
-afterwards. The remaining ranks are numbered 0 to P - 1 in the order of ranks.
+Invariant: P is the largest power of two up to the number of ranks p. The first 2(p - P) ranks form pairs of neighbours.
+The odd rank of a pair sends its data to the even rank before the algorithm, and receives the result from the even rank
+afterwards. All ranks but the odd ranks of pairs take part in the algorithm, numbered 0 to P - 1 in the order of ranks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collectives.schedule.form import Chunk
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The role of one rank.
+    """How one rank takes part: for itself, for a neighbour too, or not at all.
 
-    `into` is the rank that represents this rank, or None if this rank takes part itself. `partner` is the rank that
-    this rank represents, or None.
+    `into` is the rank that takes part for this rank, or None if this rank takes part itself. `partner` is the neighbour
+    for which this rank takes part too, or None.
     """
 
     rank: int
@@ -27,7 +27,7 @@ class Fold:
     partner: int | None
 
     def peer(self, distance: int) -> int:
-        """The rank whose number differs from this rank's number in the bit `distance`."""
+        """The rank whose number, among those that take part, differs from this rank's only in the bit `distance`."""
         number = self._number ^ distance
         return 2 * number if 2 * number < self.paired else number + self.paired // 2
 
@@ -36,7 +36,7 @@ class Fold:
         return bool(self._number & distance)
 
     def ordered(self, peer: int, mine: Chunk, theirs: int | Chunk) -> tuple[int | Chunk, int | Chunk]:
-        """`mine` and `theirs` in the order of ranks, so that both ranks compute the same result."""
+        """The operands `mine` and `theirs`, the lower rank's first, so that both ranks compute the same result."""
         return (mine, theirs) if self.rank < peer else (theirs, mine)
 
     @property

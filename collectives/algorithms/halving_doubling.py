@@ -1,7 +1,7 @@
-"""Halving and doubling: a reduce-scatter that halves the data of a rank in every round, then an allgather.
+"""Allreduce by halving and doubling: each round of a reduce-scatter halves a rank's data, then an allgather doubles it.
 
-As few bytes as a ring and few rounds; best where p is a power of two. R. Rabenseifner, "Optimization of Collective
-Reduction Operations", ICCS 2004.
+It sends as few bytes as a ring, in fewer rounds. It is best if the number of ranks is a power of two. R. Rabenseifner,
+"Optimization of Collective Reduction Operations", ICCS 2004.
 """
 
 from __future__ import annotations
@@ -15,32 +15,31 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling(rank: int, size: int) -> Schedule:
-    """The largest halves are exchanged with the nearest ranks, which are the most likely to share a host.
+    """Ranks exchange the largest halves with the nearest ranks, which are the most likely to share their host.
 
-    With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more if
-    it represents another rank (`fold`); any size. Time 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha +
-    2n beta + n gamma more if P < p.
+    For a group of any size p, n bytes of data, and P the largest power of two up to p: rounds 2 log2 P, and 2 more if P
+    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see `fold`). Time 2 log2 P alpha +
+    2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha + 2n beta + n gamma more if P < p.
 
-    The message of a round is sent in two parts, first the part that the receiver sends on in the next round. Otherwise
-    half of the ranks would have data for the next round early and the others late, and links would be idle between
-    rounds.
+    In each round a rank sends its half in two messages, first the data that the receiver sends on in the next round.
+    With one message, some ranks would get this data early and the others late, and links would be idle between rounds.
     """
     return _schedule("halving_doubling", rank, size, _in_order)
 
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def halving_doubling_short(rank: int, size: int) -> Schedule:
-    """`halving_doubling` with one message a round, for arrays so short that messages cost more than idle links.
+    """`halving_doubling` with one message a round, for arrays so short that a second message costs more than it saves.
 
-    With P the largest power of two up to p: rounds 2 log2 P, and 2 more if P < p; a rank sends 2n(P-1)/P, and n more if
-    it represents another rank (`fold`); any size. Time 2 log2 P alpha + 2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha +
-    2n beta + n gamma more if P < p.
+    For a group of any size p, n bytes of data, and P the largest power of two up to p: rounds 2 log2 P, and 2 more if P
+    < p; a rank sends 2n(P-1)/P, and n more if it also takes part for another rank (see `fold`). Time 2 log2 P alpha +
+    2n(P-1)/P beta + n(P-1)/P gamma, and 2 alpha + 2n beta + n gamma more if P < p.
     """
     return _schedule("halving_doubling_short", rank, size, lambda place, k, half: [(0, half)])
 
 
 def _in_order(place: Fold, k: int, half: int) -> list[tuple[int, int]]:
-    """The half of round k in parts (offset, count): first the part that is sent on in the next round, then the rest."""
+    """Divide the `half` blocks of round k into (offset, count): first what the next round sends on, then the rest."""
     if half == 1:
         return [(0, 1)]
     quarter = half // 2

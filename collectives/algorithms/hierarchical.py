@@ -1,15 +1,15 @@
 """Algorithms for several hosts: each byte crosses the network only as often as with one rank on each host.
 
-Ranks of a host exchange data through its memory. Between hosts there are two kinds of algorithms. In the first, all
-ranks of a host take part, each with its own part of the data, so that several ranks use the network at once. In the
-second, one rank of each host, the *leader*, takes part, so that there are few messages. Hosts may have different
-numbers of ranks, in any order.
+Ranks of a host exchange data through its memory. There are two kinds of algorithms for the exchange between hosts. In
+one kind, all ranks of a host take part, each with its own part of the data, so that several ranks use the network at
+once. In the other kind, only one rank of each host, the *leader*, takes part, so that there are few messages. Hosts may
+have different numbers of ranks, and the ranks of a host need not be consecutive.
 
 A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv 1802.05799, 2018; K.
 Hasanov, A. Lastovetsky, "Hierarchical redesign of classic MPI reduction algorithms", J. Supercomputing 73(2), 2017.
 
-In formulas h is the number of hosts and l the number of ranks of the largest host. alpha and beta are the costs of
-messages between hosts.
+In formulas h is the number of hosts, and l the number of ranks on the host with the most ranks. alpha and beta are the
+costs of a message between hosts, and of each of its bytes.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ class Place:
         return [ranks[0] for ranks in self.layout.members]
 
     def local(self, own: Chunk) -> list[Operand]:
-        """The operands of a reduction over this host, in the order of ranks, with `own` for this rank's message."""
+        """The operands of a reduction over this host, in the order of ranks: `own` for this rank, else messages."""
         return [own if r == self.rank else r for r in self.layout.members[self.host]]
 
     # --- data in equal parts: on each host, one rank is the keeper of a part
 
     @property
     def lanes(self) -> int:
-        """The number of parts: that of ranks on the largest host. A rank of a smaller host may handle several parts."""
+        """The number of parts of the data: as many as there are ranks on the largest host.
+
+        A rank of a smaller host may handle several parts.
+        """
         return self.layout.largest
 
     def keeper(self, host: int, part: int, parts: int) -> int:
@@ -74,7 +77,7 @@ class Place:
         return self.keeper(host, self.layout.local_rank(rank), len(self.layout.members[self.layout.hosts[rank]]))
 
     def wards(self, host: int, guardian: int) -> list[int]:
-        """The ranks of `host` whose blocks `guardian`, a rank of this host, handles."""
+        """The ranks of `host` whose blocks are handled on this rank's host by `guardian`, one of its ranks."""
         here, there = self.layout.members[self.host], self.layout.members[host % self.hosts]
         at = self.layout.local_rank(guardian)
         return [*there[-(-at * len(there) // len(here)) : -(-(at + 1) * len(there) // len(here))]]
@@ -90,11 +93,12 @@ def _send_beside(b: Builder, place: Place, chunk: Chunk) -> None:
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
-    """Each rank of a host handles a part of the data, which passes all hosts twice: once to be reduced, once complete.
+    """Each rank of a host handles a part of the data; a part passes all hosts twice, to be reduced and then complete.
 
-    On every host, the ranks send their data of a part to the rank that handles it. When the part passes the second
-    time, this rank sends them the result. Rounds 2h; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/hl; any
-    size. Time 2(h-1) alpha + 2n(h-1)/h beta.
+    On every host, all ranks send their data of a part to the rank of their host that handles this part. When the part
+    passes the second time, this rank sends it to the others on its host. For h hosts of any size, the largest with l
+    ranks, and n bytes of data: rounds 2h; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). Time 2(h-1) alpha
+    + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -137,8 +141,8 @@ def hierarchical_ring(rank: int, size: int, layout: Layout) -> Schedule:
 def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
     """Each rank of a host handles a part of the data, with a circulant allreduce among the ranks that handle this part.
 
-    Rounds 2 ceil(log2 h) + 2; a host sends 2n(h-1)/h, of which a rank sends 2n(h-1)/hl; any size. Time 2 ceil(log2 h)
-    alpha + 2n(h-1)/h beta.
+    For h hosts of any size, the largest with l ranks, and n bytes of data: rounds 2 ceil(log2 h) + 2; a host sends
+    2n(h-1)/h, of which a rank sends 2n(h-1)/(hl). Time 2 ceil(log2 h) alpha + 2n(h-1)/h beta.
     """
     place = Place(rank, layout)
     lanes, hosts, host = place.lanes, place.hosts, place.host
@@ -171,12 +175,13 @@ def hierarchical_circulant(rank: int, size: int, layout: Layout) -> Schedule:
 
 @algorithm("reduce_scatter", name="hierarchical_ring", hosts=True)
 def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Schedule:
-    """The partial result of a rank's block passes all hosts, beginning at the next one, and reaches the rank last.
+    """The partial result of a rank's block passes all hosts, beginning after the rank's own, and reaches the rank last.
 
-    On each host, all ranks send their data of the block to the rank that handles it. Rounds h; a host sends n(h-1)/h,
-    of which a rank sends n(h-1)/hl; any size. Time (h-1) alpha + n(h-1)/h beta.
+    On each host, all ranks send their data of the block to the rank of their host that handles this block. For h hosts
+    of any size, the largest with l ranks, and n bytes of data: rounds h; a host sends n(h-1)/h, of which a rank sends
+    n(h-1)/(hl). Time (h-1) alpha + n(h-1)/h beta.
 
-    Partial results alternate between two sets of scratch slots, so that one set is reduced while the other is sent.
+    Partial results alternate between two sets of scratch slots, so that a rank writes one set while it sends the other.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -210,8 +215,8 @@ def hierarchical_ring_reduce_scatter(rank: int, size: int, layout: Layout) -> Sc
 def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedule:
     """The block of each rank passes all hosts; on each host, the rank that receives it passes it to the others there.
 
-    Rounds h; a host sends n(h-1)/h of the n gathered, of which a rank sends n(h-1)/hl; any size. Time (h-1) alpha +
-    n(h-1)/h beta.
+    For h hosts of any size, the largest with l ranks, and n bytes gathered in all: rounds h; a host sends n(h-1)/h, of
+    which a rank sends n(h-1)/(hl). Time (h-1) alpha + n(h-1)/h beta.
     """
     place = Place(rank, layout)
     hosts, host = place.hosts, place.host
@@ -237,11 +242,11 @@ def hierarchical_ring_allgather(rank: int, size: int, layout: Layout) -> Schedul
 
 @algorithm("allreduce", hosts=True, in_place=True, uneven=True)
 def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
-    """Recursive doubling among the leaders, one rank of each host, which first add up the data of their hosts.
+    """Recursive doubling among the leaders, one rank of each host, after each has reduced the data of its host.
 
-    With H the largest power of two up to h: rounds log2 H + 2, and 2 more if H < h; a host sends n log2 H, and n more
-    if it represents another host (`fold`); a rank sends n unless it is a leader; any size. Time ceil(log2 h) (alpha + n
-    beta), and alpha + n beta more if H < h.
+    For h hosts of any size, n bytes of data, and H the largest power of two up to h: rounds log2 H + 2, and 2 more if H
+    < h; a host sends n log2 H, and n more if it also takes part for another host (see `fold`); a rank sends n to its
+    leader. Time ceil(log2 h) (alpha + n beta), and alpha + n beta more if H < h.
     """
     b = Builder("allreduce", "hierarchical_doubling", rank, size, grid=(1, 1))
     place = Place(rank, layout)
@@ -268,7 +273,8 @@ def hierarchical_binomial_reduce(rank: int, size: int, root: int, layout: Layout
 
     The root is the leader of its host.
 
-    Rounds ceil(log2 h) + 1; a host sends n, a rank sends n; any size. Time ceil(log2 h) (alpha + n beta).
+    For h hosts of any size and n bytes of data: rounds ceil(log2 h) + 1; a host sends n to another host, a rank sends
+    n. Time ceil(log2 h) (alpha + n beta).
     """
     b = Builder("reduce", "hierarchical_binomial", rank, size, grid=(1, 1), root=root)
     place = Place(rank, layout)
@@ -296,7 +302,8 @@ def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Sc
 
     The root is the leader of its host.
 
-    Rounds ceil(log2 h) + 1; the root sends n ceil(log2 h); any size. Time ceil(log2 h) (alpha + n beta).
+    For h hosts of any size and n bytes of data: rounds ceil(log2 h) + 1; the root sends n ceil(log2 h). Time ceil(log2
+    h) (alpha + n beta).
     """
     b = Builder("broadcast", "hierarchical_binomial", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -315,11 +322,12 @@ def hierarchical_binomial(rank: int, size: int, root: int, layout: Layout) -> Sc
 
 @algorithm("broadcast", hosts=True, uneven=True)
 def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Schedule:
-    """The data passes from leader to leader, slice by slice; each sends it to the other ranks of its host.
+    """The data passes from leader to leader in slices; each leader also sends it to the other ranks of its host.
 
     Each host has one leader; the root is the leader of its host.
 
-    Rounds h; a host sends n, the root sends n; any size. Time (h-1) alpha + n beta where slices are small.
+    For h hosts of any size and n bytes of data: rounds h; a host sends n, the root sends n. Time (h-1) alpha + n beta
+    if slices are small.
     """
     b = Builder("broadcast", "hierarchical_chain", rank, size, grid=(0, 1), root=root)
     place = Place(rank, layout)
@@ -340,8 +348,9 @@ def hierarchical_chain(rank: int, size: int, root: int, layout: Layout) -> Sched
 def hierarchical_circulant_allgather(rank: int, size: int, layout: Layout) -> Schedule:
     """One leader per host collects its host's blocks, takes part in a circulant allgather, and distributes all blocks.
 
-    Rounds ceil(log2 h) + 2; a host sends n(h-1)/h of the n gathered, a rank sends its block to its leader; any size.
-    Time ceil(log2 h) alpha + n(h-1)/h beta. Blocks of ranks that are not consecutive make several messages.
+    For h hosts of any size and n bytes gathered in all: rounds ceil(log2 h) + 2; a host sends n(h-1)/h, a rank sends
+    its block to its leader. Time ceil(log2 h) alpha + n(h-1)/h beta. If the ranks of a host are not consecutive, their
+    blocks are sent in several messages.
     """
     b = Builder("allgather", "hierarchical_circulant", rank, size, grid=(1, size))
     place = Place(rank, layout)
@@ -370,7 +379,7 @@ def _leaders(place: Place, root: int) -> list[int]:
 
 
 def _runs(layout: Layout, first: int, count: int) -> list[tuple[int, int]]:
-    """The ranks of `count` hosts from `first` on as runs (first, count) of consecutive ranks."""
+    """The ranks of `count` hosts, from host `first` on, as runs of consecutive ranks: (first rank, number of ranks)."""
     hosts = len(layout.members)
     ranks = sorted(rank for h in range(first, first + count) for rank in layout.members[h % hosts])
     runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]

@@ -1,6 +1,6 @@
-"""Reductions in the order of ranks, for functions that are not commutative, with few messages in progress.
+"""Reductions that combine data in the order of ranks, for non-commutative functions, with few messages at once.
 
-R. Thakur, R. Rabenseifner, W. Gropp (2005).
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collectives.schedule.form import Builder, Chunk, Operand, Schedule
 
 @algorithm("reduce", in_place=True, uneven=True, in_order=True)
 def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
-    """`binomial` to rank 0, where each subtree has consecutive ranks; then rank 0 sends the result to the root.
+    """A binomial tree to rank 0, where each subtree has consecutive ranks; then rank 0 sends the result to the root.
 
-    Rounds ceil(log2 p), and 1 more unless the root is rank 0; a rank sends n; any size. Time ceil(log2 p) (alpha + n
-    beta + n gamma), and alpha + n beta more unless the root is rank 0.
+    For a group of any size p and n bytes of data: rounds ceil(log2 p), and 1 more unless the root is rank 0; a rank
+    sends n. Time ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more unless the root is rank 0.
     """
     b = Builder("reduce", "binomial_in_order", rank, size, grid=(1, 1), root=root)
     place = node(rank, size, 0)
@@ -36,9 +36,10 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Schedule:
 
 @algorithm("reduce_scatter", uneven=True, in_order=True)
 def pairwise(rank: int, size: int) -> Schedule:
-    """In round d a rank sends to the rank d further on and receives from the rank d before; at the end it reduces all.
+    """In turn d a rank sends a block to rank + d and receives one from rank - d; at the end it reduces all in one step.
 
-    Rounds p-1; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p (beta + gamma).
+    For a group of any size p and n bytes of data: rounds 1, listed as p-1 turns; a rank sends n(p-1)/p. Time (p-1)
+    alpha + n(p-1)/p (beta + gamma). Ranks are counted modulo p.
     """
     b = Builder("reduce_scatter", "pairwise", rank, size, grid=(size, 1))
     if size == 1:

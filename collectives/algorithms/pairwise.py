@@ -1,6 +1,7 @@
 """Alltoall in which two ranks at a time exchange their blocks.
 
-R. Thakur, R. Rabenseifner, W. Gropp (2005), who pair ranks by exclusive or; pairing by sum works for any size.
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005. The paper
+pairs ranks by the exclusive or of their numbers; here their sum decides, which works for any number of ranks.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("alltoall", uneven=True)
 def pairwise(rank: int, size: int) -> Schedule:
-    """In turn t, ranks whose sum is t mod p exchange their blocks.
+    """In turn t, any two ranks whose sum is t modulo p, the number of ranks, exchange their blocks.
 
-    Rounds 1, listed as p turns; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p beta. Turns are only the
-    order in which exchanges are listed: an exchange does not depend on those of earlier turns.
+    For a group of any size p and n bytes of data: rounds 1, listed as p turns; a rank sends n(p-1)/p. Time (p-1) alpha
+    + n(p-1)/p beta. Turns are only the order in which the schedule lists exchanges: an exchange does not depend on
+    those of earlier turns.
     """
     b = Builder("alltoall", "pairwise", rank, size, grid=(size, size))
     for t in range(size):

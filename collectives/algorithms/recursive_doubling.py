@@ -1,7 +1,7 @@
 """Recursive doubling: in every round a rank exchanges all its data with another rank, twice as far away as before.
 
-Few rounds, for data so small that bytes don't matter. R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
-Communication Operations in MPICH", IJHPCA 19(1), 2005.
+It has few rounds, and is for data so small that the number of bytes sent does not matter. R. Thakur, R. Rabenseifner,
+W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from collectives.schedule.form import Builder, Chunk, Schedule
 
 @algorithm("allreduce", in_place=True, uneven=True, in_order=True)
 def recursive_doubling(rank: int, size: int) -> Schedule:
-    """Exchange and reduce the whole array log2 P times, where P is the largest power of two up to p.
+    """Exchange and reduce the whole array log2 P times, where P is the largest power of two up to the number of ranks.
 
-    Rounds log2 P, and 2 more if P < p; a rank sends n log2 P, and n more if it represents another rank (`fold`); any
-    size. Time ceil(log2 p) (alpha + n beta + n gamma), and alpha + n beta more if P < p.
+    For a group of any size p and n bytes of data: rounds log2 P, and 2 more if P < p; a rank sends n log2 P, and n more
+    if it also takes part for another rank (see `fold`). Time ceil(log2 p) (alpha + n beta + n gamma), and alpha + n
+    beta more if P < p.
 
-    Results alternate between two scratch slots, so that a rank never overwrites data that it is still sending.
-    Otherwise two ranks would wait for each other: a reduction would wait for a send of the same rank, and a send for
-    the peer's reduction.
+    Results alternate between two scratch slots, so that a rank never overwrites data that it is still sending. With one
+    slot, two ranks would wait for each other: each would reduce only after its own send, which ends only after the
+    peer's reduction.
     """
     b = Builder("allreduce", "recursive_doubling", rank, size, grid=(1, 1))
     if size == 1:
@@ -34,7 +35,7 @@ def recursive_doubling(rank: int, size: int) -> Schedule:
 
 
 def within(b: Builder, team: Sequence[int], at: int, mine: Chunk) -> None:
-    """Allreduce of `mine` into OUT among the two or more ranks of `team`, where this rank is number `at`."""
+    """Add to `b` an allreduce of `mine` into OUT among two or more ranks, `team`, of which this rank is `team[at]`."""
     place = fold(at, len(team))
     if place.into is not None:
         b.send(team[place.into], mine)

@@ -26,16 +26,16 @@ def algorithm(
     hosts: bool = False,
     in_order: bool = False,
 ) -> Callable[[Function], Algorithm]:
-    """Register the decorated function as an algorithm.
+    """Return a decorator that registers a function as an algorithm for `collective`.
 
     The function has the parameters (rank, size), then root if the collective has one, then layout if `hosts` is set.
 
-    The algorithm has the name of the function unless `name` is given. `sizes(size)`: whether it works for that many
-    ranks. `in_place`: it also works where IN and OUT are the same memory (allreduce, reduce, scan and exscan).
-    `uneven`: it also works where blocks differ in size. `in_order`: it also works for reductions that are not
-    commutative, because it combines operands in the order of ranks. `verify` checks these declarations. `hosts`: it
-    takes into account which ranks share a host. ValueError for an unknown collective, an invalid name, or a name that
-    is in use.
+    `name`: the algorithm's name, by default that of the function. `sizes(size)`: whether the algorithm works for that
+    many ranks. `in_place`: it also works if IN and OUT, the input and output buffers, are the same memory (allreduce,
+    reduce, scan and exscan). `uneven`: it also works if blocks differ in size. `in_order`: it combines operands in the
+    order of ranks, so it also works for reductions that are not commutative. `verify` checks these declarations.
+    `hosts`: its schedules depend on which ranks share a host. ValueError for an unknown collective, an invalid name, or
+    a name that is in use.
     """
 
     def register(function: Function) -> Algorithm:
@@ -54,7 +54,10 @@ def add(new: Algorithm) -> Algorithm:
 
 
 def get(collective_name: str, name: str) -> Algorithm:
-    """The algorithm of that name, where '-' counts as '_'. ValueError lists the known names."""
+    """The algorithm `name` of a collective; '-' in the name counts as '_'.
+
+    ValueError if there is none; the message lists the known names.
+    """
     known = _registry[collective(collective_name).name]
     try:
         return known[name.replace("-", "_")]
@@ -66,7 +69,11 @@ def get(collective_name: str, name: str) -> Algorithm:
 
 
 def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = False) -> tuple[Algorithm, ...]:
-    """The algorithms for a collective that support `size` and `uneven` blocks, if given, in order of registration."""
+    """The algorithms for a collective, in order of registration.
+
+    If `size` is given, only those that work for so many ranks. If `uneven` is set, only those that allow blocks of
+    different sizes.
+    """
     known = _registry[collective(collective_name).name].values()
     return tuple(a for a in known if (size is None or a.sizes(size)) and (a.uneven or not uneven))
 
@@ -74,5 +81,8 @@ def algorithms(collective_name: str, size: int | None = None, *, uneven: bool = 
 def schedule(
     collective_name: str, name: str, rank: int, size: int, root: int = 0, layout: Layout | None = None
 ) -> Schedule:
-    """The schedule of `rank`, cached. ValueError for an unknown collective or algorithm, or an invalid number."""
+    """The schedule of `rank`, cached.
+
+    ValueError for an unknown collective or algorithm, or an invalid rank, size, root or layout.
+    """
     return schedule_of(get(collective_name, name), rank, size, root, layout)

@@ -1,4 +1,4 @@
-"""Rings: every rank exchanges data with its two neighbours only, and each block passes all ranks once.
+"""Rings: every rank receives from its left neighbour and sends to its right neighbour only.
 
 Best for large data: all links are busy all the time, with as few bytes as possible. P. Patarasuk, X. Yuan, "Bandwidth
 optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
@@ -12,9 +12,10 @@ from collectives.schedule.form import Builder, Schedule
 
 @algorithm("allreduce", in_place=True, uneven=True)
 def ring(rank: int, size: int) -> Schedule:
-    """Each block passes all ranks twice: in the first turn it is reduced at every rank, in the second it is complete.
+    """Each block goes around the ring twice: first every rank adds its data to it, then all ranks get the result.
 
-    Steps 2(p-1); a rank sends 2n(p-1)/p; any size. Time 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma.
+    For a group of any size p and n bytes of data: rounds 2(p-1); a rank sends 2n(p-1)/p. Time 2(p-1) alpha + 2n(p-1)/p
+    beta + n(p-1)/p gamma.
     """
     b = Builder("allreduce", "ring", rank, size, grid=(size, size))
     left, right = (rank - 1) % size, (rank + 1) % size
@@ -34,8 +35,8 @@ def ring(rank: int, size: int) -> Schedule:
 def ring_reduce_scatter(rank: int, size: int) -> Schedule:
     """The partial result of a rank's block starts at the rank's right neighbour and reaches the rank last.
 
-    Steps p-1; a rank sends n(p-1)/p; any size. Time (p-1) alpha + n(p-1)/p (beta + gamma). Partial results alternate
-    between two scratch slots, so that one is reduced while the other is sent.
+    For a group of any size p and n bytes of data: rounds p-1; a rank sends n(p-1)/p. Time (p-1) alpha + n(p-1)/p (beta
+    + gamma). Partial results alternate between two scratch slots, so that a rank writes one while it sends the other.
     """
     b = Builder("reduce_scatter", "ring", rank, size, grid=(size, 1))
     left, right = (rank - 1) % size, (rank + 1) % size
@@ -54,9 +55,10 @@ def ring_reduce_scatter(rank: int, size: int) -> Schedule:
 
 @algorithm("allgather", name="ring", uneven=True)
 def ring_allgather(rank: int, size: int) -> Schedule:
-    """Each rank passes on the block that it received last.
+    """In each round a rank sends its right neighbour the block that it received last, at first its own block.
 
-    Steps p-1; a rank sends n(p-1)/p of the n gathered; any size. Time (p-1) alpha + n(p-1)/p beta.
+    For a group of any size p and n bytes gathered in all: rounds p-1; a rank sends n(p-1)/p. Time (p-1) alpha +
+    n(p-1)/p beta.
     """
     b = Builder("allgather", "ring", rank, size, grid=(1, size))
     b.copy(b.out(rank), b.inp())

@@ -16,9 +16,10 @@ from collectives.schedule.layout import Layout
 
 
 def _inclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chunk | None = None) -> Chunk:
-    """The reduction of `mine` from the first rank of `team` to this one, number `at`; in `into` if given and `at` > 0.
+    """Add to `b` a scan of `mine` over the ranks `team`, and return the chunk with the result of this rank, `team[at]`.
 
-    In round k each rank sends its partial result to the rank 2^k further on, which combines it with its own.
+    The chunk is `into` if this is given and `at` > 0. In round k each rank sends its partial result to the rank 2^k
+    further on, which combines it with its own.
     """
     spare = cycle(b.like(b.inp()) for _ in range(2))  # alternating, so that memory that is being sent is not written
     d = 1
@@ -34,7 +35,10 @@ def _inclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 
 
 def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chunk | None = None) -> Chunk | None:
-    """The reduction of `mine` over the ranks before this one: as `_inclusive`, shifted by one rank."""
+    """Add to `b` an exscan of `mine` over the ranks `team`; return the chunk with the result of this rank, `team[at]`.
+
+    The first rank has no result: None. The others receive the data of the rank before them, and run `_inclusive` on it.
+    """
     if at + 1 < len(team):
         b.send(team[at + 1], mine)
     if at == 0:
@@ -46,9 +50,10 @@ def _exclusive(b: Builder, team: Sequence[int], at: int, mine: Chunk, into: Chun
 
 @algorithm("scan", in_place=True, uneven=True, in_order=True)
 def recursive_doubling(rank: int, size: int) -> Schedule:
-    """In round k a rank sends its partial result to the rank 2^k further on.
+    """In round k a rank sends its partial result to the rank 2^k further on, which combines it with its own.
 
-    Rounds ceil(log2 p); a rank sends at most n ceil(log2 p); any size. Time ceil(log2 p) (alpha + n beta + n gamma).
+    For a group of any size p and n bytes of data: rounds ceil(log2 p); a rank sends at most n ceil(log2 p). Time
+    ceil(log2 p) (alpha + n beta + n gamma).
     """
     b = Builder("scan", "recursive_doubling", rank, size, grid=(1, 1))
     b.copy(b.out(), _inclusive(b, range(size), rank, b.inp(), b.out()))
