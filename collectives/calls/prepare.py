@@ -117,14 +117,14 @@ class Preparer:
         return prepared
 
     def check(self, shape: Shape, algorithm: str) -> bool:
-        """Raise as `collective` would, without preparing; returns whether the operation works in place."""
+        """Raise the errors that `collective` would; returns whether the operation works in place. Prepares nothing."""
         shape = _carried(shape)
         chosen, _, _ = self.choose(shape, algorithm)
         _codes(shape.dtype, shape.op)
         return chosen.in_place
 
     def admit(self, shape: Shape, algorithm: str) -> None:
-        """Raise as `collective` would for calls of that kind, whose sizes are not known yet."""
+        """Check `algorithm` before the sizes of the call are known; raises the same errors as `collective`."""
         key = (shape, algorithm)
         try:
             if key in self._admitted:
@@ -141,7 +141,7 @@ class Preparer:
         return self._message(SEND, dest, dtype, count)
 
     def receiving(self, source: int | None, dtype: Dtype, count: int) -> _engine.Operation:
-        """The operation that receives up to `count` elements from `source`, None for the first rank that sends."""
+        """The operation that receives up to `count` elements from rank `source`; None means any rank."""
         return self._message(RECV, source, dtype, count)
 
     def _message(self, kind: int, peer: int | None, dtype: Dtype, count: int) -> _engine.Operation:
@@ -172,10 +172,10 @@ class Preparer:
     def part(
         self, shape: Shape, code: int, kind: int, peers: tuple[int, ...], count: int, first: bool
     ) -> _engine.Operation:
-        """The operation for a message of `count` elements in a collective that reduces by a function of the caller.
+        """The operation that sends or receives one message of a collective whose `op` is a Python function.
 
-        `code`: the properties of the function on which ranks must agree besides `shape`. `first`: whether it is this
-        rank's first message of the collective.
+        `code`: a hash of the algorithm and the function's properties, for the fingerprint that ranks compare.
+        `kind`: SEND or RECV. `count`: in elements. `first`: whether this is the rank's first message of the collective.
         """
         step = CompiledStep(kind, peers, (OUT if kind == RECV else IN, 0, 1))
         compiled = _engine.Program(self.rank, self.size, (1, 1), (), (step,))
@@ -192,9 +192,9 @@ class Preparer:
         )
 
     def agreement(self, collective: str, dtype: str, op: str, root: int, code: int) -> _engine.Operation:
-        """A barrier by which ranks compare their calls of `collective`, which an engine of another package runs.
+        """A barrier in which ranks check that they make the same call, before another package's engine runs it.
 
-        `code`: a hash of what ranks must agree on besides the other arguments.
+        `collective`, `dtype`, `op` and `root` describe the call. `code`: a hash of all else on which ranks must agree.
         """
         barrier = registry.get("barrier", "dissemination")
         compiled = program(barrier, self.rank, self.size, 0, False, self.layout)
@@ -204,11 +204,11 @@ class Preparer:
         return _engine.Operation(compiled, _engine.DTYPES["uint8"], _engine.OPS["bor"], 1, 1, identity)
 
     def at_a_time(self, shape: Shape) -> int:
-        """On how many elements all steps run before they run on the next elements; 0 for all at once.
+        """The number of elements in a section: all steps run on a section before the next; 0 for no sections.
 
-        Over sockets of one machine caches matter more than latency: reduced data should still be in the caches when it
-        is sent. This is possible for collectives in which the result of an element does not depend on the position of
-        other elements.
+        An allreduce over TCP on one machine is divided into sections, so that reduced data is still in the processor's
+        caches when it is sent. Sections are possible because each element of the result depends only on the elements
+        at the same index.
         """
         if shape.collective != "allreduce" or self.situation.kind != "tcp" or self.situation.hosts != 1:
             return 0
@@ -219,7 +219,7 @@ class Preparer:
         return [prepared.operation for prepared in self._kept.copy().values()] + list(self._messages.copy().values())
 
     def use(self, table: Table) -> None:
-        """Choose algorithms by `table` from now on: on all ranks alike, before the first call with algorithm "auto"."""
+        """Choose algorithms by `table` from now on. All ranks do so before their first call with algorithm "auto"."""
         self.table = table
         self._kept.clear()
         self._admitted.clear()
@@ -229,7 +229,10 @@ class Preparer:
         return schedule_of(algorithm, self.rank, self.size, root, self.layout)
 
     def choose(self, shape: Shape, algorithm: str) -> tuple[Algorithm, str, Row | None]:
-        """The named or chosen algorithm; the reason; the row of the algorithm table. TypeError, ValueError."""
+        """Returns the algorithm, the reason for it, and the table row that chose it: None if `algorithm` is a name.
+
+        Raises TypeError or ValueError if `algorithm` is not "auto" or a usable algorithm's name.
+        """
         if not isinstance(algorithm, str):
             raise TypeError(f"algorithm must be a name, not {algorithm!r}")
         usable = {a.name: a for a in registry.algorithms(shape.collective, self.size, uneven=shape.uneven)}
@@ -247,7 +250,7 @@ class Preparer:
 
 
 def _carried(shape: Shape) -> Shape:
-    """`shape` in a dtype that the engine knows; fingerprints still contain the original dtype."""
+    """Returns `shape` with a dtype that the engine can send; `purpose` names the dtype that it replaces."""
     narrow = moved_name(shape.dtype)
     if narrow is not None:
         return shape._replace(dtype=_BYTE, purpose=f"{shape.purpose} {narrow}")
@@ -258,7 +261,7 @@ def _carried(shape: Shape) -> Shape:
 
 
 def _codes(dtype: Dtype, op: str) -> tuple[int, int]:
-    """The engine's numbers for both. TypeError if the op has no meaning for the dtype, ValueError for an unknown op."""
+    """Engine numbers of `dtype` and `op`. TypeError if `op` does not fit `dtype`; ValueError if it is unknown."""
     name = reduced_name(dtype)
     assert name is not None, dtype
     try:
@@ -279,7 +282,7 @@ def _total(parts: Parts) -> int:
 
 
 def bounds(parts: Parts, blocks: int) -> list[int]:
-    """Where blocks begin and end, in elements, as the engine divides them."""
+    """The offsets, in elements, at which the blocks of a buffer begin, followed by the end of the last block."""
     found = _bounds(parts, blocks)
     if not isinstance(found, int):
         return [int(offset) for offset in found]
@@ -287,7 +290,10 @@ def bounds(parts: Parts, blocks: int) -> list[int]:
 
 
 def _bounds(parts: Parts, blocks: int) -> int | npt.NDArray[np.int64]:
-    """Where blocks begin and end, in elements, if every part is divided into the same number of equal blocks."""
+    """What the engine needs to divide a buffer into blocks: a number of elements to divide equally, or the offsets.
+
+    The offsets are returned if the parts of ranks differ in size: each part is divided into equally many blocks.
+    """
     if isinstance(parts, int):
         return parts
     each = blocks // len(parts)

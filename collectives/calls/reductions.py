@@ -1,7 +1,7 @@
-"""Turns the arguments of reductions into operations: one function per collective.
+"""Turns the arguments of a reduction into an operation of the native engine: one method per collective.
 
-Invariant: arguments are checked completely before anything is sent. The engine runs an `op` that is a name; Python
-calls an `op` that is a function, see `functions.py`.
+Invariant: arguments are checked completely before anything is sent. If `op` is a name, the
+native engine reduces. If `op` is a function, Python code calls it, see `functions.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOGICAL: Final = ("land", "lor", "lxor")
 
 
 class ReductionCalls:
-    """Prepares the reductions of one communicator; a part of `Calls`."""
+    """Prepares calls of allreduce, reduce, scan, exscan and reduce_scatter for one communicator."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls: Final = calls
@@ -62,7 +62,7 @@ class ReductionCalls:
         return self._reduction("allreduce", x, out, timeout, op, 0, algorithm, purpose)
 
     def check_allreduce(self, dtype: Dtype, count: int, op: str, algorithm: str) -> bool:
-        """Raise as `allreduce` of `count` elements would; returns whether it works in place without a copy."""
+        """Raise the errors of `allreduce` for these arguments; returns whether it works in place without a copy."""
         return self._prepare.check(Shape("allreduce", dtype, count, count, count, op, 0, True), algorithm)
 
     def reduce(self, x: Any, out: Any, timeout: float | None, op: Reduction, root: int, algorithm: str) -> Ready:
@@ -137,7 +137,10 @@ class ReductionCalls:
         return self._truth(self._calls.two(shape, inp, target, algorithm, deadline), op, self.size)
 
     def _truth(self, call: Call, op: str, terms: int) -> Call:
-        """Make the result of a logical op 0 or 1 if it has only one term, to which the engine applied no op."""
+        """Returns `call`, made to convert the result of a logical op to 0 or 1 if only one rank contributes to it.
+
+        With one term, the engine copies the element, which may be any number. `terms`: how many ranks contribute.
+        """
         return call if terms > 1 or op not in _LOGICAL else call._replace(finish=_to_truth)
 
 

@@ -1,7 +1,7 @@
-"""Methods whose repeated calls native code passes to the engine, without running Python code.
+"""Replaces methods of a communicator by native ones, which pass repeated calls to the engine without Python code.
 
-Invariant: a replaced method has the arguments, the documentation and the errors of the original, and its instance lives
-as long as the call.
+Invariant: a native method has the arguments, the documentation and the errors of the original, and keeps the
+communicator alive during the call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MARK: Final = "_repeated"
 
 
 class Form(NamedTuple):
-    """The parameters, with their defaults, that an operation depends on besides its arrays."""
+    """A method's parameters, with their defaults, that must be equal in a repeated call. Arrays are not among them."""
 
     positional: tuple[tuple[str, Any], ...]
     keywords: tuple[tuple[str, Any], ...]
@@ -27,7 +27,7 @@ class Form(NamedTuple):
 
 
 def repeated(array: str | None) -> Callable[[F], F]:
-    """Mark a method to be replaced by `install`. `array`: its first parameter if that is an array, else None."""
+    """A decorator that marks a method for `install`. `array`: the name of its input array's parameter, None without."""
 
     def mark(function: F) -> F:
         parameters = [p for n, p in inspect.signature(function).parameters.items() if n not in (*_NOT_KEYS, array)]
@@ -43,10 +43,11 @@ def repeated(array: str | None) -> Callable[[F], F]:
 
 
 def install(kind: type) -> dict[str, Form]:
-    """Replace marked methods of a class derived from `Repeating` by native methods; returns their forms, by name.
+    """Replace the marked methods of class `kind` by native methods; returns the Form of each, by method name.
 
-    `_repeaters` of an instance is a list of Repeaters in that order, None for a Repeater that is not made yet. Calls
-    that a Repeater does not know, and all calls while there is none, are passed to the original method.
+    `kind` is derived from the native class `Repeating`. Each instance has a list `_repeaters`, in the order of the
+    returned names: the native object that repeats calls of a method, or None before that object is made. Without it,
+    and for calls that it has not seen before, the original method runs.
     """
     marked = {name: f for base in reversed(kind.__mro__) for name, f in vars(base).items() if hasattr(f, _MARK)}
     for index, (name, function) in enumerate(marked.items()):

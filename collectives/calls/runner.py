@@ -1,7 +1,7 @@
 """Runs the calls of one communicator, one at a time, with a short path for repeated calls.
 
-Invariant: the arguments of a repeated call are not checked again, except what can have changed: shape, dtype, op,
-algorithm and memory layout are compared every time.
+Invariant: a repeated call is recognised by its shape, dtype, op, algorithm and memory layout, which are compared every
+time. Its arguments are not checked further.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Build: TypeAlias = "Callable[..., Ready]"  # (x, out, timeout, *args)
 
 
 class Runner:
-    """Runs calls on the native `group`, which the code that made it also closes."""
+    """Runs calls on `group`, the native engine's group of ranks. Whoever made the group closes it, not the Runner."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Runner:
         forms: Mapping[str, Form],
         prepare: Preparer | None = None,
     ) -> None:
-        """`memory(count, dtype)` returns an array, if possible in memory that peers read directly.
+        """`memory(count, dtype)` allocates an array, if possible in memory that other ranks can read directly.
 
-        `forms`: of the methods that `repeaters` repeat, in the same order. `prepare`: that of a communicator with the
-        same ranks and table, to be shared with it; None for a new one.
+        `forms`: by name, the methods whose repeated calls skip Python code; `repeaters` has the same order. `prepare`:
+        the Preparer of another communicator with the same ranks and algorithm table, to share; None for a new one.
         """
         self.timeout: Final = timeout
         self.gate: Final = Gate(name)
@@ -77,11 +77,11 @@ class Runner:
         self._failure: BaseException | None = None  # the error of the first of them that failed
 
     def use_engines(self, engines: Sequence[Engine], side: Runner) -> None:
-        """Use `engines` besides the native engine; `side` runs a communicator of the same ranks for their messages."""
+        """Use other packages' `engines` too. `side`: the Runner of a second communicator, for the engines' messages."""
         self.engines = Engines(engines, self.calls, Side(side._group, side.calls))
 
     def run(self, build: Callable[P, Ready], *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Check and prepare the call by `build`, run it on this thread, return its result."""
+        """Run the call that `build(*args, **kwargs)` checks and prepares, on this thread; returns its result."""
         if self._in_block():
             return self._block.add(build(*args, **kwargs))
         with self.gate:
@@ -89,12 +89,12 @@ class Runner:
             return call.run(self._group, call.seconds)
 
     def _chosen(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Ready:
-        """The call, prepared for the engine that accepts it; only the native engine needs arrays in host memory."""
+        """The call, prepared for another package's engine if one accepts it, else by `build` for the native engine."""
         external = self.engines.prepare(build.__name__, x, out, timeout, args) if self.engines else None
         return build(x, out, timeout, *args) if external is None else external
 
     def start(self, owner: object, build: Build, *args: Any) -> Work[Any]:
-        """`run` in the background; `owner` lives as long as the returned Work."""
+        """Prepare a call by `build(*args)` and start it in the background. The returned Work keeps `owner` alive."""
         if self._in_block():
             return self._block.start(self._chosen(build, *args), self._waiter, owner)
         with self.gate:
@@ -103,7 +103,7 @@ class Runner:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect the calls that this thread makes in the block, and run them at its end."""
+        """A context manager: calls that this thread makes in the `with` block are collected, and run at its end."""
         with self.gate:
             block = self._block = Together()
             self.gate.block = threading.get_ident()
@@ -148,7 +148,7 @@ class Runner:
         )
 
     def _noted(self, work: Work[T]) -> Work[T]:
-        """Keep the ticket of `work` for `synchronize`, and drop tickets of operations that have ended."""
+        """Returns `work`, after adding its ticket (the engine's handle) to those for which `synchronize` waits."""
         if work.ticket is None:
             return work
         started = self._started
@@ -167,7 +167,7 @@ class Runner:
         return self.gate.block is not None and self.gate.block == threading.get_ident()
 
     def plan(self, owner: object, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Plan:
-        """The call that `build` prepares, to be run repeatedly; `owner` lives as long as the plan."""
+        """Prepare a call by `build` once; returns a Plan that runs it repeatedly and keeps `owner` alive."""
         with self.gate:
             call = self._chosen(build, x, out, timeout, *args)
         if isinstance(call, ExternalCall) and call.result is None:
@@ -198,7 +198,7 @@ class Runner:
         return self._made_fusion
 
     def run_many(self, *args: Any) -> list[Any]:
-        """Prepare by `Fusion.prepare(*args)`, run the operations in turn on this thread, and return the results."""
+        """Allreduce a list of arrays, on this thread, by the operations of `Fusion.prepare(*args)`."""
         if self._in_block():
             return self._block.add_many(self._fusion.prepare(*args))
         with self.gate:
@@ -232,9 +232,9 @@ class Runner:
             return self._noted(Work(Tickets(tickets), deliver, self._waiter, owner))
 
     def _repeater(self, name: str, x: Array, out: Array | None) -> Repeater:
-        """The native object that runs calls which `remembered` has seen; it checks only what may have changed.
+        """The native object that repeats calls of method `name` without Python code, made when first needed.
 
-        If the method has no array among its parameters, every call uses `x` and `out`.
+        `x`, `out`: the arrays of every such call, if the method has no array among its parameters (as `barrier`).
         """
         index = tuple(self._forms).index(name)
         made = self.repeaters[index]
@@ -246,7 +246,7 @@ class Runner:
         return made
 
     def remembered(self, build: Build, x: Any, out: Any, timeout: float | None, *args: Any) -> Any:
-        """As `run(build, x, out, timeout, *args)`; from then on the method's repeater knows calls like this one."""
+        """As `run(build, x, out, timeout, *args)`, but lets native code run later calls with the same arguments."""
         return self.run(self._remember, build, x, out, timeout, args)
 
     def _remember(self, build: Build, x: Any, out: Any, timeout: float | None, args: tuple[Any, ...]) -> Ready:

@@ -1,6 +1,6 @@
 """Status: sender and length of a received message.
 
-Invariant: it is written when the call to which it was passed succeeds, and not before.
+Invariant: a Status is written only when the call to which it was passed succeeds.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 class Status:
     """Pass a Status to `recv` or `sendrecv` to get the sender and the length of the message.
 
-    `source`: the rank that sent the message. `count`: its number of elements, which may be fewer than the array has.
-    Both are None until the call is complete; for an `_async` variant, until its `Work` has been waited for. A Status
-    may be used again.
+    `source`: the rank that sent the message. `count`: the number of elements received, which may be fewer than the
+    array has. Both are None until the call is complete; for an `_async` variant, until its `Work` has been waited for.
+    A Status may be passed to several calls in turn.
     """
 
     __slots__ = ("count", "source")

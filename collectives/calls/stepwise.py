@@ -1,6 +1,6 @@
-"""A schedule that Python runs step by step, for reductions by a Python function.
+"""Runs a schedule (one rank's steps of a collective) in Python, for reductions by a Python function.
 
-Invariant: steps run in the listed order; only sends continue in the background. Data that is being sent is not
+Invariant: steps run in the order of the schedule; only sends continue in the background. Data that is being sent is not
 overwritten.
 """
 
@@ -22,7 +22,7 @@ Combine = Callable[[Array, Array, Array], None]  # (a, b, out)
 
 
 class Messages:
-    """Makes the operations for one collective's messages, all with its sequence number and fingerprint."""
+    """Makes the engine's operations for one collective's messages, which all carry the fingerprint of that call."""
 
     def __init__(self, prepare: Preparer, shape: Shape, code: int) -> None:
         self._prepare: Final = prepare
@@ -52,7 +52,7 @@ class Stepwise:
         self._buffers: list[tuple[Array | None, list[int]]] = []
 
     def run(self, inp: Array, out: Array | None, limits: tuple[list[int], list[int]]) -> None:
-        """`inp`, `out`: flat arrays, whose blocks begin and end at `limits`, in elements."""
+        """Run the steps from `inp` to `out`, both flat arrays. `limits`: for each, where its blocks begin and end."""
         self._buffers = [(inp, limits[0]), (out, limits[1])]
         for slot in self._schedule.scratch:
             ends = [0]

@@ -21,7 +21,10 @@ Bound: TypeAlias = "tuple[_engine.Operation, Array | None, Array | None]"  # ope
 
 
 class Entry(NamedTuple):
-    """A call of the block: its operations with their arrays; `deliver` makes its result from the last receipt."""
+    """A call in the block, with the engine's operations that it consists of, and their arrays.
+
+    `deliver` takes the receipt (sender and length) of the last operation, and returns the result of the call.
+    """
 
     operations: tuple[Bound, ...]
     deliver: Callable[[Receipt], Any]
@@ -29,7 +32,7 @@ class Entry(NamedTuple):
 
 
 class BlockTicket:
-    """The ticket of a call that runs at the end of its block, for the Work of an `_async` variant."""
+    """What the Work of an `_async` call in a block waits for: the call runs at the end of the block."""
 
     __slots__ = ("_ended", "_error", "_thread", "result")
 
@@ -69,7 +72,7 @@ class Together:
         self._last: Target | None = None
 
     def add(self, call: Ready) -> Any:
-        """Add a call; returns the array for its result. ValueError for a call that is not possible in a block."""
+        """Add a call; returns the array that will get its result. ValueError for a call that cannot be in a block."""
         self._take(call)
         return None if self._last is None else _result(self._last)
 
@@ -79,7 +82,10 @@ class Together:
         return Work(ticket, lambda: ticket.result, waiter, owner)
 
     def add_many(self, many: Many) -> list[Any]:
-        """As `add`, for a call of several operations. Small arrays have been read when it returns."""
+        """Add an allreduce of a list of arrays; returns the arrays that will get its results.
+
+        Small arrays are copied at once, so the caller may change them before the block ends.
+        """
         self._take_many(many)
         return [_result(target) for target in many.targets]
 
@@ -112,7 +118,7 @@ class Together:
             entry.ticket.end(cause)
 
     def forget(self, cause: BaseException) -> None:
-        """End all Works, because the block ended with an error before anything was sent."""
+        """Make all Works raise Aborted, because the block ended with the error `cause` before anything was sent."""
         self.give_up(Aborted(f"nothing was sent: the block of group() ended with {type(cause).__name__}: {cause}"))
 
     def _take(self, call: Ready) -> Entry:

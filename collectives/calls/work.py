@@ -1,7 +1,7 @@
 """Work: an operation that runs in the background, and waiting for it from threads and event loops.
 
-Invariant: the caller's arrays belong to the operation until it is done; the result is delivered once, in a thread that
-waits for it.
+Invariant: the caller does not touch the arrays of an operation until the operation is done. The first thread that waits
+for a Work produces its result, only once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ticket(Protocol):
 
 
 class Tickets:
-    """The handles of several operations, in the order in which they were started, as one."""
+    """A single handle for several operations: done when all are. `tickets` are in the order of their starts."""
 
     __slots__ = ("_tickets",)
 
@@ -45,7 +45,7 @@ class Tickets:
 
 
 class Work(Generic[T]):
-    """A started collective. Do not touch the arrays passed to it, nor read its result, until it is done.
+    """A call that runs in the background. Do not touch its arrays, nor read its result, until it is done.
 
     `await work` returns the result, as `wait` and `result` do. Operations of one communicator complete in the order in
     which they were started. The communicator lives at least as long as its works.
@@ -54,7 +54,7 @@ class Work(Generic[T]):
     __slots__ = ("_deliver", "_delivered", "_lock", "_owner", "_result", "_ticket", "_waiter")
 
     def __init__(self, ticket: Ticket | None, deliver: Callable[[], T], waiter: Waiter, owner: object = None) -> None:
-        """`owner` is kept alive, because its end would end the operation."""
+        """`owner`: the communicator. The Work keeps it alive, because its end would end the operation."""
         self._owner = owner
         self._ticket = ticket  # None: there was nothing to wait for
         self._deliver = deliver
@@ -68,10 +68,10 @@ class Work(Generic[T]):
         return self._ticket is None or self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Block until the operation is done; raise its error, or return the result of the blocking form of the call.
+        """Block until the operation is done; raise its error, or return what the blocking form of the call returns.
 
-        `timeout` in seconds; None waits until the operation's own deadline. When it passes, OpTimeout is raised and the
-        operation continues. ValueError for a negative or NaN timeout.
+        `timeout`: in seconds; None waits until the operation's own deadline. If `timeout` passes first, OpTimeout is
+        raised and the operation continues. ValueError for a negative or NaN timeout.
         """
         limit = None if timeout is None else check_timeout(timeout)
         if self._ticket is not None:

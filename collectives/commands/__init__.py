@@ -1,4 +1,4 @@
 """The command line, one file for each command.
 
-Invariant: a command's module is imported only when it is used.
+Invariant: the module of a command is imported only when the command is used.
 """

@@ -1,4 +1,4 @@
-"""Address randomisation of processes: random addresses of code and data, or the same addresses in all processes."""
+"""Virtual addresses of code and data in ranks: random (Linux's ASLR), or the same in all processes of a program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _personality.argtypes = [ctypes.c_ulong]
 
 
 def be_the_same() -> None:
-    """Give all programs that this process starts from now on the same addresses, unless a container forbids it."""
+    """Switch off ASLR for programs that this process starts from now on, unless a container forbids that."""
     before: int = _personality(_ASK)
     if before >= 0:
         _personality(before | _ADDR_NO_RANDOMIZE)

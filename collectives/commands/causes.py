@@ -1,7 +1,9 @@
 """Finds the rank that was the first cause of a job's failure.
 
-Invariant: a rank that lost a peer before it failed is blamed only if no rank of this host failed without such a loss.
-Of several ranks without a loss, the first to end is blamed; if all had a loss, the first to lose a peer.
+A rank may fail because it lost its connection to a peer that failed before.
+
+Invariant: if ranks of this host failed without losing a peer, the cause is the first of these ranks to end. If all
+failed ranks had lost a peer, the cause is the rank that lost its peer first.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ class Failures:
         (self.own if child.loss is None else self.after_a_loss).append(child)
 
     def cause(self, final: bool) -> Child | None:
-        """The rank that failed first; None if that rank may not have ended yet. `final`: wait for no rank any more."""
+        """The rank that failed first; None if none failed, or if it is not known yet.
+
+        `final`: decide now, even if the rank that failed first may not have ended yet.
+        """
         if self.own:
             return self.own[0]
         if not final or not self.after_a_loss:

@@ -1,7 +1,7 @@
 """The checks of `collectives doctor`: each is a function that returns a section of the report.
 
-Invariant: a check has no lasting effect, ends by a deadline, and does not raise errors about the state of this machine,
-but returns each as a `Problem` in its section. No section contains a password or secret.
+Invariant: a check has no lasting effect and ends by a deadline. It reports a fault of this machine as a `Problem` in
+its section, and does not raise an error. No section contains a password or secret.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem that stops a job (`broken`), or makes it slower or may surprise (`hint`). `advice` is what to do."""
+    """A problem: `broken` prevents jobs from running, `hint` may slow jobs or surprise users. `advice`: what to do."""
 
     severity: Literal["broken", "hint"]
     text: str
@@ -232,7 +232,10 @@ def without_password(text: str) -> str:
 
 
 def _memory_limit(root: str, membership: str = "/proc/self/cgroup") -> int:
-    """The tightest memory limit of this process's cgroups, in bytes; 0 if none is set."""
+    """The lowest memory limit, in bytes, of this process's cgroups and their parents; 0 if none is set.
+
+    `root`: where cgroups are mounted. `membership`: the file that lists this process's cgroups.
+    """
     found = []
     for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -246,7 +249,7 @@ def _memory_limit(root: str, membership: str = "/proc/self/cgroup") -> int:
 
 
 def _text(path: str | Path) -> str:
-    """The content of a file of the kernel; empty if it does not exist."""
+    """The content of a file, as of /proc or /sys; empty if the file cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:

@@ -21,15 +21,14 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class StartError(Exception):
-    """A rank's program could not be started; the message has the reason."""
+    """A rank's program could not be started; the text of the error says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The process of one rank: its number, program, environment, and the cores it may use (None: all).
+    """What to start for one rank: its number, command, environment, and the cores that it may use (None: all).
 
-    `same_addresses`: code and data have the same addresses as in other processes of the program that are started with
-    this flag.
+    `same_addresses`: address randomisation (ASLR) is off. `reads_input`: the rank reads the launcher's standard input.
     """
 
     rank: int
@@ -42,7 +41,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a rank ended, `after` seconds: with exit code `code`, or, if that is None, killed by signal `signal`."""
+    """How a rank's process ended: exited with `code`, or killed by `signal`. `after`: seconds from start to end."""
 
     code: int | None
     signal: int | None
@@ -74,7 +73,7 @@ class Child:
 
     @classmethod
     def start(cls, process: Process, *, stdout: int, stderr: int) -> Child:
-        """Start `process`, with its output to these two descriptors. Raises StartError."""
+        """Start `process`. `stdout`, `stderr`: file descriptors for its output. Raises StartError."""
         try:
             popen = subprocess.Popen(
                 process.command,
@@ -95,7 +94,7 @@ class Child:
 
     @property
     def loss(self) -> losses.Loss | None:
-        """The record of the peer that this rank lost before it ended; None if it lost none."""
+        """The record that this rank wrote into a file when it first lost a peer; None if the rank lost no peer."""
         return losses.read(self.process.environment.get(losses.VARIABLE, ""))
 
     def reap(self) -> None:
@@ -103,7 +102,7 @@ class Child:
         self.popen.wait()
 
     def poll(self) -> End | None:
-        """How the process ended; None if it still runs. It stays a zombie, so that its process id stays in use."""
+        """How the process ended; None if it still runs. An ended process stays a zombie, which keeps its id."""
         status = os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if status is None:
             return None
@@ -114,12 +113,13 @@ class Child:
 
 
 def _before_exec(cores: frozenset[int] | None, same_addresses: bool) -> Callable[[], None]:
-    """The steps of a child between fork and exec: die with the launcher, leave the terminal, bind to its cores.
+    """Returns the function that a child process runs between fork and exec.
 
-    The child gets a process group of its own and no controlling terminal. So it may read the launcher's terminal, and
-    Ctrl-C reaches it through the launcher only. The child stays in the launcher's session, because Linux divides
-    processor time between sessions first (autogroup), and a rank yields its core to ranks of its own session only. No
-    other thread of this process runs Python, so the child may run Python here.
+    It asks Linux to kill the child when the launcher dies, and binds the child to `cores`. It gives the child a process
+    group of its own and no controlling terminal: so the child may read the launcher's terminal, and Ctrl-C reaches it
+    through the launcher only. The child stays in the launcher's session, because Linux (autogroup) first divides
+    processor time between sessions, and a rank yields its core only to ranks of the same session. Python code is safe
+    after the fork, because no other thread of the launcher runs Python.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     us = os.getpid()

@@ -1,7 +1,7 @@
-"""Draws lines over a logarithmic scale into a file.
+"""Draws line diagrams with a logarithmic horizontal axis into a file.
 
-Invariant: matplotlib is needed only here, and only when something is drawn. Each line has its name at its end, and
-differs from all others in colour, dashes or marker, so that readers who see no colours can find it.
+Invariant: matplotlib is imported only when something is drawn. Each line has its name at its end, and a
+combination of dashes and marker of its own, for readers who see no colours.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ _SAMPLE: Final = (1.04, 1.1)  # where a piece of a line is drawn beyond the axis
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A diagram. `lines`: by name; `tick`: text for a horizontal position; `percent`: the vertical axis is 0 to 100."""
+    """One diagram of the figure. `across`, `up`: the titles of its horizontal and vertical axis.
+
+    `lines`: the points (x, y) of each line, by name. `tick`: makes the text for a position on the horizontal axis.
+    `percent`: the vertical axis goes from 0 to 100 %; otherwise it is logarithmic.
+    """
 
     title: str
     across: str
@@ -40,7 +44,10 @@ class Panel:
 
 
 def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
-    """Draw the panels, two side by side; `file`'s suffix is the format. ImportError without matplotlib; OSError."""
+    """Draw the panels, two in a row, into `file`, whose suffix (as .svg) selects the format.
+
+    Raises ImportError without matplotlib, OSError if the file cannot be written.
+    """
     require()
     from matplotlib.figure import Figure
 
@@ -55,7 +62,7 @@ def plot(panels: Sequence[Panel], file: str | os.PathLike[str]) -> None:
 
 
 def style(number: int, count: int) -> dict[str, Any]:
-    """How line `number` of `count` is drawn; no two of the first 52 look the same, even without colours."""
+    """Matplotlib's settings for line `number` of `count`. The first 52 differ even without colours."""
     first, last = _WIDTHS
     return {
         "color": _COLOURS[number % len(_COLOURS)],
@@ -89,7 +96,7 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> Non
 
 
 def _names(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> None:
-    """Write each line's name, after a piece of the line, as near to its end as other names leave room."""
+    """Write the lines' names to the right of the diagram, each beside a sample of its line and near the line's end."""
     ends = {name: line[-1] for name, line in panel.lines.items() if line}
     if not ends:
         return
@@ -115,9 +122,9 @@ def _names(axes: Axes, panel: Panel, styles: Mapping[str, dict[str, Any]]) -> No
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Ascending places from 0 to 1, at least `gap` apart if possible, each as near to its wanted place as possible.
+    """Returns positions from 0 to 1, at least `gap` apart if possible, each as near as possible to its `wanted` one.
 
-    Neighbours that are too close become a group around the mean of their wishes; groups that touch become one.
+    Both lists ascend. Neighbours that are too close are placed `gap` apart around the mean of their wanted positions.
     """
     if not wanted:
         return []

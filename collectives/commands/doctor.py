@@ -1,6 +1,6 @@
 """`collectives doctor`: what works on this machine, what does not, and what to do about it.
 
-Invariant: problems come first. The exit code is 1 exactly if one of them would stop a job.
+Invariant: the report lists problems first. The exit code is 1 exactly if a problem would prevent a job from running.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ _COLOURS = {"broken": "red", "hint": "yellow"}  # worst first
 @click.option("--store", metavar="URL", help="Try this store.  [default: COLLECTIVES_STORE, if set]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(ranks: int | None, store: str | None, as_json: bool) -> None:
-    """Say what works on this machine, and why not.
+    """Report what works on this machine, and the reason for what does not.
 
-    Looks at processor, memory, limits, kernel and network; lets two ranks meet over each transport; checks what
-    the launcher set; tries the store; says how frameworks are reached. Problems come first, each with what to do.
-    The exit code is 1 if one of them would stop a job.
+    Checks processor, memory, limits, kernel and network; connects two ranks over each transport; checks the
+    variables that the launcher set; tries the store, through which ranks find each other; reports how tensors of
+    frameworks reach the library. Problems come first, each with what to do. The exit code is 1 if a problem would
+    prevent a job from running.
     """
     sections = examine(os.environ, ranks, store)
     click.echo(json.dumps(as_object(sections), indent=2) if as_json else as_text(sections))
@@ -50,7 +51,7 @@ def command(ranks: int | None, store: str | None, as_json: bool) -> None:
 
 
 def examine(env: Mapping[str, str], ranks: int | None, store: str | None) -> list[Section]:
-    """All checks, for `ranks` ranks on this host (None: as many as the launcher says, else as there are cores)."""
+    """Run all checks for `ranks` ranks on this host; None: as many as the launcher set, else one per core."""
     job, launch = checks.job(env)
     secret, key = checks.secret(env)
     launcher = launch.launcher if launch else "none"

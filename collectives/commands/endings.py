@@ -1,8 +1,8 @@
-"""The order in which processes ended.
+"""Finds the order in which processes ended.
 
-Invariant: processes that ended between two checks are returned in the order of their ends. Linux appends a descriptor
-to an epoll's ready list when it becomes ready, and returns the list from the front. A process's descriptor becomes
-ready when the process becomes a zombie. Checking each process in turn would return the lowest rank first.
+Invariant: processes that ended between two calls of `take` are returned in the order in which they ended. An epoll
+instance watches a descriptor (pidfd) of each process, which becomes ready when the process becomes a zombie. Linux
+returns ready descriptors in the order in which they became ready. Polling each process in turn would lose this order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collectives.commands.child import Child
 
 
 class Endings:
-    """Children whose ends are watched. Owns a descriptor for each child until the child has ended."""
+    """Watches child processes for their ends. Owns a descriptor (pidfd) for each child until the child has ended."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -31,7 +31,7 @@ class Endings:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def take(self) -> list[Child]:
-        """The processes that ended since the last call, in order; their `end` is set. Does not block."""
+        """The children that ended since the last call, in the order of their ends. Sets their `end`; does not block."""
         found = []
         while ready := self._epoll.poll(0, max(1, len(self._children))):
             for descriptor, _ in ready:

@@ -1,6 +1,6 @@
 """`collectives explain`: the algorithm chosen for a collective, the reasons, and the steps of ranks.
 
-Invariant: the output comes from the functions that a communicator calls, `select` and the algorithms themselves. No
+Invariant: the output comes from the functions that a communicator uses too: `select`, and those of the algorithms. No
 rank is started and nothing is sent.
 """
 
@@ -44,7 +44,7 @@ _ITEMSIZES: Final = {name: dtype.itemsize for dtype, name in dtype_names().items
 
 
 def bytes_text(count: int) -> str:
-    """`count` in the largest unit that is not larger than it, without decimals if it is whole."""
+    """`count` bytes as text in the largest of bytes, KiB, MiB and GiB that fits, such as "4 MiB" or "1.50 KiB"."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
             return f"{count // unit} {name}" if count % unit == 0 else f"{count / unit:.2f} {name}"
@@ -109,7 +109,7 @@ def command(
     whole: bool,
     listing: bool,
 ) -> None:
-    """Show what a COLLECTIVE among N ranks (allreduce, unless another is named) would run, why, and what ranks do.
+    """Show which algorithm a COLLECTIVE among N ranks would use, why, and each rank's steps. Default: allreduce.
 
     \b
       collectives explain allreduce --ranks 4 --bytes 64K
@@ -170,7 +170,7 @@ def _table(situation: Situation) -> Table:
 
 
 def _whole(table: Table, collective: str | None) -> Iterator[str]:
-    """All rows of the table, or the rows for one collective; rows of one source stand below the name of the source."""
+    """The lines of the algorithm table, as text; `collective`: only its rows. A comment names where rows come from."""
     rows = [row for row in table.rows if collective in (None, row.collective)]
     for source, some in itertools.groupby(rows, key=lambda row: row.source.partition(", line ")[0]):
         yield f"# {source}"
@@ -222,7 +222,10 @@ def _head(
 
 
 def _cost(schedules: Sequence[Schedule], nbytes: int) -> str:
-    """The largest figures of any rank, as text; blocks of the larger buffer count as equal in size."""
+    """The rounds, messages, bytes sent and scratch memory of the schedules, as text; the largest of any rank each.
+
+    `nbytes`: the size of the larger buffer, input or output, whose blocks are taken to be equal in size.
+    """
     found, blocks = cost(Play(Group(schedules))), max(*schedules[0].grid, 1)
     text = f"{_count(found.rounds, 'round')}; a rank sends at most {_count(found.messages, 'message')}, "
     text += bytes_text(nbytes * found.blocks // blocks)

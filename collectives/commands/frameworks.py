@@ -1,6 +1,7 @@
 """The doctor's section on frameworks: which are installed, and how their tensors reach the library.
 
-Invariant: no framework is imported, since an import takes seconds; the section uses the metadata of packages.
+Invariant: no framework is imported, since an import takes seconds; versions come from the metadata of
+installed packages.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _WAYS: Final = ("auto", "ffi", "io_callback")  # values of COLLECTIVES_JAX
 
 
 def section(env: Mapping[str, str], home: Path | None = None) -> Section:
-    """The section. `home`: the directory in which Keras's settings are looked for, None for the user's home."""
+    """Returns the section. `home`: the directory that contains Keras's settings, .keras; None for the user's home."""
     facts: dict[str, Any] = {}
     problems: list[Problem] = []
     for framework in _FRAMEWORKS:

@@ -1,11 +1,11 @@
-"""Cleans up after a launcher that was killed: ends the ranks' process groups and removes its private directory.
+"""Cleans up after a launcher that was killed: kills the ranks' process groups and removes the launcher's directory.
 
-Invariant: it acts exactly if its standard input ends without the word "done", because the launcher has then died
-without cleaning up. It runs as a script of its own, in a session of its own, and imports nothing of this package. The
-ranks themselves die with the launcher (see `child`); this script ends the processes that the ranks started, and removes
-the job's secret.
+Invariant: this script acts exactly if its standard input ends without the word "done", because the launcher has then
+died without cleaning up. It runs in a process and a session of its own, and imports nothing of this package. Linux
+kills the ranks when the launcher dies (see `child`). This script kills the processes that the ranks started, and
+removes the directory, which contains the job's secret.
 
-    python -I -S janitor.py DIRECTORY      standard input: a process group's number per line
+    python -I -S janitor.py DIRECTORY      standard input: one process group id per line
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 
 def sweep(groups: Iterable[int], directory: str) -> None:
-    """Kill what is left of `groups` and remove `directory`. May be repeated."""
+    """Kill the remaining processes of the process groups `groups`, and remove `directory`. May be repeated."""
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

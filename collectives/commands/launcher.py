@@ -1,4 +1,4 @@
-"""Turns a job into processes: the environment of each rank, and the private directory that they share.
+"""Runs a job as processes on this host: sets each rank's environment, and makes a private directory for all ranks.
 
 Invariant: the job's secret exists only in a file of mode 0600 in a directory of mode 0700, never in an argument or a
 log, and is removed when `launch` returns.
@@ -32,11 +32,11 @@ PER_RANK: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run, and how its ranks find each other.
+    """The command to run, how many ranks run it, and how they find each other.
 
-    `ranks` processes are started here, as ranks `first`, `first + 1`, … of `size` (0: of `ranks`). `store`, `run_id`
-    and `secret_file` may be left empty when all ranks are started here: then they are made for this job. `addresses`:
-    one of `addresses.ADDRESSES`.
+    This host starts `ranks` processes, numbered from `first`. `size`: the ranks on all hosts; 0 means `ranks`. `store`,
+    `run_id` and `secret_file` may be empty if this host starts all ranks: then they are made for this job. `addresses`:
+    "same" switches address randomisation (ASLR) off in all ranks; "random" does not change it.
     """
 
     command: Sequence[str]
