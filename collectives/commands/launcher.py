@@ -90,7 +90,7 @@ def _processes(job: Job, directory: Path) -> list[Process]:
 
 
 def run_id(text: str) -> str:
-    """`text` as a run id of 32 hexadecimal digits: unchanged if it is one already, else its hash."""
+    """A run id of 32 hexadecimal digits: `text` itself if it has this form, otherwise a hash of `text`."""
     return text if re.fullmatch("[0-9a-f]{32}", text) else hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -100,7 +100,7 @@ def chooses_threads(job: Job) -> bool:
 
 
 def _threads(job: Job, cores: int) -> dict[str, str]:
-    """Variables for unbuffered output of Python, and so that libraries do not start a thread per core in each rank."""
+    """Environment variables that unbuffer Python's output and limit the threads that libraries start in each rank."""
     chosen = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     if chooses_threads(job):
         chosen["OMP_NUM_THREADS"] = str(max(1, cores // job.ranks) if job.bind else 1)
@@ -112,7 +112,7 @@ def _share(cores: Sequence[int], local: int, ranks: int) -> frozenset[int]:
 
 
 def _shared(job: Job, directory: Path) -> dict[str, str]:
-    """The part of the environment that all ranks have in common; makes the secret and the store where needed."""
+    """The environment variables that are equal on all ranks; creates a secret and a store if `job` names none."""
     secret_file, store = job.secret_file, job.store
     if not secret_file:
         secret_file = str(directory / "secret")

@@ -1,4 +1,4 @@
-"""The `collectives` command: finds the subcommand and imports no other.
+"""The `collectives` command: imports the module of the subcommand that the user calls, and of no other.
 
 Invariant: `--help` and `--version` import no subcommand.
 """
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def allreduce_bench() -> None:
-    """The command `allreduce-bench`: `collectives bench allreduce` under a name of its own."""
+    """The command `allreduce-bench`: `collectives bench allreduce` as a command of its own."""
     bench: click.Command = importlib.import_module(COMMANDS["bench"].module).command
     bench.main(args=["allreduce", *sys.argv[1:]], prog_name="allreduce-bench")
 

@@ -1,6 +1,6 @@
-"""Modules of the user that register algorithms.
+"""Imports the user's modules that register algorithms.
 
-Invariant: the modules are found as with `python -m`, first in the folder in which the command was started.
+Invariant: a module is found as by `python -m`: Python searches the current folder first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 
 def load(module: str) -> None:
-    """Import `module`; ClickException, with the error, if that fails."""
+    """Import `module`. If the import fails, raises ClickException with the text of the error."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

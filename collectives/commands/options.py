@@ -1,6 +1,6 @@
-"""Options that several commands have.
+"""Types and checks of command-line options that several commands share.
 
-Invariant: an error names the refused value and valid ones, and is raised before anything is done.
+Invariant: an error names the invalid value and says what is valid, and is raised before the command does anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ else:
 
 
 class Names(_Choice):
-    """One of several names, as for `click.Choice`; the message for any other value suggests similar names."""
+    """The type of an option that takes one of several names; the error message for others suggests similar names."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -31,7 +31,7 @@ class Names(_Choice):
 
 
 def picture(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """`value`, a file into which a picture can be drawn. Raises BadParameter."""
+    """Returns `value`, the path of a picture; raises BadParameter if no picture can be drawn into this file."""
     if value is not None:
         if value.suffix not in FORMATS:
             raise click.BadParameter(f"{str(value)!r} must end in {', '.join(FORMATS)}")

@@ -1,9 +1,10 @@
 """Combines the output of many ranks on one terminal or in one file.
 
-Invariant: text between two newlines comes from one stream of one rank, with its bytes unchanged. Two exceptions: a line
-longer than `LONG` is written in pieces, and broken if another rank writes in between; on a terminal, where a carriage
-return would overwrite the rank's mark, only the text after the last carriage return is kept. Nothing here blocks, and
-memory is bounded: the streams of a full sink are not read.
+Invariant: each line comes from one stream (standard output or error) of one rank, and its bytes are unchanged. There
+are two exceptions. A line longer than `LONG` bytes is written in pieces, and a newline ends a piece if another rank
+writes before the next piece. On a terminal, a carriage return would overwrite the mark with the rank's number, so only
+the text after the last carriage return is kept. Nothing here blocks. Memory is bounded: streams are not read while
+their sink, the queue in front of the terminal or file, is full.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ def colourful(fd: int) -> bool:
 
 
 def mark(rank: int, width: int, colour: bool) -> bytes:
-    """The prefix of each line of `rank`; numbers are padded to `width` so that lines align."""
+    """The prefix of each output line of `rank`: its number, padded to `width` characters so that lines align."""
     text = b"[%*d]" % (width, rank)
     return b"\x1b[%dm%s%s " % (_COLOURS[rank % len(_COLOURS)], text, _RESET) if colour else text + b" "
 
 
 class Sink:
-    """One destination: a queue of bytes for a file descriptor that others share, so that it has to stay blocking."""
+    """One destination of output: a file descriptor, left in blocking mode for its other users, and a queue of bytes."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -65,7 +66,7 @@ class Sink:
         return bool(self._queue) and not self.broken
 
     def put(self, writer: object, data: bytes) -> None:
-        """Queue `data`; the unfinished line of another writer is ended first."""
+        """Queue `data`; if the last queued line is unfinished and from another writer, first end that line."""
         if self.broken:
             return
         if self._shown:
@@ -77,7 +78,7 @@ class Sink:
         self.unfinished = None if data.endswith(b"\n") else writer
 
     def show(self, writer: object, data: bytes) -> None:
-        """Draw `data` over the previous temporary text; the next output replaces it."""
+        """Show `data`, an unfinished line, on the terminal until the next `show` or `put` replaces it."""
         self._queue += _ERASE + data
         self.live, self._shown = writer, True
 
@@ -86,7 +87,7 @@ class Sink:
         return self._shown
 
     def write(self) -> None:
-        """Write as much as the descriptor accepts without blocking. Call when it polls as writable."""
+        """Write as much of the queue as the descriptor accepts without blocking; called when poll says writable."""
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         for _ in range(32):
@@ -106,7 +107,7 @@ class Sink:
 class Stream:
     """One rank's standard output or error, read from `fd` and written to `sink` line by line.
 
-    Owns `fd`, the non-blocking read end of a pipe. `prefix` is empty for output as the rank wrote it.
+    Owns `fd`, the non-blocking read end of a pipe. `prefix` starts each line, unless it is empty.
     """
 
     def __init__(self, fd: int, sink: Sink, prefix: bytes) -> None:
@@ -119,7 +120,7 @@ class Stream:
         self._drawn = b""
 
     def read(self) -> None:
-        """Read what has arrived; on end of file, write the rest and close."""
+        """Read what has arrived in the pipe; at end of file, pass on an unfinished line and close the stream."""
         try:
             data = os.read(self.fd, READ)
         except BlockingIOError:
@@ -130,7 +131,7 @@ class Stream:
             self.close()
 
     def drain(self) -> None:
-        """Read what has arrived, then close, even if another process still has the other end open."""
+        """Read what is in the pipe, then close the stream, even if a process still has the write end open."""
         if self.closed:
             return
         for _ in range(DRAIN // READ):  # more than pipes hold; the other end might be writing without end
@@ -167,7 +168,7 @@ class Stream:
         return self._since + REDRAW
 
     def tick(self, now: float) -> None:
-        """On a terminal, show a line that has stayed unfinished: a question, dots, a progress bar."""
+        """On a terminal, show a line that is unfinished for `REDRAW` seconds, such as a question or a progress bar."""
         if (due := self.due) is None or due > now:
             return
         width = shutil.get_terminal_size().columns or 80  # a terminal that does not know its size says 0
@@ -207,7 +208,7 @@ class Stream:
 class Console:
     """The destinations of the ranks' output and the launcher's own messages: standard output and error.
 
-    There is only one sink if both are the same file, so that lines stay whole there too.
+    Standard output and error share one queue (`Sink`) if they are the same file, so that lines stay whole in it.
     """
 
     def __init__(self) -> None:
@@ -233,7 +234,7 @@ def _nowhere() -> int:
 
 
 def _visible(line: bytes) -> bytes:
-    """The visible part of `line` on a terminal: the text after its last carriage return that is followed by text."""
+    """What a terminal still shows of `line`: the text after its last carriage return, except one at the very end."""
     body = line.rstrip(b"\r")
     kept = body[body.rfind(b"\r") + 1 :]
     return kept + line[len(body) :][:1]

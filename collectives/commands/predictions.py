@@ -1,6 +1,6 @@
-"""The output of `collectives simulate`: a table for each size and number of ranks, or a training step.
+"""The output of `collectives simulate`: a table for each number of bytes and ranks, or a table of training steps.
 
-Invariant: figures are those of the simulation, in every form of output.
+Invariant: the terminal, plots and JSON files show the same numbers, those that the simulation computed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _TIMES: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all simulations of one run have in common. No `algorithms`: simulate what a group would choose.
+    """The settings that all simulations of one run of the command share.
 
-    `kind`: the kind of links; None: shared memory within a host, tcp between hosts. `here`: simulate this machine.
+    `algorithms`: those to simulate; if empty, the one that a real group would choose. `kind`: the transport of the
+    group; if None, "shm" on one host, "tcp" on several. `here`: choose by the table calibrated on this machine.
     """
 
     collective: str
@@ -54,14 +55,14 @@ class Setting:
         return simulate(algorithm, ranks, nbytes, self.topology, self.costs, self.root)
 
     def efficiency(self, one: Prediction) -> float | None:
-        """The bandwidth relative to that of network cards, or to that of a core if all ranks are on one host."""
+        """The fraction of the network cards' bandwidth (on one host: a core's) that `one` uses; None without data."""
         return efficiency(one.collective, one.ranks, one.nbytes, one.seconds, self.topology, self.costs)
 
     def candidates(self, ranks: int, nbytes: int) -> tuple[Algorithm, ...]:
         return self.algorithms or (self._chosen(ranks, nbytes),)
 
     def _chosen(self, ranks: int, nbytes: int) -> Algorithm:
-        """The algorithm that the built-in table chooses or, with `here`, the table of this machine."""
+        """The algorithm that the built-in table chooses; with `here`, the one that this machine's table chooses."""
         most = min(self.topology.ranks_per_host, ranks)
         hosts = -(-ranks // self.topology.ranks_per_host)
         kind = "self" if ranks == 1 else self.kind or ("shm" if hosts == 1 else "tcp")
@@ -121,7 +122,7 @@ def _line(one: Prediction, share: float | None) -> str:
 
 
 def _panels(found: Sequence[Prediction], setting: Setting) -> Iterator[Panel]:
-    """Time and efficiency against size for each number of ranks; if there is one size, against the number of ranks."""
+    """Plots of time and efficiency over bytes for each number of ranks; if only one size was simulated, over ranks."""
     counts, all_sizes = (sorted({getattr(one, name) for one in found}) for name in ("ranks", "nbytes"))
     if len(all_sizes) == 1 and len(counts) > 1:
         title = f"{found[0].collective} of {_bytes_text(all_sizes[0])}, {setting.topology.ranks_per_host} a host"
@@ -194,7 +195,10 @@ def train(
 
 
 def _allreduce(setting: Setting, ranks: int, wanted: Sequence[int]) -> Callable[[int], float]:
-    """A function from bytes to the fastest algorithm's time. Of many sizes, some are simulated, others interpolated."""
+    """A function that takes one of the sizes `wanted`, in bytes, and returns the fastest algorithm's time in seconds.
+
+    If there are more than `_EACH` sizes, some are simulated, and the times of the others are interpolated.
+    """
     distinct = sorted(set(wanted))
     known = distinct
     if len(distinct) > _EACH:
@@ -227,7 +231,7 @@ def _fastest(setting: Setting, ranks: int, nbytes: int) -> float:
 
 
 def time_text(value: float) -> str:
-    """`value` with four significant digits, in the unit that leaves one to three digits before the point."""
+    """`value` seconds as text, with three significant digits: in us below a millisecond, in ms below a second."""
     unit, name = next((pair for pair in _TIMES if value >= pair[0]), _TIMES[-1])
     number = value / unit
     return f"{number:.{max(0, 3 - len(str(int(number))))}f} {name}"

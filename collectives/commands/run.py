@@ -71,7 +71,7 @@ def _secret(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 class _Command(click.Command):
-    """Shows the options for several hosts in a section of their own."""
+    """A command whose --help shows the options for several hosts in a section of their own."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Several hosts": []}
@@ -169,15 +169,16 @@ def command(
     """Run PROGRAM in N processes that find each other.
 
     PROGRAM is a Python script, a module (-m), or anything that can be executed. In it, collectives.init()
-    needs no arguments. Lines of output carry the rank; rank 0 reads the standard input; signals go to all.
-    When a rank fails, the others get a moment to end by themselves; the result is the first failing code.
+    needs no arguments. Each line of output is marked with its rank. Rank 0 reads the standard input. Signals
+    go to all ranks. When a rank fails, the others have --grace seconds to end by themselves; the exit status
+    is that of the first rank that failed.
 
     \b
       collectives run -n 4 train.py --epochs 3
       collectives run -n 4 -m package.train
       collectives run -n 2 --transport tcp -- python -i session.py
 
-    On M hosts, run it on each, with the same secret, run id and store:
+    On several hosts, run the command on each, with the same secret, run id and store:
 
     \b
       collectives run --nnodes 2 --node-rank 0 --store tcp://first-host:7000 \\
@@ -230,7 +231,7 @@ def _need_in_common(options: dict[str, str | None]) -> None:
 
 
 def _command_line(program: tuple[str, ...], module: bool) -> list[str]:
-    """The command line, with the absolute path of a program that is found in PATH."""
+    """The command line of a rank: Python with a script or module, or another program by its path as found in PATH."""
     first, *rest = program
     if module:
         return [sys.executable, "-m", *program]

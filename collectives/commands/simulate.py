@@ -187,9 +187,9 @@ def command(
     document: Path | None,
     module: str | None,
 ) -> None:
-    """Predict how long a COLLECTIVE (allreduce, unless another is named) takes among N ranks, or a training step.
+    """Predict the time of a COLLECTIVE (allreduce, unless another is named), or of a training step, among N ranks.
 
-    The schedules that ranks would run are played over hosts, network cards and switches with the costs given.
+    The schedules that ranks would run are simulated on a model of hosts, network cards and switches.
 
     \b
       collectives simulate allreduce --ranks 65536 --ranks-per-host 8 --bytes 100M
@@ -268,7 +268,7 @@ def _costs(
 
 
 def _found_here(kind: str) -> Costs:
-    """The costs that were fitted on this machine. ValueError if there are none, or the file is damaged."""
+    """The costs of transport `kind`, measured here earlier. ValueError if there are none, or the file is damaged."""
     found = tables.load_costs(this_machine(), kind)
     if found is None:
         raise ValueError(f"no costs for {kind} are known here: collectives bench simulator --transport {kind}")

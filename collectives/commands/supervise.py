@@ -1,9 +1,9 @@
 """Runs a job's processes to their end: starts them, forwards their output and signals, and stops them together.
 
 Invariant: when `supervise` returns or raises, no process of the ranks' process groups is left. If this process is
-killed, the kernel kills the ranks (PR_SET_PDEATHSIG) and the janitor the rest. Process ids are released only at the
-very end, so that no signal of the launcher can reach an unrelated process with a reused id. One thread runs one loop,
-in which only `poll` blocks.
+killed, the kernel kills the ranks (PR_SET_PDEATHSIG), and the janitor, a separate process, kills the processes that
+ranks started. Ranks are reaped only at the very end, so that no signal of the launcher can reach an unrelated process
+with a reused id. One thread runs one loop, in which only `poll` blocks.
 """
 
 from __future__ import annotations
@@ -44,18 +44,22 @@ TERMINATION: Final = 3.0  # seconds between SIGTERM and SIGKILL
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`status`: 0, or the exit status of the first rank that failed. `ended_by`: the signal that requested the end."""
+    """How a job ended.
+
+    `status`: 0, or the exit status of the first rank that failed. `ended_by`: the first signal that asked the launcher
+    to end the job, if any.
+    """
 
     status: int
     ended_by: signal.Signals | None
 
 
 def supervise(processes: Sequence[Process], directory: str, *, prefix: bool, grace: float) -> Outcome:
-    """Run all processes to their end; the status is 0, or that of the first rank that failed (128 + n for signal n).
+    """Run all processes to their end; their status is 0, or that of the first rank that failed (128 + n for signal n).
 
     After a failure the other ranks have `grace` seconds to end by themselves, then get SIGTERM, and SIGKILL
-    `TERMINATION` seconds later. Signals in `FORWARDED` go to every rank's process group; a repeated ending signal kills
-    the ranks. `directory` is removed at the end. Call from the main thread.
+    `TERMINATION` seconds later. Signals in `FORWARDED` go to every rank's process group; a second signal in
+    `ENDING` kills the ranks. `directory` is removed at the end. Call `supervise` from the main thread.
 
     Raises child.StartError.
     """
@@ -105,7 +109,7 @@ class _Supervisor:
         return Outcome(self._first.status if self._first else 0, self._ended_by)
 
     def _finish_writing(self, wakeups: socket.socket) -> None:
-        """Write what is queued; after a request to stop, only as long as the reader reads."""
+        """Write the queued output; after a request to stop, give up if nothing can be written for `UNREAD` seconds."""
         asked = self._asked
         while self._console.waiting and self._asked == asked:
             before = self._console.queued
@@ -201,7 +205,7 @@ class _Supervisor:
             self._send(signal.SIGKILL)
 
     def _collect(self) -> None:
-        """Find which ranks have ended; after the first failure, start the period of grace of the others."""
+        """Find which ranks have ended; after the first failure, start the grace period of the others."""
         for child in self._endings.take():
             if child.end is not None and child.end.failed:
                 self._failures.add(child)
@@ -215,7 +219,7 @@ class _Supervisor:
             self._deadline = _Deadline(time.monotonic() + self._grace, signal.SIGTERM)
 
     def _blame(self, final: bool) -> None:
-        """Report which rank failed first, once that is known. `final`: nothing more can be learnt, so report now."""
+        """Report which rank failed first, once that is known. `final`: report now, as no more will become known."""
         if self._first is not None or (rank := self._failures.cause(final)) is None or rank.end is None:
             return
         self._first = rank.end
@@ -243,13 +247,13 @@ class _Supervisor:
                 os.killpg(rank.pid, number)
 
     def _stop_leftovers(self) -> None:
-        """The ranks have ended; end their remaining child processes, and read the last output."""
+        """After the ranks have ended, kill the processes that they started, and read the rest of the output."""
         janitor.sweep([rank.pid for rank in self._ranks], self._directory)
         for stream in self._streams:
             stream.drain()
 
     def _report_others(self) -> None:
-        """Print one line for each kind of later failure, with its ranks."""
+        """Print the failures after the first: one line for each exit status or signal, with the ranks that it ended."""
         ways: dict[str, list[Child]] = {}
         for rank in self._ranks:
             if rank.end is not None and rank.end.failed and rank.end is not self._first:
@@ -258,7 +262,7 @@ class _Supervisor:
             self._console.say(f"{_these(ranks)} {way if len(ranks) == 1 else way.replace('was ', 'were ', 1)}")
 
     def _sweep(self) -> None:
-        """End what is left, also after an error, and release all process ids."""
+        """Kill the processes that are left, reap the ranks, and close the streams; runs after an error too."""
         janitor.sweep([rank.pid for rank in self._ranks], self._directory)
         for rank in self._ranks:
             rank.reap()
@@ -277,10 +281,10 @@ def _these(ranks: Sequence[Child]) -> str:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """A socket on which the numbers of arriving signals can be read; ignored signals stay ignored."""
+    """Yields a socket from which the numbers of arriving signals are read; signals ignored before stay ignored."""
 
     def nothing(number: int, frame: FrameType | None) -> None:
-        """Does nothing: Python itself writes the signal's number to the wake-up socket, which is enough."""
+        """A handler that does nothing, because Python itself writes the signal's number to the wake-up socket."""
 
     receiver, sender = socket.socketpair()
     receiver.setblocking(False)
@@ -300,7 +304,10 @@ def _signals() -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _watched(directory: str) -> Iterator[IO[bytes]]:
-    """A running janitor, which reads process groups, one per line, and "done" at the end."""
+    """Yields the standard input of a janitor, a process that cleans up if this process is killed.
+
+    The janitor reads the numbers of process groups, one per line, and "done" at the end.
+    """
     command = [sys.executable, "-I", "-S", str(Path(janitor.__file__)), directory]
     process = subprocess.Popen(
         command,

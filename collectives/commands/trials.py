@@ -1,6 +1,7 @@
-"""The trials of `collectives doctor`: two ranks over each transport, and a store.
+"""The trials of `collectives doctor`: an allreduce between two ranks over each transport, and calls of a store.
 
-Invariant: as in `checks`. Trials use the same code as jobs, in this process, and leave nothing behind.
+Invariant: a trial ends by a deadline, leaves nothing behind, and reports an error as a `Problem` instead of raising it.
+Trials run the same code as jobs, in this process.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ LIMIT: Final = 5.0  # seconds for a transport, or a store, to show that it works
 
 
 def transports(wanted: str, engine: bool, ranks: int) -> Section:
-    """Two ranks in this process form a group over each transport, as if the job had `ranks` ranks.
+    """Try each transport between two ranks in this process; returns the section of the report.
 
-    `wanted`: the job's transport, or "auto". `engine`: whether the engine can reduce; otherwise nothing is tried.
+    `wanted`: the job's transport, or "auto". `engine`: whether the native engine can reduce; if not, nothing is tried.
+    `ranks`: the job's number of ranks, for the size of its shared memory.
     """
     facts: dict[str, Any] = {"auto": f"the first of {', '.join(registry.AUTO)} that connects a pair of ranks"}
     broken = []
@@ -83,7 +85,7 @@ def store(url: str | None, key: bytes | None, launcher: str) -> Section:
 
 
 def _use(url: str, key: bytes | None) -> str:
-    """Use the store; returns who serves it. Raises the errors of stores."""
+    """Try the store at `url` with the job's secret `key`; returns what serves the store. Raises the store's errors."""
     if url.startswith("tcp:"):
         try:
             _exchange(url, key, host=False, limit=1.0)
@@ -112,7 +114,7 @@ def _exchange(url: str, key: bytes | None, host: bool, limit: float) -> None:
 
 @contextlib.contextmanager
 def _as_it_was(folder: str) -> Iterator[None]:
-    """Afterwards, remove the directories on the path of `folder` that did not exist before, if they are empty."""
+    """On exit, removes those directories of the path `folder` that did not exist on entry, if they are empty."""
     missing = [path for path in (Path(folder), *Path(folder).parents) if folder and not path.exists()]
     try:
         yield
@@ -123,7 +125,7 @@ def _as_it_was(folder: str) -> Iterator[None]:
 
 
 def _attempt(scheme: str, ranks: int) -> str | None:
-    """Why an allreduce between two ranks in this process over that transport fails; None if it works."""
+    """Why an allreduce between two ranks in this process fails over the transport `scheme`; None if it works."""
     policy = Policy(scheme, Scope(network=False, ranks=ranks), secrets.token_bytes(job_secret.SIZE))
     run, wrong = secrets.token_hex(16), list[str]()
     endpoints: list[Endpoints] = []

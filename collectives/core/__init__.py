@@ -1,4 +1,4 @@
-"""The communicator: forming the group, links, the choice of algorithms, and the calls of users.
+"""The communicator: how a group forms, opens links and chooses algorithms, and the calls that users make.
 
-Invariant: imports no framework.
+Invariant: imports no training framework, such as PyTorch.
 """

@@ -1,7 +1,8 @@
 """Errors of this library that `except` clauses for a framework's errors catch as well.
 
-Invariant: the error keeps its type, text and attributes, and gains base classes only. A pickled or copied error has
-only its own type, because a process that unpickles it may not have the framework.
+Invariant: such an error keeps its text and attributes, and is still an instance of its own type; it only gains base
+classes. A pickled or copied error loses these base classes, because a process that unpickles the error may not have the
+framework.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def caught_as(error: E, *theirs: type[Exception], setup: Callable[[Any], None] |
 
 @functools.cache
 def _joint(bases: tuple[type[BaseException], ...]) -> type[BaseException]:
-    """A class derived from `bases`, with the name of the first, a class of this library: tracebacks look the same."""
+    """A class derived from `bases`, named like the first of them, this library's error: tracebacks look the same."""
     ours = bases[0]
 
     def __init__(self: Any, plain: CollectiveError) -> None:

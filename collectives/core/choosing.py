@@ -3,16 +3,17 @@
 Invariant: only rank 0 reads files and its environment. It publishes the rows before any call uses the table, so ranks
 cannot choose differently, even if they were passed different tables.
 
-Sources, in the order of priority; the first matching row decides:
+Each row names an algorithm for a collective, under conditions such as the number of ranks and the size in bytes. The
+sources of rows, in the order of priority; the first row that matches a call decides:
 
     argument            init(table=...): a Table, or a file
-    COLLECTIVES_ALGORITHM    allreduce:ring,broadcast:binomial
+    COLLECTIVES_ALGORITHM    for example allreduce:ring,broadcast:binomial
     COLLECTIVES_TABLE        a file
-    calibrated          in the cache folder, for this machine and shape of group, and for smaller groups
+    calibrated          measured on this machine, for such a group or smaller ones; files in the cache folder
     built in            collectives.schedule.defaults
 
-COLLECTIVES_CALIBRATE, or init(calibrate=...): "auto" (use calibrated tables; if there is none, measure for at most two
-seconds, see `worth_it`), "cached" (use them, never measure), "off" (do neither).
+COLLECTIVES_CALIBRATE, or init(calibrate=...): "auto" (use calibrated tables; if there is none and `worth_it` says
+yes, measure for at most two seconds), "cached" (use calibrated tables, never measure), "off" (do not use or measure).
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ _LONGEST: Final = 4 * LONGEST  # bytes that rank 0 may publish
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The user's settings: `table`, which has priority, and `mode`, one of MODES. `deterministic`: neither is used."""
+    """The user's settings for the choice of algorithms.
+
+    `table` has priority over all other tables. `mode` is the calibration mode, one of MODES. If `deterministic` is set,
+    `table` and `mode` are not used.
+    """
 
     table: Table
     mode: str
@@ -68,10 +73,11 @@ def wish(
     env: Mapping[str, str] | None = None,
     deterministic: bool = False,
 ) -> Wish:
-    """Reads the arguments of `init` and the environment; on ranks other than 0 it only checks types.
+    """The user's settings, from arguments of `init` and the environment; only rank 0 reads the tables.
 
-    Raises TypeError, and ValueError, naming file and line, for an invalid table, an unknown algorithm or mode, and for
-    arguments that contradict `deterministic`. With `deterministic` the environment is not used.
+    Raises TypeError for an argument of a wrong type. Raises ValueError for an invalid table (with file and line), an
+    unknown algorithm or mode, and arguments that contradict `deterministic`. If `deterministic` is set, the environment
+    is not used.
     """
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic must be a bool, not {type(deterministic).__name__}")
@@ -135,7 +141,7 @@ def _algorithms(text: str) -> Table:
 
 
 def cached(machine: Machine, situation: Situation) -> list[Table]:
-    """The calibrated tables for the group `situation` and smaller groups; if a file is damaged, none and a warning."""
+    """Calibrated tables for a group like `situation` and smaller groups; none, with a warning, if a file is damaged."""
     try:
         found = tables.load(machine, situation)
     except ValueError as error:
@@ -146,17 +152,17 @@ def cached(machine: Machine, situation: Situation) -> list[Table]:
 
 
 def in_force(wanted: Wish, machine: Machine, situation: Situation) -> Table:
-    """The table that the group `situation` would use now, without measuring, if rank 0 ran on this machine."""
+    """The table that a group like `situation` would use now, without measuring, if rank 0 ran on `machine`."""
     known = [] if wanted.mode == "off" else cached(machine, situation)
     return join([wanted.table, *known, DEFAULTS])
 
 
 def worth_it(situation: Situation) -> bool:
-    """Whether a group should calibrate itself automatically.
+    """Whether a group should calibrate itself automatically, that is, measure algorithms when it forms.
 
-    A group does so only on one host, where the duration is known in advance. If ranks outnumber cores, it does not,
-    because times would depend more on the scheduler than on algorithms. Groups of threads do not: they are tests, or
-    share a GIL.
+    Groups on several hosts do not, because the duration is not known in advance. Groups with more ranks than cores do
+    not, because times would depend more on the scheduler than on algorithms. Groups whose ranks are threads do not,
+    because they are tests or share a GIL.
     """
     alone_here = situation.per_host == situation.size
     return (
@@ -186,10 +192,10 @@ class _Plan:
 
 
 def agree(comm: Communicator, wanted: Wish, machine: Callable[[], Machine], deadline: Deadline) -> Table:
-    """The table of this group, from the settings of rank 0; measured now if necessary. Collective.
+    """The table of this group, from the settings of rank 0; measures now if necessary. All ranks call this together.
 
-    `machine` is called on rank 0 only. Raises ConfigMismatch if rank 0's table names an algorithm that this rank does
-    not have, and the errors of the communicator's calls.
+    `machine`, which describes this machine, is called on rank 0 only. Raises ConfigMismatch if rank 0's table names an
+    algorithm that this rank does not have, and the errors of the communicator's calls.
     """
     if wanted.deterministic:
         return DETERMINISTIC
@@ -225,7 +231,7 @@ def _plan(
 
 
 def _busy(machine: Machine) -> bool:
-    """Whether other programs keep this machine busy: a table measured now would be used after they have ended."""
+    """Whether other programs keep this machine busy: a table measured now would be wrong once they have ended."""
     try:
         return os.getloadavg()[0] > machine.cores / 2
     except OSError:
@@ -233,7 +239,7 @@ def _busy(machine: Machine) -> bool:
 
 
 def _measure(comm: Communicator, seconds: float) -> Outcome:
-    """Measure over links that are closed afterwards: measuring opens more links than programs need."""
+    """Calibrate on a temporary communicator, because measuring opens more links than programs need."""
     from collectives.calibration.run import QUICK, calibrate  # see `_plan`
 
     trial = comm._child(0, comm.rank, "calibration")
@@ -243,7 +249,7 @@ def _measure(comm: Communicator, seconds: float) -> Outcome:
 
 
 def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) -> Table:
-    """The measured table, in the form in which `tables.load` returns it; it is also written to the cache."""
+    """Write the measured table to the cache file `path`; returns the table in the form that `tables.load` returns."""
     from collectives.calibration.run import QUICK  # see `_plan`
 
     how = f"{QUICK.name}, in {found.seconds:.1f} s, at first use"
@@ -254,7 +260,7 @@ def _keep(path: Path, machine: Machine, situation: Situation, found: Outcome) ->
 
 
 def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tuple[Table, float]:
-    """The table that rank 0 has determined, and the seconds to measure; the same on every rank."""
+    """Send rank 0's `plan` to all ranks; returns its table and for how many seconds to measure, the same on each."""
     if comm.size == 1:
         joined = "" if plan is None else plan.message
     else:
@@ -279,7 +285,10 @@ def _publish(comm: Communicator, plan: _Plan | None, deadline: Deadline) -> tupl
 
 
 def _from_rank_0(comm: Communicator, data: bytes, deadline: Deadline) -> bytes:
-    """Broadcast `data` of rank 0 by "binomial": no table exists yet, and the first barrier has opened its links."""
+    """The `data` of rank 0, broadcast to all ranks by the algorithm "binomial".
+
+    No table exists yet from which to choose. The links that "binomial" uses are open since the group's first barrier.
+    """
     length = np.array(len(data), np.int64)
     comm.broadcast(length, algorithm="binomial", timeout=deadline.left)
     if not 0 < int(length) <= _LONGEST:

@@ -1,8 +1,8 @@
 """Communicator: a group of ranks, and the collectives that they run together.
 
-Invariant: arguments are refused with TypeError or ValueError before anything is sent. All other errors are
-CollectiveErrors; after an error that concerns other ranks the communicator is broken, and later calls raise that error
-again.
+Invariant: invalid arguments are refused with TypeError or ValueError before anything is sent. Errors of communication
+are CollectiveErrors. After an error that concerns other ranks the communicator is broken, and later calls raise that
+error again.
 """
 
 from __future__ import annotations
@@ -51,23 +51,24 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     Every rank of the group makes the same calls in the same order.
 
-    `x` may be a NumPy array (bfloat16 is `ml_dtypes.bfloat16`), any object with the buffer protocol or DLPack in host
-    memory, or a CuPy array. It is copied first if it is not C-contiguous; arrays that are written (`out`, `recv`,
-    `broadcast`) have to be C-contiguous. Results are new NumPy arrays (CuPy arrays if `x` is one) if `out` is None.
+    `x`, the input of a call, may be a NumPy array (bfloat16 is `ml_dtypes.bfloat16`), any object with the buffer
+    protocol or DLPack in host memory, or a CuPy array. `x` is copied first if it is not C-contiguous. Arrays that a
+    call writes (`out`, the arrays of `recv` and `broadcast`) have to be C-contiguous. If `out` is None, results are new
+    NumPy arrays, or CuPy arrays if `x` is one.
 
-    op: sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max for all
-    except complex dtypes, names that begin with b or l for integers and bool. `op` may also be a function of two
-    arrays, see `collectives.Op`; it runs in the calling thread, so the `_async` variant returns when the call is
-    complete. `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name that `explain`
-    lists, the same on every rank.
+    `op` is one of sum prod min max avg band bor bxor land lor lxor. avg is for floating and complex dtypes, min and max
+    for all except complex dtypes, names that begin with b or l for integers and bool. `op` may also be a function of
+    two arrays, see `collectives.Op`. This function runs in the calling thread, so the `_async` variant returns only
+    when the call is complete. `timeout` is in seconds, None for the communicator's own. `algorithm` is "auto" or a name
+    that `explain` lists, the same on every rank.
 
     Each call has an `_async` variant, which returns a `Work` and runs in the background. The `_async` variants of calls
     that exchange lengths first (scatter, allgatherv, gatherv, scatterv, alltoallv) return after that exchange. Each
     call also has a `_plan` variant, which returns a `Plan`: the call prepared for the same arrays every time.
 
-    Errors of every call: TypeError, ValueError (see above), PeerLost, OpTimeout, DesyncError (ranks made different
-    calls), Aborted (closed meanwhile), RuntimeError (two threads at once: give each thread a communicator of its own by
-    `dup`).
+    Errors of every call: TypeError and ValueError (invalid arguments), PeerLost, OpTimeout, DesyncError (ranks made
+    different calls), Aborted (the communicator was closed meanwhile), RuntimeError (two threads made calls at once:
+    give each thread a communicator of its own by `dup`).
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         closing: Callable[[], None],
         prepare: Preparer | None = None,
     ) -> None:
-        """Users call `collectives.init`. Owns `linked`; `closing` is called once, when the communicator is closed.
+        """Users call `collectives.init` instead. Owns `linked`; calls `closing` once, when the communicator is closed.
 
-        `prepare`: that of a communicator with the same rank, situation, layout and table, to be shared with it.
+        `prepare`: the cache of operations of a communicator with the same rank, situation, layout and table, if this
+        communicator is to share it.
         """
         self._rank: Final = rank
         self._linked: Final = linked
@@ -125,12 +127,12 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def local_size(self) -> int:
-        """How many ranks are on this rank's host: one machine and, in it, one network namespace."""
+        """How many ranks are on this rank's host. Network namespaces of one machine count as different hosts."""
         return self._linked.local_size
 
     @property
     def epoch(self) -> int:
-        """The number of the group's formation; always 0, because groups do not form again yet."""
+        """How often the group has formed again since `collectives.init`; always 0, because groups cannot do so yet."""
         return self._origin.epoch
 
     @property
@@ -140,7 +142,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, here or by the end of a `with` statement."""
+        """Whether this rank has closed the communicator, by `close` or at the end of a `with` statement."""
         return not self._shut.alive
 
     @property
@@ -153,7 +155,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size} over {links}, epoch {self.epoch}>"
 
     def explain(self, collective: str, nbytes: int, dtype: Any = "float32") -> str:
-        """Text with the algorithm, the engine, the reasons and this rank's steps for `collective` of `nbytes` bytes.
+        """Text that says which algorithm and engine `collective` of `nbytes` bytes uses, why, and this rank's steps.
 
         `nbytes` is the size of the larger of the two arrays, input and output.
         """
@@ -164,7 +166,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> npt.NDArray[Any]:
         """An uninitialised NumPy array in memory that ranks on this machine can read directly.
 
-        Collectives on such arrays skip a copy. The memory is returned to the system with the last reference, also after
+        Collectives on such arrays skip a copy. The memory is freed with the last reference to the array, even after
         `close`. If no rank shares memory with this rank, the array is an ordinary one. TypeError for an unknown dtype,
         ValueError for a negative shape.
         """
@@ -180,22 +182,24 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         error, and when the communicator is closed. In a forked child there are no operations.
 
         Keys: `version` (1), `rank`, `size`, `host`, `pid`, `name`, `epoch`, `closed`, `error` (the error that broke the
-        communicator, or None), `clock` (`name`; `now`, its time; `unix`, the time of day in seconds since 1970 at that
-        moment; `resolution` in seconds) and `operations`, oldest first. Keys of an operation:
+        communicator, or None), `clock` and `operations`, oldest first. `clock` has the keys `name`, `now` (the clock's
+        time in seconds when `dump` is called), `unix` (seconds since 1970 at the same moment) and `resolution` (in
+        seconds). Keys of an operation:
 
-        - `sequence`: its number among the collectives of the communicator, the same on all ranks, from 0; for `send`
-          and `recv`, its number among the messages with this peer. None if it is not known yet.
-        - `collective`, `dtype` (as the engine moves it), `count` (elements, 0 if it may differ between ranks), `op`,
-          `root`, `peer`, `algorithm`: None if not applicable
-        - `engine`: "schedule"; "board" (short messages) or "pool" (sums) in shared memory; or another package's engine
+        - `sequence`: the operation's number among the collectives of the communicator, the same on all ranks, from 0;
+          for `send` and `recv`, its number among the messages with this peer. None if the number is not known yet.
+        - `collective`, `dtype` (the one that the engine moves), `count` (of elements; 0 if it may differ between
+          ranks), `op`, `root`, `peer`, `algorithm`: None if not applicable
+        - `engine`: "schedule" (runs the algorithm's steps); "board" or "pool", two paths in shared memory for short
+          messages and for sums; or the name of another package's engine
         - `state`: "queued" (waits for links, or for earlier operations in the background), "started", "done" or
           "failed"
-        - `queued`, `begin`, `first`, `end`: seconds of the clock at which it was called, was started, moved data for
-          the first time, and ended; None for what has not happened yet. `first` is `begin` if the first attempt moved
-          data.
-        - `waited`: seconds in which no data could move, because it waited for another rank
-        - `sent`, `received`: bytes of payload, to and from all ranks; None unless it is done
-        - `error`: why it failed, or None
+        - `queued`, `begin`, `first`, `end`: the clock's times, in seconds, at which the operation was called, was
+          started, moved data for the first time, and ended; None for what has not happened yet. `first` equals `begin`
+          if data moved at the first attempt.
+        - `waited`: seconds in which the operation moved no data, because it waited for another rank
+        - `sent`, `received`: bytes of payload, to and from all ranks; None unless the operation is done
+        - `error`: why the operation failed, or None
         """
         broken = self._linked.group.broken
         return {
@@ -214,10 +218,10 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def memory(self) -> dict[str, int]:
         """The memory of this communicator on this rank, in bytes, by kind. Works at any time, as `dump` does.
 
-        - `arena_mapped`: address space for the communicator's shared memory, without the heap; `arena_touched`: the
-          part of it that uses memory; `staging`: the part of `arena_mapped` that is reserved for staged messages. All
-          are 0 without shared memory.
-        - `heap`: arrays from `empty` that are in use, in whole cache lines or pages
+        - `arena_mapped`: address space for the communicator's shared memory, without `heap`; `arena_touched`: the part
+          of `arena_mapped` that occupies memory; `staging`: the part of `arena_mapped` that is reserved for messages
+          copied through shared memory. All three are 0 without shared memory.
+        - `heap`: arrays from `empty` that are in use, each rounded up to whole cache lines or pages
         - `inboxes`: receive buffers of links over TCP
         - `schedules`: cached operations, which a communicator shares with those that `dup` makes from it
         - `records`: the records that `dump` returns
@@ -234,15 +238,15 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def attached(self) -> Communicator:
-        """A `dup` that is closed with this communicator: for code that works for it, such as gradient hooks."""
+        """A `dup` for code that serves this communicator, such as gradient hooks; `close` here closes the `dup` too."""
         child = self.dup()
         self._attached.append(weakref.finalize(self, child.close))
         return child
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        """A communicator of the ranks that pass the same `color`, numbered by `key`, then by their rank here.
+        """A communicator of the ranks that pass the same `color`, numbered by `key`, then by rank in this communicator.
 
-        None for ranks that pass the color None. `key` None means this rank's number.
+        Returns None on ranks that pass None as `color`. If `key` is None, this rank's number is the key.
         """
         chosen = None if color is None else check_number(color, "color")
         place = self._rank if key is None else check_number(key, "key")
@@ -273,7 +277,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         return child
 
     def _use_engines(self, engines: Sequence[Engine]) -> None:
-        """Use `engines`, the same on every rank, besides the native engine. They get a communicator of their own."""
+        """Use `engines`, the same on every rank, besides the native engine; these get a communicator of their own."""
         if engines:
             side = self._child(0, self._rank, _ENGINES)
             assert side is not None
@@ -281,7 +285,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
             self._runner.use_engines(engines, side._runner)
 
     def _choose_by(self, table: Table) -> None:
-        """Use this table, the same on every rank, here and in communicators made from this one."""
+        """Choose algorithms by `table`, the same on every rank, here and in communicators made from this one."""
         self._calls.prepare.use(table)
 
     def _everyones(self, data: bytes) -> list[bytes]:
@@ -298,7 +302,7 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
         """Release links, threads and memory. Calls in progress, and peers that wait for this rank, raise errors.
 
         Does not wait for other ranks. May be called again, and from any thread; never raises. Warns (RuntimeWarning) if
-        ranks of this host called other collectives than this rank and no call has reported it yet.
+        ranks of this host called other collectives than this rank, and no call has raised an error about this yet.
         """
         self._runner.gate.close()
         self._shut()
