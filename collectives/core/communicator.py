@@ -315,10 +315,11 @@ class Communicator(Reductions, Movements, PointToPoint, Completion, Plans, Repea
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the communicator. If the block raised no error, DesyncError if ranks of this host made other calls.
+        """Closes the communicator. Raises DesyncError if a rank of this host made other calls than this rank.
 
-        This covers collectives that this rank completed without waiting, such as a broadcast by its root. Waits up to a
-        second for ranks that have not made this rank's last call.
+        This check finds mistakes that this rank could not see when it made the call: a root, for example, completes a
+        broadcast without waiting for the other ranks. The check waits up to a second for ranks that have not made this
+        rank's last call. If the `with` block raised an error, nothing is checked.
         """
         group = self._linked.group
         try:
@@ -346,7 +347,7 @@ def _shut(linked: Linked, closing: Callable[[], None], pid: int) -> None:
 
 
 def _memory(group: Group, elements: int, dtype: Dtype) -> Array:
-    """An array of that many elements, in memory that peers on this host can read, if there are such peers."""
+    """A new array of `elements` elements. If other ranks are on this host, they can read this memory directly."""
     memory = group.empty(elements * dtype.itemsize) if elements else None
     return np.empty(elements, dtype) if memory is None else memory.view(dtype)
 

@@ -1,6 +1,6 @@
-"""Completing several calls at once: the methods of a communicator that issue calls together, or wait for all.
+"""Methods of a communicator that issue several calls together, or wait for all calls in the background.
 
-Invariant: nothing here changes the calls themselves, only when they are issued and when they are complete.
+Invariant: these methods decide when calls are issued and when they are complete, and change nothing else in a call.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collectives.calls.runner import Runner, Seconds
 
 
 class Completion:
-    """A part of `Communicator`, whose docstring applies to all calls."""
+    """A base class of `Communicator`, whose docstring describes what all calls have in common."""
 
     _runner: Runner
 
     def group(self) -> AbstractContextManager[None]:
-        """Calls made in the block are issued together when it ends, and are complete when it has ended.
+        """Returns a context manager: calls in its block are issued together at the end, which waits for all of them.
 
             with comm.group():
                 comm.send(x, (comm.rank + 1) % comm.size)
@@ -26,27 +26,28 @@ class Completion:
         All calls are started before any of them has to be complete: ranks may all send before they receive, and
         messages with different peers may be listed in any order. Calls that read or write the same array do so in the
         listed order. Collectives keep their order, and a message that is sent before a collective is received before
-        it. Other ranks may make the matching calls outside a block.
+        that collective. Other ranks may make the matching calls outside a block.
 
-        A call checks its arguments at once and returns the array that contains its result when the block has ended.
-        Until then do not change or read the arrays passed to it. `_async` variants start at the end of the block too,
-        and their Works are done then. The block takes at most the longest of its calls' timeouts. It raises the first
-        error of its calls. If the body of the block raises, none of its calls is issued.
+        A call in the block checks its arguments at once and returns an array, which contains the result when the block
+        has ended. Until then do not change or read the arrays of the call. `_async` variants start at the end of the
+        block too, and the `Work` objects that they return are done then. The block takes at most the longest of its
+        calls' timeouts. It raises the first error of its calls. If the body of the block raises, none of its calls is
+        issued.
 
         RuntimeError for calls that would have to wait inside the block: plans, split, dup, synchronize, another
-        group(), waiting for a Work of the block, and calls that exchange lengths first (scatter, allgatherv, gatherv,
-        scatterv, alltoallv). ValueError for an `op` that is a function, and for an array on a device without `out`.
+        group(), waiting for a `Work` of the block, and calls that exchange lengths first (scatter, allgatherv, gatherv,
+        scatterv, alltoallv). ValueError if `op` is a function, and if `x` is on a GPU and `out` is not given.
         """
         return self._runner.together()
 
     def synchronize(self, stream: Any = None, timeout: Seconds = None) -> None:
         """Return when all operations that this rank started in the background are complete; raise their first error.
 
-        An error is raised once, whether or not its Work has been waited for; an error that broke the communicator is
-        raised each time. `timeout` in seconds; None waits until each operation's own deadline. When it passes,
-        OpTimeout is raised and the operations continue. `stream`: a stream of a device on which operations are ordered.
-        ValueError if a stream is given, since all operations of this communicator complete on the host. RuntimeError
-        inside `group()`.
+        An error is raised once, whether or not the `Work` of the operation has been waited for; an error that broke the
+        communicator is raised each time. `timeout`: in seconds; None waits until each operation's own deadline. When
+        `timeout` has passed, OpTimeout is raised and the operations continue. `stream`: has to be None, because all
+        operations of this communicator complete on the host; ValueError for a GPU stream. RuntimeError inside
+        `group()`.
         """
         if stream is not None:
             raise ValueError("stream is given, but no operation of this communicator is ordered by a stream")

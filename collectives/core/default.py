@@ -1,6 +1,6 @@
-"""The communicator that gradient hooks use by default: the only open one that this process made by `init`.
+"""The default communicator of gradient hooks: the only open communicator that this process made by `init`.
 
-Invariant: nothing is guessed. If no communicator is open, or several are, there is no default.
+Invariant: nothing is guessed. If no such communicator is open, or several are, there is no default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _places: Final[weakref.WeakKeyDictionary[Communicator, str]] = weakref.WeakKeyDi
 
 
 def register(comm: Communicator) -> None:
-    """Record that `init` made `comm`, and which line of code called it."""
+    """Record that `init` made `comm`, and which line of code called `init`."""
     place = _caller()
     with _lock:
         _made[:] = [reference for reference in _made if _is_open(reference())]
@@ -27,13 +27,13 @@ def register(comm: Communicator) -> None:
 
 
 def forget(comm: Communicator) -> None:
-    """Never use `comm` as the default, because it belongs to code that does not share it."""
+    """Never return `comm` as the default: the code that made it, such as the PyTorch backend, uses it alone."""
     with _lock:
         _made[:] = [reference for reference in _made if reference() is not comm]
 
 
 def opened() -> list[Communicator]:
-    """The open communicators that `collectives.init` made here, in the order of their creation."""
+    """The open communicators that `collectives.init` made in this process, in the order of their creation."""
     with _lock:
         return [made for reference in _made if (made := reference()) is not None and not made.closed]
 
@@ -41,7 +41,8 @@ def opened() -> list[Communicator]:
 def default(comm: Communicator | None = None) -> Communicator:
     """`comm`, or, if it is None, the only open communicator that `collectives.init` made in this process.
 
-    RuntimeError if there is none, or more than one. TypeError for any other object than a communicator.
+    RuntimeError if `comm` is None and no such communicator is open, or several are. TypeError if `comm` is any other
+    object than a communicator.
     """
     if comm is not None:
         if not isinstance(comm, Communicator):

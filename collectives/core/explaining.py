@@ -1,6 +1,6 @@
-"""The algorithm and engine that a communicator would use for a call, with the reasons, as text.
+"""Describes as text which algorithm, and which engine to run it, a communicator would choose for a call, and why.
 
-Invariant: the text comes from the functions that calls use too, so it always describes what would happen.
+Invariant: the choices come from the functions that calls use too, so the text always describes what would happen.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collectives.schedule.table import ANY_SIZE, Row
 
 
 def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dtype: Dtype) -> str:
-    """The algorithm, the engine and the steps of a call of `nbytes` bytes, with the reasons.
+    """Text that names the algorithm, the engine and the steps of a call of `nbytes` bytes, with the reasons.
 
-    ValueError for an unknown collective, listing the known ones, or a negative size.
+    ValueError for a negative size and for an unknown collective; the error then lists the known collectives.
     """
     contract(collective)
     size = check_number(nbytes, "nbytes")
@@ -62,9 +62,10 @@ def explain(prepare: Preparer, linked: Linked, collective: str, nbytes: int, dty
 
 
 def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, blocks: tuple[int, int]) -> Iterator[str]:
-    """Lines with the engine that runs the call, and why the engines before it refuse the call.
+    """Lines of text: the engine that runs the call, and why each engine that is asked before that one refuses it.
 
-    `blocks`: the numbers of blocks of input and output. If they differ, and in alltoall, all blocks have one length.
+    `blocks`: the numbers of blocks into which the algorithm divides input and output. If these numbers differ, and in
+    alltoall, all blocks have the same length.
     """
     if blocks[0] != blocks[1] or shape.collective == "alltoall":
         each = shape.agreed // max(*blocks)
@@ -79,7 +80,10 @@ def _engines(group: Group, prepare: Preparer, shape: Shape, algorithm: str, bloc
 
 
 def row_lines(row: Row | None, width: int) -> list[str]:
-    """Lines with the row of the table that chose the algorithm, and its source; none if the user named an algorithm."""
+    """Lines of text: the row of the tuning table that chose the algorithm, and the file or other source of that row.
+
+    Empty if `row` is None, because the user named an algorithm. `width`: of the column of labels, in characters.
+    """
     if row is None:
         return []
     return [f"  {'row':{width}}{row.rule}", f"  {'from':{width}}{row.source or 'unknown'}"]

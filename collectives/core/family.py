@@ -1,7 +1,7 @@
-"""Makes communicators from an existing one, whose ranks exchange records over their links, without a store.
+"""Makes communicators from an existing one, whose ranks exchange records over its links and need no store.
 
 Invariant: every rank of the parent communicator learns of a failure on any rank. Links of a new communicator are opened
-when its calls need them.
+when its calls first need them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST: Final = 8192  # bytes of a rank's record
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a communicator inherits: the run and epoch, its name in the tree of communicators, the policy."""
+    """A communicator's identity (run of the job, epoch, path in the tree of communicators) and its link policy."""
 
     run: str
     epoch: int
@@ -28,16 +28,21 @@ class Origin:
     policy: Policy
 
     def child(self, path: str, sockets: int | None = None) -> Origin:
-        """For a communicator made from this one. `sockets`: for each link, if not as in this one."""
+        """Returns the origin of a new communicator that is made from the communicator of this origin.
+
+        `path`: tells the new communicator from others with the same parent. `sockets`: the number of TCP connections of
+        each link, None for as many as the parent has.
+        """
         policy = self.policy if sockets is None else replace(self.policy, sockets=sockets)
         return Origin(self.run, self.epoch, f"{self.path}.{path}", policy)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One rank's part in a split. `color` None: the rank wants no new communicator. `error`: why it cannot continue.
+    """What one rank tells all others in a split. `color` None: the rank wants no new communicator.
 
-    `unchanged`: the rank's record is the same as in the parent communicator, and `member` is None.
+    `member`: the record with the rank's host and addresses. `unchanged`: this record is the same as in the parent
+    communicator, and `member` is None. `error`: why the rank cannot take part; empty if it can.
     """
 
     color: int | None
@@ -82,9 +87,9 @@ def separate(
 ) -> tuple[int, Linked] | None:
     """Form a group of the ranks with this color, ordered by key and rank; returns this rank's number and its links.
 
-    `origin` is that of the new group; `everyones` exchanges bytes over the parent. This rank's host and core stay those
-    of the parent. None if `color` is None. If a rank cannot open its listeners or make its group, it raises the errors
-    of `link`, and all other ranks raise CollectiveError.
+    Returns None if `color` is None. `origin` is that of the new group. `everyones` sends its argument to all ranks of
+    `parent`, and returns what each of them sent. This rank keeps the host and core that it has in `parent`. If a rank
+    cannot open its listeners or make its group, it raises the errors of `link`; all other ranks raise CollectiveError.
     """
     endpoints: Endpoints | None = None
     wish = Wish(color, key, None)
@@ -147,7 +152,10 @@ def _text(error: Exception) -> str:
 
 
 def _raise_first(own: Exception | None, errors: Sequence[str]) -> None:
-    """Raise this rank's own error, or one that names the errors of other ranks. `errors`: by rank, empty for none."""
+    """Raise `own`, this rank's error; if it is None, raise CollectiveError with the errors of other ranks, if any.
+
+    `errors`: by rank, the text of its error; empty for a rank without error.
+    """
     if own is not None:
         raise own
     failed = "; ".join(f"rank {rank} cannot join: {error}" for rank, error in enumerate(errors) if error)

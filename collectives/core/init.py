@@ -1,7 +1,7 @@
-"""init(): makes a communicator of all ranks from its arguments and the launcher's environment.
+"""init(): makes a communicator of all ranks, from its arguments and the environment variables of the launcher.
 
 Invariant: arguments are checked before anything is opened, and everything that was opened is closed again if `init`
-raises. When it returns, a first barrier has passed over the new links.
+raises. Before it returns, all ranks have completed a first barrier over the new links.
 """
 
 from __future__ import annotations
@@ -60,39 +60,42 @@ def init(
     """Form a group with the other ranks of this job; blocks until all have joined and are linked.
 
     Arguments that are None are read from the environment: the variables COLLECTIVES_* and those of torchrun, Slurm,
-    Open MPI, MPICH, Intel MPI and Kubernetes. Without any of them this is a group of one; with only some of them,
-    ValueError. `rank=0, size=1` is a group of one in any environment.
+    Open MPI, MPICH, Intel MPI and Kubernetes. If nothing sets a rank or a size, this is a group of one rank; if only
+    one of both is set, ValueError. `rank=0, size=1` is a group of one rank in any environment.
 
-    - `store`: through which the ranks find each other: "file:///dir", "redis://host", "rediss://host",
+    - `store`: where the ranks find each other: "file:///dir", "redis://host", "rediss://host",
       "tcp://host:port" (served by rank 0), "mpi://", "memory://name" (threads of one process), or a Store
     - `rank`, `size`: this process's number, from 0, and the number of ranks
     - `name`: name of the job, different for different jobs on one store; "default" if not set
-    - `transport`: "auto" (for each pair of ranks the first that works of inproc, shm, tcp), or the transport to use
-      between all ranks: "shm", "tcp", "inproc", or that of another package
+    - `transport`: "auto" (for each pair of ranks, the first that works of inproc, shm, tcp), or the transport to use
+      between all ranks: "inproc" (threads of one process), "shm" (shared memory), "tcp", or one from another package
     - `timeout`: seconds that an operation waits for other ranks; 300 if not set
     - `join_timeout`: seconds for forming the group and opening links, in total
-    - `secret`: at least 16 bytes that only the ranks of the job know; None reads COLLECTIVES_SECRET_FILE. Without a
-      secret, ranks can be reached from this machine only, unless `insecure`.
-    - `table`: rows that choose algorithms, with priority over all other rows: a Table, or the path of a file; that of
-      rank 0 applies to all ranks. Also COLLECTIVES_ALGORITHM ("allreduce:ring,..."), and COLLECTIVES_TABLE, a file
+    - `secret`: at least 16 bytes that only the ranks of the job know; None reads the file that COLLECTIVES_SECRET_FILE
+      names. Without a secret, ranks can be reached from this machine only, unless `insecure`.
+    - `table`: a Table, or the path of a file, with rows that choose algorithms. Next in priority are the variables
+      COLLECTIVES_ALGORITHM (rows as text: "allreduce:ring,...") and COLLECTIVES_TABLE (a path), then the tables of
+      `calibrate`. The settings of rank 0 apply to all ranks
     - `calibrate`: "auto" uses the table that was measured on this machine for this kind of group. If there is no such
       table, and the group is on one host with a core for each rank, the ranks measure now, once, for less than 2 s.
-      "cached" never measures, "off" uses nothing measured. None reads COLLECTIVES_CALIBRATE; the default is "auto"
-    - `segment`: bytes, 1 to 64 MiB, the same on all ranks: the most that is staged in shared memory, copied or reduced
-      at a time, rounded up to whole cache lines. None reads COLLECTIVES_SEGMENT ("64K"); by default the library
-      chooses. With a segment, nothing is measured at first use, because tables are valid for the default only
+      "cached" never measures, "off" uses no measured table. None reads COLLECTIVES_CALIBRATE; the default is "auto"
+    - `segment`: 1 byte to 64 MiB, in bytes, the same on all ranks: the most that is staged in shared memory, copied or
+      reduced at a time, rounded up to whole cache lines. None reads COLLECTIVES_SEGMENT (for example "64K"); by default
+      the library chooses. If a segment is set, `init` measures no table, because tables are valid for the default only
     - `sockets`: 1 to 16, the same on all ranks: the number of TCP connections of each link. Messages of more than 96
       KiB are divided among them, which helps if one connection cannot use the whole bandwidth of the network. None
       reads COLLECTIVES_SOCKETS; the default is the number that `collectives calibrate` found, else 1
-    - `deterministic`: the same on all ranks: reductions combine their operands in the order of ranks, for every size,
-      transport, placement and load, so that their bits depend only on the inputs and the number of ranks. Tables,
-      calibration and their environment variables are not used; ValueError for `table` or `calibrate`
+    - `deterministic`: the same on all ranks: reductions combine their operands in the order of ranks, for every array
+      size, transport, placement of ranks and load. So the bits of a result depend only on the inputs and the
+      number of ranks. Tables, calibration and their environment variables are not used; ValueError for `table` or
+      `calibrate`
 
     COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
 
     Raises ValueError and TypeError for wrong arguments; TransportUnavailable if ranks cannot be linked by the given
-    transport; StoreError if the store fails; OpTimeout, naming the missing ranks; ConfigMismatch if ranks disagree on
-    size, numbers, version, transport, segment, sockets or deterministic; AuthError if they disagree on the secret.
+    transport; StoreError if the store fails; OpTimeout if ranks are missing, naming them; ConfigMismatch if ranks
+    disagree on size, version, transport, segment, sockets or deterministic, or two have the same number; AuthError if
+    they disagree on the secret.
     """
     limit = check_timeout(join_timeout, "join_timeout")
     chosen_timeout = None if timeout is None else check_timeout(timeout)
@@ -206,7 +209,11 @@ def check_sockets(count: int) -> int:
 
 
 def number_asked(name: str, given: int | None, check: Callable[[int], int], env: Mapping[str, str]) -> int:
-    """The argument, or the variable COLLECTIVES_ and `name`; 0 if neither is set. Raises TypeError, ValueError."""
+    """The number to use for the argument `name` of `init`: `given`, or if that is None, an environment variable's.
+
+    The variable is COLLECTIVES_ followed by `name` in capitals. Returns 0 if neither is set. `check` raises ValueError
+    for a number out of range. Raises TypeError, and ValueError.
+    """
     if isinstance(given, bool) or not isinstance(given, int | None):
         raise TypeError(f"{name} must be an int, not {type(given).__name__}")
     if given is not None:
@@ -222,7 +229,7 @@ def number_asked(name: str, given: int | None, check: Callable[[int], int], env:
 
 
 def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closing, deadline: Deadline) -> Communicator:
-    """A communicator of the same ranks with `sockets` sockets per link; if it is a new one, `comm` is closed."""
+    """A communicator of the same ranks with `sockets` sockets per link: `comm`, or a new one, and `comm` is closed."""
     if sockets == comm._linked.sockets:
         return comm
     wanted = origin.child("sockets", sockets)
@@ -250,7 +257,7 @@ def _fingerprint(policy: Policy, deterministic: bool) -> str:
 
 
 class _Closing:
-    """Releases what `init` opened besides links, once the communicator ends."""
+    """Called when the communicator is closed: closes the store that `init` opened, and removes the group's keys."""
 
     def __init__(self) -> None:
         self.store: Store | None = None
@@ -258,9 +265,9 @@ class _Closing:
         self.membership: Membership | None = None
 
     def met(self, rank: int) -> None:
-        """All ranks have returned from `form`, so its keys can be removed from the store now.
+        """Remove the keys that `form` wrote to the store; called when all ranks have returned from `form`.
 
-        The store is not used when the communicator closes, because the process that serves it may have ended by then.
+        Closing the communicator would be too late: the process that serves the store may have ended by then.
         """
         membership, self.membership = self.membership, None
         if rank == 0 and membership is not None and self.store is not None:

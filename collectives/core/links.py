@@ -1,4 +1,4 @@
-"""The transport of every pair of ranks, decided from the records that all ranks have published.
+"""Chooses the transport of every pair of ranks from the records (host and addresses) that all ranks have published.
 
 Invariant: both ranks of a pair choose the same transport, since they decide from the same two records. Records come
 from peers and are checked before they are used.
@@ -34,7 +34,8 @@ _MOST_SCHEMES: Final = 16
 class Policy:
     """How a group and the groups split from it are linked: `transport` as in `init`; `secret` may be empty.
 
-    `segment` is 0 if the engine chooses the size; `sockets` is 0 if the table chooses the number.
+    `scope`: who may connect to the listeners. `segment`: bytes, 0 if the engine chooses; `sockets`: TCP connections of
+    each link, 0 if the tuning table chooses.
     """
 
     transport: str
@@ -50,7 +51,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank's record: its host, and where it listens, by scheme."""
+    """One rank's record: its host, and the addresses at which it listens, by scheme (the name of a transport)."""
 
     identity: HostIdentity
     addresses: Mapping[str, tuple[str, ...]]
@@ -60,7 +61,7 @@ class Member:
 
     @staticmethod
     def from_json(value: Any) -> Member:
-        """Raises ValueError for records that `to_json` cannot have made."""
+        """The record that `to_json` turned into `value`. Raises ValueError if `to_json` cannot have made `value`."""
         match value:
             case {"host": identity, "addresses": dict(addresses)} if len(addresses) <= _MOST_SCHEMES:
                 found = {}
@@ -73,7 +74,7 @@ class Member:
 
 
 class _Shared:
-    """A listener and how many communicators use it; the last of them closes the listener."""
+    """A listener and the number of communicators that use it; the listener is closed with the last of them."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener: Final = listener
@@ -81,7 +82,7 @@ class _Shared:
         self._lock: Final = threading.Lock()
 
     def split(self) -> _Shared:
-        """The listener for one more communicator. Raises TransportUnavailable."""
+        """Returns the listener for one more communicator: this one or a new one. Raises TransportUnavailable."""
         own = self.listener.split()
         if own is not self.listener:
             return _Shared(own)
@@ -98,12 +99,13 @@ class _Shared:
 
 
 class Endpoints:
-    """Where this rank listens for one group, from before the group forms until it is closed."""
+    """The listeners of this rank for one group, open from before the group forms until the group is closed."""
 
     def __init__(self, policy: Policy, alone: bool = False, parent: Endpoints | None = None) -> None:
-        """Raises TransportUnavailable if the named transport does not work here, ValueError for an unknown interface.
+        """Opens the listeners that `policy` asks for, or with `parent` those that `split` describes.
 
-        `alone`: no other rank will connect. `parent`: see `split`.
+        `alone`: no other rank will connect, so none is opened. Raises TransportUnavailable if `policy` names one
+        transport and it does not work here, ValueError for an unknown network interface.
         """
         self.member: Member
         # Why a transport is not offered.
@@ -132,10 +134,10 @@ class Endpoints:
             raise
 
     def split(self) -> Endpoints:
-        """The endpoints of a communicator made from this one, with the same listeners if these can serve several.
+        """Returns the endpoints for a new communicator, made from the communicator that has these endpoints.
 
-        The new endpoints have the same host. Raises TransportUnavailable if the named transport has no room for another
-        group.
+        They have the same host, and the same listeners if these can serve several communicators. Raises
+        TransportUnavailable if the policy names one transport and it has no room for another group.
         """
         return Endpoints(self._policy, parent=self)
 
@@ -148,12 +150,12 @@ class Endpoints:
             self.reasons = {**self.reasons, scheme: str(error)}  # the parent's may be shared
 
     def attach(self, group: Group, schemes: Iterable[str]) -> None:
-        """Let `group` accept connections over these. Other listeners stay, for communicators made from this one."""
+        """Let `group` accept connections over `schemes`. Other listeners stay, for communicators made from `group`."""
         for scheme in sorted(schemes, key=lambda s: s == "inproc"):  # the engine needs processes before threads
             self._listeners[scheme].listener.attach(group)
 
     def settled(self, member: Member) -> None:
-        """Use `member`, on whose host all ranks agree; the proof of the host is not needed any more."""
+        """Use `member`, whose host all ranks agree on, as this rank's record; close the socket that proved the host."""
         self.member = member
         self._close_proof()
 
@@ -169,7 +171,7 @@ class Endpoints:
 
 
 def _listen(scheme: str, scope: Scope) -> _Shared:
-    """Listen over a transport. Raises TransportUnavailable, and ValueError for an unknown interface."""
+    """Open a listener of a transport. Raises TransportUnavailable, and ValueError for an unknown network interface."""
     transport = registry.transport(scheme)
     reason = transport.available()
     if reason is not None:
@@ -179,7 +181,7 @@ def _listen(scheme: str, scope: Scope) -> _Shared:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A group ready to run: its native part, its properties, and this rank's place on its machine."""
+    """A group ready to run: its object in the native engine, its properties, and this rank's core and local number."""
 
     group: Group
     job: Job
@@ -221,11 +223,11 @@ def link(
     parent: Linked | None = None,
     job_ranks: Sequence[int] | None = None,
 ) -> Linked:
-    """Make the group and tell it how to reach every peer.
+    """Make the group, and tell the native engine how to reach every peer; no links are opened yet.
 
-    Opens no links yet. After an error it closes only what it made; the caller still owns the endpoints. `parent`: for a
-    communicator made from another one, that one; `job_ranks`: the ranks' numbers in its job. Raises
-    TransportUnavailable, with every reason, for a pair that no allowed transport connects.
+    If `link` raises, it has closed what it made; the caller still owns the endpoints. `parent`: the communicator from
+    which this one is made, if any; `job_ranks`: for each rank, its number in the communicator that `init` made. Raises
+    TransportUnavailable, with the reason against each transport, if no allowed transport connects a pair of ranks.
     """
     kinds = tuple(
         "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons)
@@ -306,10 +308,10 @@ def _one_of(existing: T, new: T) -> T:
 def settle(
     rank: int, members: Sequence[Member], endpoints: Endpoints, exchanged: Callable[[int], Sequence[Any]]
 ) -> Sequence[Member]:
-    """The members; if their identities leave a doubt about hosts, with hosts on which all ranks agree.
+    """The members. If it is uncertain which of them share a host, their hosts are corrected, equally on all ranks.
 
-    `exchanged` returns the values of all ranks; it is called on all ranks, or on none. Raises ConfigMismatch, and the
-    errors of `exchanged`.
+    `exchanged` sends its argument to all ranks, and returns what each of them sent; it is called on all ranks, or on
+    none. Raises ConfigMismatch, and the errors of `exchanged`.
     """
     identities = [member.identity for member in members]
     if not neighbours.doubtful(identities):
@@ -330,7 +332,7 @@ def settle(
 def _warn_of_detours(
     mine: HostIdentity, everyone: Sequence[HostIdentity], kinds: Sequence[str], reasons: Mapping[str, str]
 ) -> None:
-    """Warns if ranks of one host do not share memory because this rank cannot."""
+    """Warns if this rank reaches ranks of its own host over TCP because it cannot use shared memory."""
     detours = [
         rank
         for rank, (identity, kind) in enumerate(zip(everyone, kinds, strict=True))
@@ -342,7 +344,7 @@ def _warn_of_detours(
 
 
 def decode(rank: int, record: Any) -> Member:
-    """The record of that rank. Raises ConfigMismatch for an invalid one."""
+    """Decode `record`, which rank `rank` published. Raises ConfigMismatch if it is invalid."""
     return _checked(rank, partial(Member.from_json, record))
 
 
@@ -353,7 +355,8 @@ def _place(rank: int, scheme: str, members: Sequence[Member]) -> Place:
 def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Policy, reasons: Mapping[str, str]) -> str:
     """The first allowed transport that both ranks offer and that connects them; the same on both ranks.
 
-    Raises TransportUnavailable with the reason against each transport. `reasons`: why this rank does not offer some.
+    Raises TransportUnavailable with the reason against each transport. `reasons`: by transport, why this rank does
+    not offer it.
     """
     problems = []
     for scheme in policy.schemes:
@@ -367,9 +370,9 @@ def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Poli
 
 
 def slowest(kinds: Sequence[str]) -> str:
-    """The slowest of this rank's transports, which is the same on every rank.
+    """The slowest of `kinds`, the transports from this rank to each rank; the result is the same on every rank.
 
-    If not all ranks are in one process, each rank has a peer in another process. The same is true for machines.
+    The reason: if ranks are in several processes, every rank has a peer in another process, and so for machines.
     """
     order = ("self", "inproc", "shm", "tcp")
     return max(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))

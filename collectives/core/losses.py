@@ -27,14 +27,14 @@ _LONGEST: Final = 300  # characters of a message
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`at`: seconds on this host's monotonic clock. `text`: the message of the rank's error."""
+    """When a rank lost a peer (`at`: seconds on its host's monotonic clock), and the message of its error (`text`)."""
 
     at: float
     text: str
 
 
 def watch(env: Mapping[str, str]) -> None:
-    """From now on, record the first PeerLost of this process if a launcher wants it. May be called repeatedly."""
+    """From now on, record the first PeerLost of this process, if `env` names a file for it. May be called again."""
     path = env.get(VARIABLE)
     if path:
         _record.begin(path)
@@ -51,7 +51,7 @@ def forget() -> None:
 
 
 def read(path: str) -> Loss | None:
-    """The record of the rank with this path; None if it lost no peer."""
+    """The record that a rank wrote to the file `path`; None if that rank lost no peer."""
     try:
         with open(path, encoding="utf-8") as file:
             match json.loads(file.read(16 * _LONGEST)):
@@ -96,7 +96,7 @@ class _Record:
 
 
 def _of_ours(error: BaseException | None) -> bool:
-    """Whether an error of this library is among an exception's causes; True where there is no exception."""
+    """Whether `error`, or an exception that led to it, is an error of this library; True if `error` is None."""
     seen: set[int] = set()
     found = error is None
     while error is not None and not found and id(error) not in seen:

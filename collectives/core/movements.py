@@ -1,6 +1,6 @@
 """Movements: the methods of a communicator that move data between ranks without reducing it, and the barrier.
 
-Invariant: where lengths are exchanged first, every rank learns of a mismatch.
+Invariant: if a call exchanges lengths first, every rank learns of lengths that do not match.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collectives.calls.work import Work
 
 
 class Movements:
-    """A part of `Communicator`, whose docstring applies to all calls."""
+    """A base class of `Communicator`, whose docstring describes what all calls have in common."""
 
     _runner: Runner
     _calls: Calls
@@ -47,7 +47,7 @@ class Movements:
         return self._runner.run(self._calls.allgatherv, x, None, timeout, algorithm)
 
     def allgatherv_async(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`allgatherv` in the background, once every rank has called it."""
+        """`allgatherv` in the background. Returns its `Work` when every rank has made the call, to exchange lengths."""
         return self._runner.start(self, self._calls.allgatherv, x, None, timeout, algorithm)
 
     @repeated("x")
@@ -64,12 +64,13 @@ class Movements:
         return self._runner.run(self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def gatherv_async(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`gatherv` in the background, once every rank has called it."""
+        """`gatherv` in the background. Returns its `Work` when every rank has made the call, to exchange lengths."""
         return self._runner.start(self, self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """x[rank] of the root's `x`, which has shape (size, ...). Other ranks pass None, and are sent shape and dtype.
+        """x[rank] of the root's `x`, which has shape (size, ...).
 
+        Other ranks pass None as `x`, because the root sends them the shape and dtype.
         If the root's `x` is invalid, the root raises ValueError or TypeError, and the other ranks raise Aborted.
         """
         return self._runner.run(self._calls.scatter, x, None, timeout, root, algorithm)
@@ -77,7 +78,7 @@ class Movements:
     def scatter_async(
         self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Work[Any]:
-        """`scatter` in the background, once the root has called it."""
+        """`scatter` in the background. Returns its `Work` when the root has made the call and sent the shape."""
         return self._runner.start(self, self._calls.scatter, x, None, timeout, root, algorithm)
 
     def scatterv(
@@ -92,7 +93,7 @@ class Movements:
     def scatterv_async(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Work[Any]:
-        """`scatterv` in the background, once the root has called it."""
+        """`scatterv` in the background. Returns its `Work` when the root has made the call and sent the shape."""
         return self._runner.start(self, self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
     @repeated("x")
@@ -108,14 +109,15 @@ class Movements:
         return self._runner.start(self, self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoallv(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Any:
-        """counts[i] rows of `x` are sent to rank i. Returns the received rows, in rank order.
+        """Send the first counts[0] rows of `x` to rank 0, the next counts[1] to rank 1, ... Returns the received rows.
 
-        ValueError if `counts` do not add up to x.shape[0]; DesyncError as for `allgatherv`.
+        The result has the rows in the order of their senders. ValueError if `counts` do not add up to x.shape[0];
+        DesyncError as for `allgatherv`.
         """
         return self._runner.run(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
     def alltoallv_async(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Work[Any]:
-        """`alltoallv` in the background, once every rank has called it."""
+        """`alltoallv` in the background. Returns its `Work` when every rank has made the call, to exchange lengths."""
         return self._runner.start(self, self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
     @repeated(None)

@@ -1,7 +1,7 @@
-"""Plans of every collective and message: the methods of a communicator that make them.
+"""The methods of a communicator that make plans: calls prepared once, to run many times on the same arrays.
 
-Invariant: making a plan sends nothing, except where lengths are exchanged (scatter, and names that end in v). Every
-rank has to make a plan for which lengths are exchanged.
+Invariant: making a plan sends nothing, unless lengths are exchanged first (scatter, allgatherv, gatherv, scatterv,
+alltoallv). Every rank has to make such a plan.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collectives.calls.status import Status
 
 
 class Plans:
-    """A part of `Communicator`, whose docstring applies to all calls.
+    """A base class of `Communicator`, whose docstring describes what all calls have in common.
 
-    The arrays are C-contiguous NumPy arrays; each call reads and writes their current contents. If `out` is not given,
-    or the call has none, the plan makes one array for all results, `plan.out`. Every rank calls its plan at the same
-    place in its order of calls. The overhead of a call is very small.
+    The arrays of a plan are C-contiguous NumPy arrays; each run of the plan reads and writes their current contents. If
+    `out` is not given, or the method has no `out`, the plan makes one array, `plan.out`, which every run overwrites.
+    All ranks run their plans, like other calls, in the same order. The overhead of a run is very small.
     """
 
     _runner: Runner
@@ -33,7 +33,7 @@ class Plans:
     def allreduce_plan(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """Prepares `allreduce` of these arrays: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` each time."""
+        """Prepares `allreduce` of these arrays: `plan = comm.allreduce_plan(x, out=x)`, then `plan()` for each run."""
         return self._plan(self._reductions.allreduce, x, out, timeout, op, algorithm)
 
     def reduce_plan(
@@ -89,7 +89,10 @@ class Plans:
         return self._plan(self._calls.allgather, x, out, timeout, algorithm)
 
     def allgatherv_plan(self, x: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `allgatherv` of these arrays. Every rank has to make the plan: only here lengths are exchanged."""
+        """Prepares `allgatherv` of `x`.
+
+        Every rank has to make the plan: making it exchanges lengths, running it does not.
+        """
         return self._plan(self._calls.allgatherv, x, None, timeout, algorithm)
 
     def gather_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
@@ -97,17 +100,26 @@ class Plans:
         return self._plan(self._calls.gather, x, None, timeout, root, algorithm)
 
     def gatherv_plan(self, x: Any, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `gatherv` of these arrays. Every rank has to make the plan: only here lengths are exchanged."""
+        """Prepares `gatherv` of `x`.
+
+        Every rank has to make the plan: making it exchanges lengths, running it does not.
+        """
         return self._plan(self._calls.gatherv, x, None, timeout, root, algorithm)
 
     def scatter_plan(self, x: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `scatter` of these arrays. Every rank has to make the plan, because the shape is sent here only."""
+        """Prepares `scatter` of the root's `x`.
+
+        Every rank has to make the plan: making it sends the shape, running it does not.
+        """
         return self._plan(self._calls.scatter, x, None, timeout, root, algorithm)
 
     def scatterv_plan(
         self, x: Any = None, counts: Any = None, root: int = 0, *, algorithm: str = "auto", timeout: Seconds = None
     ) -> Plan:
-        """Prepares `scatterv` of these arrays. Every rank has to make the plan: only here lengths are exchanged."""
+        """Prepares `scatterv` of the root's `x`.
+
+        Every rank has to make the plan: making it exchanges lengths, running it does not.
+        """
         return self._plan(self._calls.scatterv, x, None, timeout, counts, root, algorithm)
 
     def alltoall_plan(self, x: Any, *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
@@ -115,7 +127,10 @@ class Plans:
         return self._plan(self._calls.alltoall, x, out, timeout, algorithm)
 
     def alltoallv_plan(self, x: Any, counts: Any, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
-        """Prepares `alltoallv` of these arrays. Every rank has to make the plan: only here lengths are exchanged."""
+        """Prepares `alltoallv` of `x`.
+
+        Every rank has to make the plan: making it exchanges lengths, running it does not.
+        """
         return self._plan(self._calls.alltoallv, x, None, timeout, counts, algorithm)
 
     def barrier_plan(self, *, algorithm: str = "auto", timeout: Seconds = None) -> Plan:
@@ -129,7 +144,7 @@ class Plans:
     def recv_plan(
         self, out: Any, source: int | None = None, *, status: Status | None = None, timeout: Seconds = None
     ) -> Plan:
-        """Prepares `recv` into this array; `status` describes each message."""
+        """Prepares `recv` into `out`; each run sets `status` to the sender and the length of its message."""
         check_planned(out, "out")
         return self._plan(self._messages.recv, out, None, timeout, source, status)
 

@@ -1,6 +1,6 @@
 """Messages from one rank to another: the methods of a communicator that concern two ranks.
 
-Invariant: messages between two ranks arrive in the order in which they were sent.
+Invariant: messages from one rank to another arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collectives.calls.work import Work
 
 
 class PointToPoint:
-    """A part of `Communicator`, whose docstring applies to all calls."""
+    """A base class of `Communicator`, whose docstring describes what all calls have in common."""
 
     _runner: Runner
     _messages: MessageCalls
@@ -24,8 +24,8 @@ class PointToPoint:
     def send(self, x: Any, dest: int, *, timeout: Seconds = None) -> None:
         """Send `x` to rank `dest`, which calls `recv`. Returns when `x` may change, at the latest after that `recv`.
 
-        Operations of a communicator run one after another, also in the background. So of two ranks that exchange
-        arrays, one has to receive first, or both call `sendrecv`. `dest` may be this rank itself: then `send` copies
+        Operations of a communicator run one after another, also in the background. So if two ranks exchange arrays,
+        one of them has to receive first, or both call `sendrecv`. `dest` may be this rank itself: then `send` copies
         the message and never waits.
         """
         self._runner.remembered(self._messages.send, x, None, timeout, dest)
@@ -40,12 +40,12 @@ class PointToPoint:
     ) -> Any:
         """Receive into `out` the next message of rank `source`; None: of the first rank that sends. Returns `out`.
 
-        The message has out's dtype and at most its number of elements, which fill it from the beginning; the rest of
-        `out` stays as it was. `status` is set to the sender and the number of elements. Messages of one rank arrive in
-        the order in which it sent them. DesyncError, with `out` unchanged, if the dtype differs or the message is
-        longer, and if all other ranks are inside a collective. Without a source, ranks that have ended are ignored;
-        PeerLost when all other ranks have ended. ValueError if only this rank itself could send a message, and has not
-        sent one.
+        The message has to have the dtype of `out` and at most as many elements as `out`. They fill `out` from its
+        beginning; the rest of `out` stays as it was. `status` is set to the sender and the number of elements. Messages
+        of one rank arrive in the order in which it sent them. DesyncError, with `out` unchanged, if the dtype differs,
+        if the message is longer than `out`, or if all other ranks are inside a collective. If `source` is None, ranks
+        that have ended are ignored; PeerLost when all other ranks have ended. ValueError if this rank is the only
+        possible sender and has sent nothing to itself.
         """
         if status is None:
             return self._runner.remembered(self._messages.recv, out, None, timeout, source)
@@ -67,10 +67,10 @@ class PointToPoint:
         status: Status | None = None,
         timeout: Seconds = None,
     ) -> Any:
-        """Send `x` to rank `dest` and receive into `out` from `source`, both at once: ranks may form a ring.
+        """Send `x` to rank `dest` and receive into `out` from `source`, both at once. So ranks may form a ring.
 
-        Otherwise as `send` and `recv`, which the other ranks may call instead. `x` and `out` may have different lengths
-        and dtypes, or be the same array. Returns `out`.
+        In all else as `send` and `recv`. The two peers may call `recv` and `send` instead of `sendrecv`. `x` and
+        `out` may have different lengths and dtypes, or be the same array. Returns `out`.
         """
         return self._runner.run(self._messages.sendrecv, x, out, timeout, dest, source, status)
 

@@ -1,6 +1,7 @@
-"""The records of a communicator and its memory, as values for json.dumps.
+"""The last operations of a communicator and its use of memory, as values for json.dumps.
 
-Invariant: reads the engine's records and runs nothing, so it works on a communicator in any state.
+Invariant: this module only reads what the engine recorded and starts no operation, so a communicator may be in any
+state, also broken or closed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def operations(group: _engine.Group, prepare: Preparer) -> list[dict[str, Any]]:
 
 
 def clock() -> dict[str, Any]:
-    """The clock of all times, its current time, and the time of day (seconds since 1970) at that moment."""
+    """The clock of all recorded times: its name, its current time, and the Unix time (seconds) at the same moment."""
     return {"name": "CLOCK_MONOTONIC", "now": time.monotonic(), "unix": time.time(), "resolution": RESOLUTION}
 
 

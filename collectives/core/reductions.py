@@ -17,7 +17,7 @@ from collectives.calls.work import Work
 
 
 class Reductions:
-    """A part of `Communicator`, whose docstring applies to all calls."""
+    """A base class of `Communicator`, whose docstring describes what all calls have in common."""
 
     _runner: Runner
     _reductions: ReductionCalls
@@ -26,7 +26,7 @@ class Reductions:
     def allreduce(
         self, x: Any, op: Reduction = "sum", *, out: Any = None, algorithm: str = "auto", timeout: Seconds = None
     ) -> Any:
-        """The reduction of every rank's `x`, of the same shape and dtype everywhere; the same bits on every rank.
+        """The reduction of every rank's `x`, with the same bits on every rank. All ranks pass one shape and dtype.
 
         `out`: an array of x's shape and dtype to write to, which may be `x` itself. Returns `out`, or a new array.
         """
@@ -50,11 +50,11 @@ class Reductions:
     ) -> list[Any]:
         """`allreduce` of each array of a list. Shapes and dtypes may differ in the list, but not between ranks.
 
-        Small arrays of one dtype are joined into buckets of up to `bucket_bytes`. `out`: a list of arrays to write to,
-        `arrays` itself to work in place; no array may share memory with the result of another.
+        Small arrays of one dtype are joined into buckets of up to `bucket_bytes` bytes. `out`: a list of arrays for the
+        results, which may be `arrays` itself; no array may share memory with the result of another array.
 
         Returns the results as a list. ValueError and TypeError name the invalid array, before anything is sent;
-        DesyncError if lists, or `bucket_bytes`, differ between ranks.
+        DesyncError if ranks pass different shapes, dtypes or `bucket_bytes`.
         """
         return self._runner.run_many(arrays, out, timeout, op, bucket_bytes, algorithm)
 
