@@ -68,7 +68,7 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Work[list[Any]]:
-        """`allreduce_many` in the background. Small arrays have been read when the call returns."""
+        """`allreduce_many` in the background. Arrays that go into buckets are copied before the call returns."""
         return self._runner.start_many(self, arrays, out, timeout, op, bucket_bytes, algorithm)
 
     @repeated("x")
@@ -82,7 +82,7 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Any:
-        """The reduction of every rank's `x` on `root`, as by `allreduce`; None elsewhere.
+        """Returns on `root` the reduction of every rank's `x`, as `allreduce` does, and None on the other ranks.
 
         `out` is written on the root only.
         """
@@ -127,7 +127,7 @@ class Reductions:
         algorithm: str = "auto",
         timeout: Seconds = None,
     ) -> Any:
-        """This rank's rows of the reduction: counts[0] of them for rank 0, the next counts[1] for rank 1, ...
+        """This rank's rows of the reduction: rank 0 gets the first counts[0], rank 1 the next counts[1], and so on.
 
         `counts` are the same on every rank (DesyncError if they differ), so no lengths are exchanged. ValueError if
         they do not add up to x.shape[0]. `out` has shape (counts[rank], *x.shape[1:]).
@@ -169,8 +169,8 @@ class Reductions:
     ) -> Any:
         """The reduction of the arrays of the ranks before this one: as `scan`, but without this rank's array.
 
-        Rank 0, whose result MPI leaves undefined, gets the identity of `op`: 0 for sum, the largest value for min, and
-        so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it was.
+        Rank 0, whose result MPI leaves undefined, gets the identity of `op`: 0 for sum, the dtype's largest value for
+        min, and so on. If `op` is a function without an identity, rank 0 gets None, and `out` stays as it was.
         """
         return self._runner.remembered(self._reductions.exscan, x, out, timeout, op, algorithm)
 

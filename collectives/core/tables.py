@@ -1,11 +1,14 @@
-"""Calibrated tables, kept in the user's cache folder: one file per machine and shape of a group.
+"""Tables of the algorithms that were measured as fastest: cached files, one per machine and shape of a group.
 
-Invariant: a file is written in one atomic step, and is used only for the machine and the library with which it was
-measured. Nothing here fails if the folder cannot be written: then there is no cache.
+The shape of a group: the kind of its links, its number of ranks, the most ranks on a host, and whether a host has more
+ranks than cores ("crowded").
 
-Path: ~/.cache/pycollectives/tables/MACHINE/KIND-RANKSxPER_HOST[-crowded].table, or below XDG_CACHE_HOME. MACHINE is a
-hash of the facts in the file: processor, kernel, cores, version. The files KIND.costs beside them have the simulator's
-costs for ranks of one host with links of that kind.
+Invariant: a file is written in one atomic step, and is used only for the machine and the library version with which it
+was measured. If the cache folder cannot be written, the library works without a cache.
+
+Path: pycollectives/tables/MACHINE/KIND-RANKSxPER_HOST[-crowded].table in XDG_CACHE_HOME, by default ~/.cache. MACHINE
+is a hash of facts that the file contains: processor, kernel, cores, version. In the same folder, KIND.costs has the
+costs with which the simulator computes times for ranks on one host over links of that kind.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ _STALE: Final = 60.0  # seconds after which the process that made a reservation 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What measurements depend on besides the shape of the group. `cores`: how many ranks may use on this host."""
+    """The properties of a machine on which measured times depend.
+
+    `cores`: how many cores the ranks on this host may use together. `version`: the version of this library.
+    """
 
     processor: str
     kernel: str
@@ -46,7 +52,7 @@ class Machine:
 
     @staticmethod
     def of(everyone: Sequence[HostIdentity], version: str) -> Machine:
-        """The machine of this process, which must be rank 0; `everyone` has the host of each rank of the group."""
+        """The machine of this process, which must be rank 0. `everyone`: the hosts of all ranks, by rank."""
         return Machine.here(group_cores(everyone[0], everyone), version)
 
     @property
@@ -60,7 +66,7 @@ class Machine:
 
 
 def folder(machine: Machine) -> Path | None:
-    """The folder of that machine's tables, which may not exist yet; None if there is no home directory."""
+    """The folder for the tables of `machine`, which may not exist yet. None if the user has no home directory."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         top = Path(base) if base else Path.home() / ".cache"
@@ -81,7 +87,7 @@ def path_for(machine: Machine, situation: Situation) -> Path | None:
 
 
 def load(machine: Machine, situation: Situation) -> list[Table]:
-    """The tables for the group `situation`, and for smaller groups into which it may be split; largest group first.
+    """The cached tables for the group `situation` and for smaller groups, which `split` may make; largest group first.
 
     Raises ValueError, which names the file, for a damaged file.
     """
@@ -109,12 +115,12 @@ def named(table: Table, path: Path) -> Table:
 
 
 def covers(tables: Sequence[Table], situation: Situation) -> bool:
-    """Whether one of `tables` was measured for a group like `situation`."""
+    """Whether one of `tables` was measured for a group with the size and the other properties of `situation`."""
     return any(row.ranks == (situation.size, situation.size) and row.fits(situation) for t in tables for row in t.rows)
 
 
 def save(path: Path, table: Table) -> None:
-    """Write `table` in one atomic step, in place of an earlier file. Raises OSError."""
+    """Write `table` to `path` in one atomic step, in place of an earlier file. Raises OSError if that fails."""
     _write(path, text(table))
 
 
@@ -124,13 +130,19 @@ def costs_path(machine: Machine, kind: str) -> Path | None:
 
 
 def save_costs(path: Path, costs: Costs, machine: Machine, how: str) -> None:
-    """Write `costs` in one atomic step, with comments that name date, machine and method. Raises OSError."""
+    """Write `costs` to `path` in one atomic step. Raises OSError if that fails.
+
+    The file begins with comments: the date, the properties of `machine`, and `how` the costs were measured.
+    """
     reported = {"made": _today(), "how": how, **machine.facts}
     _write(path, "".join(f"# {name}: {value}\n" for name, value in reported.items()) + costs.to_text())
 
 
 def load_costs(machine: Machine, kind: str) -> Costs | None:
-    """The costs that were fitted on `machine`, or None. ValueError, which names the file, for a damaged file."""
+    """The simulator's costs for links of `kind` that were measured on `machine`; None if there is no file.
+
+    Raises ValueError, which names the file, for a damaged file.
+    """
     path = costs_path(machine, kind)
     if path is None or not path.exists():
         return None
@@ -156,9 +168,10 @@ def _write(path: Path, written: str) -> None:
 
 @contextlib.contextmanager
 def reserved(path: Path) -> Iterator[bool]:
-    """Whether this process, and no other at the same time, may measure the table for that file.
+    """A context manager that yields whether this process may measure the table for the file `path`.
 
-    False also if nothing can be written, because every run would measure again.
+    It yields False while another process measures this table. It also yields False if the file cannot be written,
+    because then every run would measure again.
     """
     mark = path.with_name(f".{path.name}.lock")
     mine = False

@@ -1,6 +1,6 @@
 """Engines of other packages: objects that run whole collectives in place of this library's native engine.
 
-A program registers an engine by `register` before `collectives.init`, or a package by an entry point:
+A program registers an engine by `register` before `collectives.init`. A package registers one by an entry point:
 
     [project.entry-points."pycollectives.engines"]
     gather = "my_package:GatherEngine"

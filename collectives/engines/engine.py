@@ -1,7 +1,7 @@
 """The interface between a communicator and a package that runs collectives by itself.
 
-Invariant: an engine gets arrays without a copy. The communicator is responsible for order, sequence numbers, the
-comparison of calls, deadlines and the first error; an engine only does the work of one call.
+Invariant: an engine gets arrays without a copy. The communicator orders and numbers the calls, compares them between
+ranks, sets deadlines, and reports an engine's error to all ranks. An engine only does the work of one call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collectives.arrays.memory import Memory
 class Collective(NamedTuple):
     """A call: its name, "allreduce" for example, and the arguments that are the same on all ranks.
 
-    `dtype` and `shape` are those of `x`; `op` is "" and `root` -1 if the collective has none.
+    `dtype` and `shape` are those of the call's array `x`. `op` is "" for a collective without a reduction, and `root`
+    is -1 for a collective without a root.
     """
 
     name: str
@@ -26,10 +27,10 @@ class Collective(NamedTuple):
 
 
 class Ranks(Protocol):
-    """The ranks of the call, and messages between them that an engine may use inside it.
+    """What an engine may use during a call: rank and size, and collectives between the ranks of the call.
 
-    Each method is called by every rank of the group in the same order, and ends at the call's deadline. The methods
-    raise the same errors as those of a communicator.
+    Every rank has to call these collectives in the same order. They end at the deadline of the engine's call at the
+    latest, and raise the same errors as the methods of a communicator.
     """
 
     @property
@@ -38,7 +39,7 @@ class Ranks(Protocol):
     def size(self) -> int: ...
     @property
     def seconds_left(self) -> float:
-        """Seconds until the call's deadline. Waits of the engine itself, outside these methods, have to end by then."""
+        """Seconds until the deadline of the engine's call. The engine's own waits have to end by then, too."""
 
     def gather(self, x: Any, root: int = 0) -> Any:
         """As `Communicator.gather`."""
@@ -54,32 +55,34 @@ class Task(Protocol):
     """One call that an engine runs."""
 
     def run(self, x: Any, out: Any, ranks: Ranks) -> Any:
-        """Run the call on this thread; returns the result, which is `out` if one is given. May raise any error."""
+        """Run the call on the calling thread. Returns `out`, or a new array if `out` is None. May raise any error."""
 
 
 class LateTask(Protocol):
     """One call that completes from another thread."""
 
     def start(self, x: Any, out: Any, ranks: Ranks, complete: Callable[[Any, BaseException | None], None]) -> None:
-        """Begin, and return at once. `complete(result, None)` or `complete(None, error)` is called once, by any thread.
+        """Begin the call, and return at once.
 
-        Until `complete` is called, `x` and `out` stay as they are, and one thread at a time may use `ranks`.
+        At the end of the call, the engine calls `complete(result, None)` or `complete(None, error)` once, on any
+        thread. Until then `x` and `out` stay valid, and no other code changes them. Only one thread at a time may use
+        `ranks`.
         """
 
 
 class Engine(Protocol):
-    """Runs whole collectives. All methods may be called by several threads at once."""
+    """An object that runs whole collectives. Several threads may call its methods at once."""
 
     @property
     def name(self) -> str:
-        """Lower case letters, digits, "_" and "-": the engine's name in `algorithm=` and in the text of `explain`."""
+        """The name for the argument `algorithm` and the text of `explain`: lower case letters, digits, "_" and "-"."""
 
     def accepts(self, collective: str, nbytes: int, memory: Memory, size: int) -> str | None:
-        """The reason why the engine runs such calls, in a few words, or None if it does not run them.
+        """The reason, in a few words, why the engine runs calls with these arguments; None if it does not run them.
 
-        `nbytes` is the size of `x`, `size` the number of ranks. The result has to be the same on every rank: it depends
-        on the arguments only, and on `memory.kind`, not on `memory.device`.
+        `nbytes`: the size of the call's array. `size`: the number of ranks. The result has to be the same on every
+        rank, so it may depend only on `collective`, `nbytes`, `memory.kind` and `size`, but not on `memory.device`.
         """
 
     def collective(self, call: Collective, memory: Memory) -> Task | LateTask:
-        """The task for this call. Raises TypeError and ValueError for an unsupported dtype or op, on every rank."""
+        """The task that runs `call`. Every rank raises TypeError or ValueError if the dtype or op is unsupported."""

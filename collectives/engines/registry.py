@@ -1,7 +1,7 @@
-"""The registered engines, in the order in which they are tried.
+"""The registered engines, in the order in which a communicator asks them whether they accept a call.
 
-Invariant: engines that were registered by a call come first, then those of installed packages, by name. If one cannot
-be loaded, `init` raises an error; it is never skipped silently.
+Invariant: engines that were passed to `register` come first, then the engines of installed packages, sorted by name.
+If an engine cannot be loaded, `init` raises an error; no engine is skipped silently.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def registered() -> tuple[Engine, ...]:
 
 
 def check(engine: Any) -> None:
-    """TypeError if `engine` lacks a name or a method, ValueError for an invalid name."""
+    """Raises TypeError if `engine` lacks a name or a method, ValueError for an invalid name."""
     name = getattr(engine, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"an engine has a name, but {engine!r} has none")
@@ -83,7 +83,7 @@ def _installed() -> tuple[Engine, ...]:
 
 
 def _may_have_any() -> bool:
-    """False if no installed package has entry points for engines: a quick check, without reading all their metadata."""
+    """Whether an installed package may have an engine's entry point: a quick check that reads no other metadata."""
     import os
     import sys
 

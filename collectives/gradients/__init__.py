@@ -1,6 +1,7 @@
-"""Exchanging gradients, for any framework: plans that ranks compare, buckets, wire formats, and ranks that have joined.
+"""Exchanges gradients for any framework: plans that ranks compare, buckets, wire formats, and ranks without data left.
 
-Invariant: NumPy only. The package of each framework knows its tensors, and when they are ready.
+Invariant: this package handles NumPy arrays only. The package for each framework converts the framework's tensors, and
+knows when gradients are ready.
 """
 
 from collectives.gradients.channel import Channel as Channel

@@ -1,7 +1,7 @@
-"""The state that all gradient hooks of a communicator share: a duplicate communicator, and the comparison of plans.
+"""What all exchanges of gradients on a communicator share: a duplicate communicator, and the comparison of plans.
 
-Invariant: before any gradient of an exchange is sent, every rank knows that all have the same plan of the exchange, or
-raises. A rank without data left joins: it takes part in the exchanges of the other ranks until all ranks have joined.
+Invariant: ranks compare their plans of an exchange before any gradient is sent; every rank raises an error if plans
+differ. A rank without data left joins: it takes part in the exchanges of the other ranks until all ranks have joined.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _JOINED: Final = 1
 
 
 class Channel:
-    """Made by `channel`. Used by one thread at a time, in the same order on every rank."""
+    """Made by `channel`. Every rank calls the methods in the same order, from one thread at a time."""
 
     def __init__(self, parent: Communicator) -> None:
         self._parent: Final = weakref.ref(parent)
@@ -47,8 +47,11 @@ class Channel:
 
     @property
     def comm(self) -> Communicator:
-        """The hooks' own communicator, so that their messages do not interfere with the user's calls. The first use is
-        collective. Raises Aborted once the original communicator is closed."""
+        """The duplicate of the user's communicator, so that exchanges do not interfere with the user's calls.
+
+        The duplicate is made at the first use, in which all ranks have to take part. Raises Aborted once the user's
+        communicator is closed.
+        """
         parent = self._parent()
         if parent is None or parent.closed:
             raise Aborted("the communicator of these gradients is closed: make the hooks anew with a new one")
@@ -58,7 +61,7 @@ class Channel:
             return self._own
 
     def agree(self, plan: Plan, step: int, timeout: float | None) -> None:
-        """Return when every rank is about to run this plan. DesyncError on every rank if plans differ."""
+        """Return when every rank has `plan` or has joined. Every rank raises DesyncError if plans differ."""
         if self._size == 1:
             return
         mine = np.array([_ACTIVE, *plan.digest, step])
@@ -84,9 +87,10 @@ class Channel:
             rounds += 1
 
     def _settle(self, everyones: npt.NDArray[np.int64], plan: bytes, timeout: float | None) -> Plan:
-        """The plan of the active ranks, those that have not joined. DesyncError if their plans differ.
+        """The plan of the active ranks, which have not joined. DesyncError if their plans differ.
 
-        Every rank calls this, with the same `everyones`: the state and the digest of the plan of each rank.
+        Every rank calls this. `everyones`, the same on all ranks: each rank's state (active or joined) and its plan's
+        digest. `plan`: this rank's plan as bytes, empty if the rank has joined.
         """
         lengths = self.comm.allgather(np.array([len(plan)]), timeout=timeout)[:, 0].tolist()
         texts = gathered(self.comm, plan, lengths, timeout)
@@ -116,7 +120,7 @@ _lock: Final = threading.Lock()
 
 
 def channel(comm: Communicator) -> Channel:
-    """The channel of a communicator, always the same object. Nothing is sent before it is used."""
+    """The channel of `comm`, the same object at every call. Nothing is sent before the channel is used."""
     with _lock:
         return _channels.setdefault(comm, Channel(comm))
 
@@ -124,7 +128,7 @@ def channel(comm: Communicator) -> Channel:
 def reduce(
     comm: Communicator, plan: Plan, bucket: Bucket, arrays: Sequence[Array], timeout: float | None
 ) -> list[Array]:
-    """Each dense entry's wire array, reduced over all ranks, in memory that no other object refers to."""
+    """Reduces `arrays`, the bucket's dense gradients in wire format, over all ranks; returns new arrays."""
     ops = [plan.wire(place).op for place in bucket.dense]
     found: dict[int, Array] = {}
     for op in sorted(set(ops)):
@@ -134,13 +138,13 @@ def reduce(
 
 
 def joined_rows(comm: Communicator, rows: list[sparse.Rows], timeout: float | None) -> tuple[list[sparse.Rows], int]:
-    """All ranks' rows of each sparse entry, in new memory; and the number of bytes that this rank sent."""
+    """All ranks' rows of each sparse gradient in `rows`, as new arrays; and how many bytes this rank sent."""
     message = sparse.pack(rows)
     return sparse.unpack(comm.allgatherv(message, timeout=timeout), rows, comm.size), message.nbytes
 
 
 def located(error: BaseException, where: str) -> BaseException:
-    """The same error, of the same type, with its location in the message."""
+    """An error of the same type, with `where` before its message; errors from outside this library stay unchanged."""
     reported = f"{where}: {error}"
     if isinstance(error, PeerLost):
         return PeerLost(reported, error.ranks)

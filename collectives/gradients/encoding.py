@@ -1,9 +1,10 @@
-"""Python objects as bytes, and back: data only, so that data from another rank is never executed.
+"""Converts Python objects to bytes and back, as data only: nothing that another rank sent is ever executed.
 
-Invariant: the result of `decode` equals the encoded object, type for type; objects for which that cannot be guaranteed
-are refused. Only the types listed here, and those that a framework's package has registered, are ever created.
+Invariant: the result of `decode` equals the encoded object, and all types in it are the same. Objects for which that
+cannot be guaranteed are refused. `decode` creates only types that this module supports or that `register` has added.
 
-An encoded object is a tag of one byte, then its content. Lengths and counts are varints; items are encoded objects.
+An encoded object is a tag of one byte, then its content. Lengths and counts are varints; the items of a container are
+encoded objects.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _EXTENDED: Final = {  # dtypes that NumPy knows by name only
 
 
 class Codec(NamedTuple):
-    """How objects of a type are encoded: `parts` turns one into objects of supported types, `made` makes it again.
+    """How objects of `type` are encoded: `parts` converts one to supported types, and `made` converts it back.
 
-    `made` raises for parts that it cannot use.
+    `made` raises an error if it cannot use what it is given.
     """
 
     type: type
@@ -50,7 +51,7 @@ _names: Final[dict[type, str]] = {}
 
 
 def register(name: str, codec: Codec) -> None:
-    """Support objects of exactly the codec's type. `name` has to be the same on every rank."""
+    """Encode objects of `codec.type`, but not of its subclasses, by `codec`. Every rank has to use the same `name`."""
     _codecs[name] = codec
     _names[codec.type] = name
 
@@ -167,7 +168,7 @@ def _put_array(out: bytearray, array: Any, tag: bytes) -> None:
 
 
 def decode(data: bytes) -> Any:
-    """Decodes the bytes of `encode`. DesyncError for invalid bytes."""
+    """The object from which `encode` made `data`. Raises DesyncError for invalid bytes."""
     reader = _Reader(data)
     try:
         found = reader.object(0)
@@ -178,7 +179,7 @@ def decode(data: bytes) -> Any:
 
 
 class _Reader:
-    """Reads objects one after the other. Raises ValueError or another exception for invalid bytes."""
+    """Decodes the objects in `data` one after the other. Raises ValueError or another exception for invalid bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data: Final = data

@@ -1,6 +1,6 @@
-"""Sends Python objects between ranks, as data in the form of `encoding`: nothing is ever unpickled.
+"""Sends Python objects between ranks, as data in the format of the module `encoding`: nothing is ever unpickled.
 
-Invariant: if one rank's object cannot be sent, every rank raises.
+Invariant: if one rank's object cannot be sent, every rank raises an error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _REFUSED: Final = -1
 
 
 def broadcast_object(comm: Communicator, obj: Any, root: int = 0, timeout: float | None = None) -> Any:
-    """The root's object, on every rank; the arguments of other ranks are ignored.
+    """The root's object, on every rank; `obj` is ignored on the other ranks.
 
-    None, bool, int, float, complex, str, bytes, NumPy arrays and scalars, and lists, tuples, dicts and sets of these,
-    nested to any depth, keep their types; so do the standard library's numbers, dates and times. TypeError on the root
-    for any other object, and Aborted on the other ranks.
+    Supported types: None, bool, int, float, complex, str, bytes, NumPy arrays and scalars; lists, tuples, dicts and
+    sets of these, up to 100 levels deep; the standard library's numbers, dates and times. The types stay the same on
+    every rank. For any other object the root raises TypeError, and the other ranks raise Aborted.
     """
     root = check_rank(root, comm.size, "root_rank")
     refusal: TypeError | ValueError | None = None
@@ -59,7 +59,7 @@ def allgather_object(comm: Communicator, obj: Any, timeout: float | None = None)
 
 
 def gathered(comm: Communicator, mine: bytes, lengths: list[int], timeout: float | None) -> list[bytes]:
-    """Every rank's bytes, in rank order; `lengths` has the number of bytes of each rank."""
+    """The bytes `mine` of every rank, in rank order; `lengths` has the number of bytes of each rank."""
     whole = comm.allgatherv(np.frombuffer(mine, np.uint8), timeout=timeout).tobytes()
     ends = np.cumsum(lengths).tolist()
     return [whole[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]

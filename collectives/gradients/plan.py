@@ -1,7 +1,7 @@
 """The plan of one exchange of gradients: an entry for each variable, in order, and buckets of entries in reverse order.
 
-Invariant: a plan and its digest follow from the entries and rules alone. The digest excludes names, because the
-variables of a model may have other names in each process.
+Invariant: buckets and digest depend only on the entries and the user's rules. Ranks compare plans by the digest, a
+hash. The digest excludes names, because the variables of a model may have different names in each process.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ KINDS: Final[tuple[Kind, ...]] = ("dense", "sparse", "none")
 
 
 class Entry(NamedTuple):
-    """One variable's gradient.
+    """One variable's gradient, as a plan describes it.
 
-    `shape` is the variable's shape; the first extent of a sparse gradient is UNKNOWN. `indices` is the dtype of the row
-    numbers of a sparse gradient. A missing gradient has no dtype and no shape.
+    `shape` is the variable's shape, but for a sparse gradient the first extent is UNKNOWN. `indices` is the dtype of a
+    sparse gradient's row numbers. For a missing gradient, `kind` is "none", and `dtype` and `shape` are empty.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether the shape, except a sparse gradient's number of rows, is known before the step runs."""
+        """Whether the shape, except a sparse gradient's number of rows, is known before the training step runs."""
         return UNKNOWN not in self.shape[self.kind == "sparse" :]
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Gradients that are exchanged together: the indices of dense and of sparse ones in `Plan.entries`."""
+    """Gradients that are exchanged together. `dense` and `sparse` have their indices in `Plan.entries`."""
 
     number: int
     dense: tuple[int, ...]
@@ -59,10 +59,10 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One exchange among `size` ranks. Two plans are compared by their `digest`, which excludes names.
+    """One exchange of gradients among `size` ranks. Plans are compared by their `digest`, which excludes names.
 
-    `buckets` are in the order in which they are sent. There is at least one bucket, so that ranks always compare plans;
-    it may be empty.
+    `buckets` are in the order in which they are sent. There is always a bucket, even if it is empty, so that ranks
+    always compare plans.
     """
 
     rules: Rules
@@ -77,8 +77,7 @@ class Plan:
 
     @cached_property
     def digest(self) -> tuple[int, int]:
-        """128 bits as two signed integers: equal for equal plans, and almost certainly different for different
-        plans."""
+        """A 128-bit hash, as two signed integers: equal plans have equal hashes, different plans very likely not."""
         # Without bucket_bytes: only its effect has to be the same on every rank, and `buckets` shows that.
         rules = {rule: value for rule, value in asdict(self.rules).items() if rule != "bucket_bytes"}
         reported = json.dumps((rules, [entry[1:] for entry in self.entries], self.buckets))
@@ -157,7 +156,7 @@ _SHOWN: Final = 4  # differences in a message; the first one mostly explains all
 
 
 def differences(plans: dict[int, Plan]) -> str:
-    """The differences between the ranks' plans, for a message: rules, then variables by number."""
+    """The differences between the ranks' plans, as text for an error: rules first, then variables by number."""
     found = []
     same = len({plan.buckets for plan in plans.values()}) == 1
     for rule in asdict(next(iter(plans.values())).rules):
@@ -185,7 +184,7 @@ def differences(plans: dict[int, Plan]) -> str:
 
 
 def _by_value(values: dict[int, str]) -> str:
-    """Values with their ranks, the most common value first: float32[3] on ranks 0, 1 and None on rank 2."""
+    """Values and their ranks as text, the most common value first: "float32[3] on ranks 0, 1 and None on rank 2"."""
     ranks: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         ranks.setdefault(value, []).append(rank)

@@ -1,6 +1,6 @@
 """Concatenates the rows of all ranks' sparse gradients in rank order; each rank may have any number of rows.
 
-Invariant: each rank sends one message for all sparse entries of a bucket; the result is the same on every rank.
+Invariant: each rank sends one message for all sparse gradients of a bucket; the result is the same on every rank.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _WORD: Final = 8  # bytes: each part of a message begins at a multiple, where an
 
 
 class Rows(NamedTuple):
-    """`values[i]` belongs to row `indices[i]` of the variable; a row may occur several times."""
+    """A sparse gradient: `values[i]` belongs to row `indices[i]` of the variable. A row may occur several times."""
 
     indices: Array
     values: Array
 
 
 def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
-    """One message: the number of rows of each entry, then each entry's indices and values, all aligned to 8 bytes."""
+    """A message with the number of rows of each entry, then each entry's indices and values; aligned to 8 bytes."""
     counts = np.array([len(entry.indices) for entry in entries], np.int64)
     parts = [counts, *(np.ascontiguousarray(array) for entry in entries for array in entry)]
     message = aligned((sum(_padded(part.nbytes) for part in parts),), np.dtype(np.uint8))
@@ -41,7 +41,10 @@ def pack(entries: Sequence[Rows]) -> npt.NDArray[np.uint8]:
 
 
 def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) -> list[Rows]:
-    """For each entry of `like`, the rows of all `size` ranks in rank order. DesyncError for invalid bytes."""
+    """The rows of all ranks for each sparse gradient, from `everyones`: the messages that `pack` made, in rank order.
+
+    `like`: this rank's gradients, which have the dtypes and shapes of rows. DesyncError for invalid bytes.
+    """
     joined: list[list[Rows]] = [[] for _ in like]
     start = 0
     for rank in range(size):
@@ -58,7 +61,7 @@ def unpack(everyones: npt.NDArray[np.uint8], like: Sequence[Rows], size: int) ->
 
 
 def _take(data: npt.NDArray[np.uint8], start: int, like: Array, count: int, rank: int) -> tuple[Array, int]:
-    """A view of `count` rows of `data` from `start`, in the form of rows of `like`; and the offset after them."""
+    """A view of `data` from `start` on as `count` rows like those of `like`; and the offset after these rows."""
     nbytes = count * math.prod(like.shape[1:]) * like.itemsize
     if count < 0 or start + _padded(nbytes) > data.nbytes:
         raise DesyncError(f"sparse gradients: rank {rank} announces {count} rows, more than came from it")

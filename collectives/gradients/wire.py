@@ -1,6 +1,7 @@
-"""The wire format of a gradient: the dtype that is sent, the reduction, and the factors before and after it.
+"""The wire format of a gradient: the dtype that is sent, the reduction, and factors before and after the reduction.
 
-Invariant: no finite average overflows during the exchange, in any order of addition; infinities and NaN are kept.
+Invariant: if an average is finite, no sum overflows during the exchange, in whatever order gradients are added.
+Infinities and NaN are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ OPS: Final = {"average": "avg", "avg": "avg", **{op: op for op in ("sum", "prod"
 
 
 def check_options(missing: str, error_feedback: bool, compression: Compression | None) -> None:
-    """ValueError for invalid options of an exchange that are not part of `Rules`."""
+    """Raises ValueError if these options of an exchange are invalid; `Rules` checks the other options."""
     if missing not in ("error", "zero"):
         raise ValueError(f"missing must be 'error' or 'zero', not {missing!r}")
     if error_feedback and compression is None:
@@ -34,7 +35,7 @@ def check_options(missing: str, error_feedback: bool, compression: Compression |
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The user's rules of an exchange, the same on every rank. ValueError for invalid ones."""
+    """The user's options for an exchange, the same on every rank. Raises ValueError for invalid options."""
 
     op: str = "average"
     compression: Compression | None = None
@@ -53,15 +54,15 @@ class Rules:
 
     @property
     def additive(self) -> bool:
-        """Whether a rank without data can take part with zeros, and sparse gradients can be sent as rows."""
+        """Whether `op` adds: then ranks without data can send zeros, and sparse gradients can be sent as rows."""
         return self.op in ("avg", "sum")
 
 
 class Wire(NamedTuple):
-    """`x` of `source` dtype is sent as (x * before).astype(dtype); the result is converted back and multiplied by
-    `after`.
+    """How a gradient `x` is sent: as (x * before).astype(dtype), reduced by `op`.
 
-    Factors other than 1 are applied in the source's dtype. Integers are multiplied in float64 and rounded towards 0.
+    The result is converted back to `source`, the dtype of `x`, and multiplied by `after`. Multiplication is done in
+    `source`; but integers are multiplied in float64 and rounded towards 0.
     """
 
     source: Dtype
@@ -72,7 +73,7 @@ class Wire(NamedTuple):
 
 
 def wire(rules: Rules, source: Dtype, size: int, sparse: bool, name: str) -> Wire:
-    """The wire format of gradients of dtype `source`. TypeError or ValueError if op and dtype don't fit."""
+    """The wire format of gradients of dtype `source`. TypeError or ValueError if op and dtype don't fit together."""
     floating = source in _FLOATS
     if rules.op == "avg" and not floating:
         raise TypeError(f"{name or 'a tensor'} is {source}, of which there is no average: use op='sum'")

@@ -1,6 +1,6 @@
 """The common part of Horovod's compressors, for all kinds of tensors.
 
-Invariant: a compressor with a `wire` uses this library's wire format, in which averages don't overflow. Any other
+Invariant: a compressor that defines `wire` uses this library's wire format, in which averages don't overflow. Any other
 compressor is called before and after the exchange, as in Horovod.
 """
 
@@ -12,7 +12,7 @@ from collectives.gradients.wire import Compression
 
 
 class Compressor:
-    """The interface: two static methods. `compress` returns the tensor to send, and the context for `decompress`."""
+    """What a compressor defines: `compress` returns the tensor to send, and a context that `decompress` gets back."""
 
     wire: ClassVar[str | None]
 
@@ -40,7 +40,7 @@ class NoneCompressor(Compressor):
 
 
 def is_custom(compression: Any) -> bool:
-    """Whether `compression` is a compressor of the user. TypeError if it is no compressor."""
+    """Whether `compression` is a compressor that the user wrote. Raises TypeError if it is no compressor."""
     if isinstance(compression, type) and "wire" in vars(compression):  # `wire` is not inherited
         return False
     if callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None)):
@@ -52,5 +52,5 @@ def is_custom(compression: Any) -> bool:
 
 
 def wire(compression: Any) -> Compression | None:
-    """This library's name of the wire format; None for no compression and for the user's own compressors."""
+    """This library's name for the compressor's wire format; None for no compression and for the user's compressors."""
     return None if is_custom(compression) else cast("Compression | None", compression.wire)

@@ -1,4 +1,4 @@
-"""Horovod's additions to an exchange of gradients: local variables, the user's compressors, a factor of the results.
+"""What Horovod adds to an exchange of gradients: local variables, the user's compressors, a factor for the results.
 
 Invariant: `HorovodExchange` has the attributes of the exchange that it wraps (`calls`, `error`, ...). Gradients of
 local variables stay on their rank; all other gradients take part in the same exchange on every rank.
@@ -22,7 +22,7 @@ class LocalVariables:
         self._known.update((id(variable), variable) for variable in variables)
 
     def add_layers(self, layers: Any) -> None:
-        """Add the weights of one or several Keras layers. The layers must be built. ValueError for anything else."""
+        """Add the weights of one or several built Keras layers. ValueError for unbuilt layers and other objects."""
         if layers is None:
             return
         for layer in layers if isinstance(layers, Iterable) else [layers]:
@@ -91,7 +91,7 @@ def times(gradient: Any, factor: float) -> Any:
 
 
 def _is_apart(gradient: Any) -> bool:
-    """Whether no compressor is applied to this gradient, as in Horovod."""
+    """Whether no compressor is applied to `gradient`: as in Horovod, this is so for None and sparse gradients."""
     return gradient is None or hasattr(gradient, "dense_shape")
 
 

@@ -1,6 +1,7 @@
-"""Refuses requests of Horovod's own launcher that are not supported.
+"""Refuses the modes of Horovod's own launcher, `horovodrun`, that this library does not support.
 
-`collectives.init` itself reads rank, size and store from the launcher's variables (`collectives.rendezvous.launchers`).
+`collectives.init` takes rank, size and rendezvous store from the launcher's environment variables: see
+`collectives.rendezvous.launchers`.
 """
 
 from __future__ import annotations

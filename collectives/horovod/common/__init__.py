@@ -1,4 +1,4 @@
-"""The common part of Horovod's modules: init and shutdown, numbers of ranks, reductions, sets of ranks.
+"""What the modules `hvd` of all frameworks share: init and shutdown, rank numbers, reductions, sets of ranks.
 
 Invariant: functions such as `mpi_built` describe this library, which contains no MPI, Gloo or CUDA.
 """
@@ -60,11 +60,12 @@ __all__ = [
 def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
     """Meet the other ranks, as `collectives.init` does; later calls do nothing.
 
-    `comm`: None for all ranks, or a list of rank numbers; also ranks outside the list call `init`. A
-    collectives.Communicator is used as it is. None uses the communicator that `collectives.init` has made before, if
-    there is one. `process_sets`: sets to register; "dynamic" has no effect, since sets can always be registered later.
+    `comm`: None uses the communicator that `collectives.init` has made; if there is none, `init` opens one of all
+    ranks. With a list of rank numbers, only these ranks form the communicator, but all ranks have to call `init`. A
+    collectives.Communicator is used as it is. `process_sets`: sets of ranks to register; "dynamic" has no effect,
+    since sets can always be registered later.
 
-    If it raises, no set is registered, and the communicators that it opened are closed.
+    If `init` raises an error, it registers no set, and closes the communicators that it opened.
     """
     if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
         raise ValueError(f"process_sets must be a list of ProcessSets, or 'dynamic', not {process_sets!r}")
@@ -84,7 +85,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
 
 
 def shutdown() -> None:
-    """Close what `init` opened. Operations of other ranks that wait for this one fail."""
+    """Close the communicators that `init` opened. Operations in which other ranks wait for this rank fail."""
     forget_all()
     world.end()
 
@@ -115,7 +116,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """The number of this rank's host, among those that have a rank with this local rank."""
+    """The number of this rank's host, from 0, among the hosts that have a rank with the same local rank."""
     return world.current().cross_rank
 
 
@@ -180,7 +181,7 @@ def rocm_built() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
-    """NotImplementedError: there is no coordinator whose cycles could be recorded."""
+    """Raises NotImplementedError: unlike Horovod, this library has no coordinator whose cycles it could record."""
     world.current()
     raise NotImplementedError(
         "there is no timeline: collectives.tensorflow.GradientExchange(record=True) records when each bucket of "

@@ -1,6 +1,6 @@
 """The exceptions module that scripts for elastic jobs import: `collectives.horovod.common.exceptions`.
 
-Invariant: errors of operations are instances of HorovodInternalError.
+Invariant: HorovodInternalError is the base class of all errors of communication between ranks.
 """
 
 from __future__ import annotations
