@@ -1,6 +1,6 @@
 """Sends objects between ranks. Horovod pickles them; here they are encoded by `collectives.gradients.encoding`.
 
-Invariant: nothing is ever unpickled, so no rank executes data from another one.
+Invariant: nothing is ever unpickled, so no rank runs code that another rank sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object, on every rank; the root keeps its own.
+    """The root's object, on every rank: `obj` itself on the root, a copy on the other ranks.
 
     None, bool, int, float, complex, str, bytes, arrays, tensors, and lists, tuples, dicts and sets of these, nested to
     any depth, keep their types. TypeError on the root for any other object, and Aborted on the other ranks.

@@ -20,7 +20,10 @@ class Factors(NamedTuple):
 
 
 def predivided(op: Any, factor: float) -> Factors:
-    """Factors that do an average's division partly before the sum, partly after it. ValueError for other ops."""
+    """The factors by which to multiply gradients before and after the reduction: 1 / `factor` and `factor`.
+
+    ValueError if `factor` is not positive, or if it is not 1 and `op` is not Average.
+    """
     if factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if not factor > 0:
@@ -29,7 +32,7 @@ def predivided(op: Any, factor: float) -> Factors:
 
 
 def check_groups(num_groups: int, groups: Any) -> None:
-    """Warns if gradients are to be grouped differently from buckets. ValueError for invalid groups."""
+    """Warns if groups of gradients are requested: they are sent in buckets instead. ValueError for invalid groups."""
     if groups is None and num_groups == 0:
         return
     chosen = num_groups if groups is None else groups
@@ -39,7 +42,7 @@ def check_groups(num_groups: int, groups: Any) -> None:
 
 
 def check_devices(*devices: str) -> None:
-    """Warns if an operation is to run elsewhere than in host memory."""
+    """Warns if one of `devices` is not a CPU: collectives always work on tensors in host memory."""
     elsewhere = [device for device in devices if device and "cpu" not in device.lower()]
     if elsewhere:
         _warn(f"device {elsewhere[0]!r}: tensors travel from host memory, where TensorFlow brings them")

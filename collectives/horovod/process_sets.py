@@ -1,7 +1,7 @@
-"""Groups of some of the ranks, for operations of these ranks alone.
+"""Horovod's process sets: sets of ranks that run collectives among themselves.
 
-Invariant: a registered set has a number, and on every rank a communicator. On a rank outside the set the communicator
-contains that rank alone, so that an optimizer of the set leaves the rank's gradients unchanged.
+Invariant: a registered set has a number, and a communicator on every rank. On a rank outside the set the communicator
+contains that rank alone, so that an optimizer that uses the set leaves this rank's gradients unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ProcessSet:
         return None if self.process_set_id is None else len(self._members())
 
     def rank(self) -> int | None:
-        """This rank's number in the set; None before the set is registered. ValueError if the rank is not in it."""
+        """This rank's number in the set; None before the set is registered. ValueError if this rank is not in it."""
         if self.process_set_id is None:
             return None
         self._check_included()
@@ -58,7 +58,7 @@ class ProcessSet:
         return own
 
     def training(self) -> Communicator:
-        """The communicator that exchanges gradients: the set's, or one of this rank alone if it is not in the set."""
+        """The communicator for gradients: the set's; on a rank outside the set, one that contains this rank alone."""
         if self.process_set_id == 0:
             return world.current().comm
         world.current()
@@ -67,7 +67,7 @@ class ProcessSet:
         return self.comm
 
     def root(self, root_rank: int) -> int:
-        """The number within the set of the rank with number `root_rank`. ValueError if that rank is not in the set."""
+        """Converts `root_rank`, a number among all ranks, to the number in the set. ValueError if not in the set."""
         members = self._members()
         if root_rank not in members:
             raise ValueError(f"root_rank is {root_rank}, which is not a rank of {self!r}")
@@ -92,9 +92,10 @@ _numbers: Final = itertools.count(1)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a set of ranks, or a list of rank numbers, and return the set. Every rank calls it, also ranks outside.
+    """Register a set of ranks, given as a ProcessSet or as rank numbers, and return the ProcessSet.
 
-    ValueError if a set of these ranks exists, or a rank does not; DesyncError if ranks name different sets.
+    Every rank must call this function, also ranks outside the set. ValueError if a set of these ranks is registered
+    already, or if one of the numbers is not a rank. DesyncError if ranks pass different sets.
     """
     comm = world.current().comm
     given = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
@@ -114,7 +115,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Unregister the set; every rank calls it. Returns whether it was registered. The set of all ranks stays."""
+    """Unregister the set, and return whether it was registered. Every rank must call this function.
+
+    The set of all ranks stays registered: for it the function returns False.
+    """
     if process_set not in _registered:
         return False
     _registered.remove(process_set)

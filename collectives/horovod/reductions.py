@@ -1,6 +1,6 @@
-"""Horovod's reductions, with their numbers.
+"""Horovod's reductions (Average, Sum, ...), with the numbers that they have in Horovod.
 
-Invariant: reductions without a counterpart raise before anything is sent.
+Invariant: a reduction that this library does not have raises an error before anything is sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES: Final = {Average: "average", Sum: "sum", Min: "min", Max: "max", Product
 
 
 def op_name(op: Any = None, average: bool | None = None) -> str:
-    """This library's name of the reduction that `op` or the older argument `average` demands; else "average".
+    """This library's name of the reduction that `op` or the older `average` selects; "average" if both are None.
 
     ValueError if both are given, or `op` is not one of Horovod's; NotImplementedError for Adasum.
     """

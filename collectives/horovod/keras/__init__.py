@@ -1,4 +1,4 @@
-"""`import collectives.horovod.keras as hvd`: Horovod's API of Keras 3, on TensorFlow, PyTorch or JAX.
+"""`import collectives.horovod.keras as hvd`: Horovod's API for Keras 3 on TensorFlow, PyTorch or JAX.
 
 Invariant: names, arguments and defaults are those of horovod.keras 0.28.
 """

@@ -18,9 +18,9 @@ from collectives.keras.state import broadcast_variables, slots_of
 
 
 class BroadcastGlobalVariablesCallback(callbacks.BroadcastGlobalVariablesCallback):
-    """When training begins, sets weights and optimizer slots, except local variables, to the root's.
+    """When training begins, copies the root's weights and optimizer slots, except `local_variables`, to every rank.
 
-    If a model has no weights until its first batch, they are set after that batch.
+    If a model has no weights until its first batch, they are copied after that batch.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
@@ -63,8 +63,8 @@ class MetricAverageCallback(callbacks.MetricAverageCallback):
 class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` up to, not including, `end_epoch`.
 
-    If `multiplier` is a number, the factor is multiplier ** (epoch - start_epoch). Momentum is not corrected; a warning
-    is issued if the optimizer has momentum.
+    If `multiplier` is a number, the rate is `initial_lr * multiplier ** (epoch - start_epoch)`. There is no momentum
+    correction: `momentum_correction=True` causes a warning if the optimizer has momentum.
     """
 
     def __init__(
@@ -89,9 +89,10 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
 
 
 class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
-    """Raises the learning rate from `initial_lr / size` to `initial_lr` over the first epochs, batch by batch.
+    """Raises the learning rate from `initial_lr / size` to `initial_lr` over `warmup_epochs` epochs, batch by batch.
 
-    Momentum is not corrected; a warning is issued if the optimizer has momentum.
+    `size` is the number of ranks. There is no momentum correction: `momentum_correction=True` causes a warning if the
+    optimizer has momentum.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
 class BestModelCheckpoint(callbacks.BestModelCheckpoint):
     """Saves the best model, on rank 0 alone. Put it after MetricAverageCallback.
 
-    ValueError without `filepath`, which Horovod's Spark estimators set in Horovod.
+    ValueError without `filepath`: Horovod's Spark estimators set the path, but this library has no such estimators.
     """
 
     def __init__(

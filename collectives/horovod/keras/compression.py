@@ -32,7 +32,7 @@ class FP16Compressor(_Cast):
 
 
 class BF16Compressor(_Cast):
-    """The range of numbers is that of float32; Horovod has no such compressor."""
+    """Casts floating-point tensors to bfloat16, which has the range of float32. Horovod has no such compressor."""
 
     wire = "bf16"
     dtype = "bfloat16"

@@ -1,6 +1,6 @@
 """hvd.SyncBatchNormalization for Keras 3.
 
-Invariant: arguments are Keras's, and Horovod's `fused`. As in Horovod, `fused` must be False.
+Invariant: arguments are those of Keras's BatchNormalization, and Horovod's `fused`, which must be False as in Horovod.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collectives.keras.framework import keras
 
 @keras.saving.register_keras_serializable("collectives.horovod")
 class SyncBatchNormalization(hooks.SyncBatchNormalization):
-    """Batch statistics over the batches of all ranks. ValueError for fused=True."""
+    """Batch normalization with statistics over the batches of all ranks. ValueError unless `fused` is False."""
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
         if fused in (True, None):

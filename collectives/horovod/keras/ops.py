@@ -1,6 +1,6 @@
-"""Horovod's collectives of values, outside of compiled steps: numbers, arrays and tensors in, tensors out.
+"""Horovod's collectives for Keras, outside of compiled steps. They take numbers, arrays or tensors, and return tensors.
 
-Invariant: nothing here is traced; the optimizer exchanges the gradients of training steps.
+Invariant: no code here is traced. Gradients of training steps are exchanged by the optimizer, not here.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ def allreduce(
 ) -> Any:
     """The reduction of all ranks' values, by Average if neither `op` nor `average` is given.
 
-    Values have one shape and dtype on all ranks. The average of integers is rounded towards 0.
+    Values must have the same shape and dtype on all ranks. The average of integers is rounded towards 0.
     """
     return _reduced("allreduce", value, op_name(op, average), prescale_factor, postscale_factor, compression)
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> Any:
-    """This rank's rows of the reduction. ValueError if the ranks cannot all get the same number of rows."""
+    """This rank's rows of the reduction of all ranks' values. ValueError if rows do not divide evenly among ranks."""
     return _reduced("reduce_scatter", value, op_name(op), 1.0, 1.0, Compression.none)
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """Every rank's value, joined on the first axis in rank order; only the first extents may differ."""
+    """The values of all ranks, joined along the first axis in rank order. Shapes may differ in the first axis only."""
     comm = global_process_set.group()
     return keras.ops.convert_to_tensor(comm.allgatherv(_array(_tensor(value, "allgather"))))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The root's value, on every rank; the values of the other ranks have its shape and dtype."""
+    """The root's value, on every rank. Values must have the same shape and dtype on all ranks."""
     comm = global_process_set.group()
     array = np.array(_array(_tensor(value, "broadcast")))
     return keras.ops.convert_to_tensor(comm.broadcast(array, global_process_set.root(root_rank)))
 
 
 def broadcast_global_variables(root_rank: int) -> NoReturn:
-    """Raises RuntimeError, as Horovod does in eager execution: without sessions there are no global variables."""
+    """Raises RuntimeError, as in Horovod's eager execution: only TensorFlow 1 sessions have global variables."""
     raise RuntimeError(
         "hvd.broadcast_global_variables() does not support eager execution. Please use "
         "hvd.callbacks.BroadcastGlobalVariablesCallback, or collectives.keras.broadcast_global_variables(model)"
@@ -79,7 +79,7 @@ def _reduced(collective: str, value: Any, op: str, before: float, after: float, 
 
 
 def _scaled(array: Array, factor: float, divisor: int = 1) -> Array:
-    """Integers are multiplied in float64 and rounded towards 0, as Horovod does."""
+    """`array * factor`; for integers `array * factor / divisor`, in float64 and rounded towards 0, as in Horovod."""
     if factor == 1.0 and divisor == 1:
         return array
     if array.dtype.kind in "iu":

@@ -1,7 +1,7 @@
 """Horovod's DistributedOptimizer for Keras 3.
 
-Invariant: every argument of Horovod's is respected, refused, or reported by a warning; a wrapped optimizer exchanges
-gradients at every step, or `fit` raises.
+Invariant: every argument of Horovod's is respected, refused, or reported by a warning. If a wrapped optimizer updates
+weights without an exchange of gradients, `fit` raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Make `optimizer` use all ranks' gradients, and return the same object, which is saved as the plain optimizer.
+    """Make `optimizer` combine all ranks' gradients, and return the same object.
 
-    `gradient_predivide_factor` is checked, but has no effect: in Horovod it avoids overflow of averages, which cannot
-    happen here. Gradients of several backward passes are summed, or averaged with `average_aggregated_gradients`.
+    Saving a model stores the plain optimizer, without these arguments. `gradient_predivide_factor` is checked, but has
+    no effect: in Horovod it avoids overflow of averages, and here averages cannot overflow. Gradients of
+    `backward_passes_per_step` passes are summed, or averaged if `average_aggregated_gradients` is True.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)
@@ -88,7 +89,7 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedOptimizer`, but gradients of the weights of `local_layers`, which are built, stay on their rank."""
+    """`DistributedOptimizer`, but `local_layers`' gradients are not exchanged. The layers must be built."""
     made = DistributedOptimizer(
         optimizer,
         name,
@@ -115,7 +116,7 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Load a model and make its optimizer distributed. ValueError if it has no optimizer, or for `legacy_opts`."""
+    """Load a model and make its optimizer distributed. ValueError if there is no optimizer, or for `legacy_opts`."""
     if legacy_opts:
         raise ValueError("Keras 3 has no legacy optimizers: save the model with one of keras.optimizers")
     known = {cls.__name__: cls for cls in custom_optimizers or ()}

@@ -1,6 +1,6 @@
-"""`import collectives.horovod.tensorflow as hvd`: Horovod's API of TensorFlow.
+"""`import collectives.horovod.tensorflow as hvd`: Horovod's API for TensorFlow.
 
-Invariant: names, arguments and defaults are those of horovod.tensorflow 0.28; Keras is imported when it is needed.
+Invariant: names, arguments and defaults are those of horovod.tensorflow 0.28; Keras is imported only when it is needed.
 """
 
 from __future__ import annotations

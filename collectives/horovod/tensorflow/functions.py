@@ -1,4 +1,4 @@
-"""Horovod's functions on variables and objects, and its rank numbers as tensors.
+"""Horovod's functions that exchange variables and objects, or return ranks and sizes as tensors.
 
 Invariant: names and arguments are Horovod's. In a graph of TensorFlow 1, an operation runs only when a session runs the
 returned value, as in Horovod.
@@ -24,10 +24,10 @@ _NO_SESSIONS: Final = "objects travel without TensorFlow: session is not used"
 def broadcast_variables(
     variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
 ) -> Any:
-    """Set every rank's variables, also Keras's, to the values on the root.
+    """Set every rank's variables, of TensorFlow or Keras, to the values on the root.
 
     `inplace` saves memory in Horovod; here it has no effect. DesyncError on every rank if shapes or dtypes of variables
-    differ between ranks. In a graph of TensorFlow 1 it returns the operation that a session has to run; else None.
+    differ between ranks. Returns None, or in a graph of TensorFlow 1 the operation that a session has to run.
     """
     group, root = process_set.group(), process_set.root(root_rank)
     return hooks.broadcast_variables(list(variables), root, comm=group)
@@ -37,7 +37,7 @@ def broadcast_variables(
 def broadcast_(
     variables: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """`broadcast_variables`; returns the variables, or in a graph of TensorFlow 1 tensors of their new values."""
+    """`broadcast_variables`, but returns the variables; in a graph of TensorFlow 1, tensors of their new values."""
     found = list(variables)
     done = broadcast_variables(found, root_rank, process_set)
     if done is None:
@@ -93,7 +93,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function of one object, `broadcast_object` with these arguments."""
+    """Returns a function of one object that calls `broadcast_object` with the object and these arguments."""
     hint(session is not None, _NO_SESSIONS)
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 

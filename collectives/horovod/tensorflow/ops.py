@@ -1,7 +1,7 @@
-"""Horovod's collectives of TensorFlow's tensors: eager, in a tf.function, and differentiable as in Horovod.
+"""Horovod's collectives for TensorFlow's tensors, eager or in a tf.function, with the gradients that Horovod has.
 
 Invariant: collectives.tensorflow computes the results; this module adds prescale and postscale factors, compression,
-process sets, averages of integers, and Horovod's scale of derivatives. Every rank makes the same calls in the same
+process sets, averages of integers, and Horovod's scaling of gradients. Every rank makes the same calls in the same
 order.
 """
 
@@ -37,10 +37,10 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of all ranks' tensors, or tf.IndexedSlices, by Average if `op` is None.
+    """The reduction of all ranks' tensors, or tf.IndexedSlices, by Average if neither `op` nor `average` is given.
 
-    Tensors have one shape and dtype on all ranks. The average of integers is rounded towards 0. `name` appears in
-    errors.
+    Tensors must have the same shape and dtype on all ranks. The average of integers is rounded towards 0. `name`
+    appears in error messages.
     """
     check_devices(device_dense, device_sparse)
     chosen = op_name(op, average)
@@ -119,7 +119,10 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction; if they do not divide evenly, the first ranks get one row more."""
+    """This rank's rows of the reduction of all ranks' tensors.
+
+    If the number of rows is not a multiple of the number of ranks, the first ranks get one row more.
+    """
     check_devices(device_dense)
     comm, chosen = process_set.group(), op_name(op)
     x = tensor_of(tensor, "reducescatter")
@@ -164,7 +167,7 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Every rank's tensor, joined on the first axis in rank order; only the first extents may differ."""
+    """The tensors of all ranks, joined along the first axis in rank order. Shapes may differ in the first axis only."""
     comm = process_set.group()
     x = _gradient_times(tensor_of(tensor, "allgather"), 1.0 / comm.size)
     return hooks.allgather(x, comm=comm, name=name or "")
@@ -189,7 +192,7 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's tensor, on every rank; the tensors of the other ranks have its shape and dtype."""
+    """The root's tensor, on every rank. Tensors must have the same shape and dtype on all ranks."""
     comm = process_set.group()
     x = _gradient_times(tensor_of(tensor, "broadcast"), 1.0 / comm.size)
     return hooks.broadcast(x, process_set.root(root_rank), comm=comm, name=name or "")
@@ -203,9 +206,10 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The rows received, in rank order; splits[i] rows go to rank i. Without `splits` all ranks get the same number.
+    """Send rows of the tensor to each rank, and return the rows received from all ranks, in rank order.
 
-    With `splits` the result is a pair: the rows, and the number of rows from each rank (int32).
+    `splits[i]` is the number of rows sent to rank i; without `splits` every rank gets the same number of rows. With
+    `splits` the result is a pair: the rows received, and the number of rows from each rank (int32).
     """
     comm = process_set.group()
     if splits is None:
@@ -216,9 +220,9 @@ def alltoall(
 
 @_plain
 def join() -> Any:
-    """Called by a rank without data left: take part in others' allreduces with zeros, until all ranks have joined.
+    """For a rank without data left: take part in other ranks' allreduces with zeros, until all ranks have joined.
 
-    Returns the rank that was the last to join, an int32 scalar.
+    Returns the number of the rank that joined last, as an int32 scalar.
     """
     return tf.cast(hooks.join(comm=global_process_set.group()), tf.int32)
 
@@ -236,7 +240,7 @@ def _times(x: Any, factor: float) -> Any:
 
 
 def _quotient(total: Any, size: int, factor: float) -> Any:
-    """The sum of integers divided by `size`, times `factor`, rounded towards 0; of tf.IndexedSlices row by row."""
+    """`total / size * factor` for integers, rounded towards 0. Slices with the same index are added up first."""
     if isinstance(total, tf.IndexedSlices):
         # Values of the same row are added up first: rounding each quotient would lose more than rounding the sum's.
         rows, places = tf.unique(total.indices)
@@ -248,7 +252,7 @@ def _quotient(total: Any, size: int, factor: float) -> Any:
 
 
 def _gradient_times(x: Any, factor: float) -> Any:
-    """`x`, with its gradient times `factor`, because Horovod averages gradients of the sum of all ranks' losses."""
+    """`x`, with its gradient multiplied by `factor`, so that the gradient has the scale that it has in Horovod."""
 
     @tf.custom_gradient
     def flowing(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Gradients of all ranks in custom loops: tapes, and Keras's optimizers.
+"""Combines the gradients of all ranks in custom training loops, by gradient tapes or Keras's optimizers.
 
 Invariant: every argument of Horovod's is respected, refused, or reported by a warning.
 """
@@ -19,7 +19,7 @@ from collectives.horovod.tensorflow.compression import Compression
 
 
 class _Tape(hooks.DistributedGradientTape):
-    """A tape that combines the gradients of all ranks, except those of local sources."""
+    """A gradient tape that combines the gradients of all ranks, except those of sources registered as local."""
 
     def __init__(self, gradtape: Any, exchange: HorovodExchange, local: LocalVariables) -> None:
         super().__init__(gradtape, exchange=exchange)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ class _Tape(hooks.DistributedGradientTape):
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """tf.GradientTape's `gradient`, of all ranks. `use_generic_names` has no effect: order identifies variables."""
+        """tf.GradientTape's `gradient`, combined over all ranks. `use_generic_names` has no effect."""
         if isinstance(unconnected_gradients, bool):  # Horovod's fourth argument is use_generic_names
             unconnected_gradients = tf.UnconnectedGradients.NONE
         return super().gradient(target, sources, output_gradients, unconnected_gradients)
@@ -46,7 +46,7 @@ class _Tape(hooks.DistributedGradientTape):
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        """Two lists of (variable, gradient): for local sources, and for all other sources."""
+        """Two lists of (variable, gradient) pairs: one for local sources, and one for all other sources."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients), strict=True))
         local = [pair for pair in pairs if pair[0] in self.local]
         return local, [pair for pair in pairs if pair[0] not in self.local]
@@ -65,9 +65,9 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """The tape, whose `gradient` combines the gradients of all ranks.
+    """Returns a tape around `gradtape`, whose `gradient` combines the gradients of all ranks.
 
-    DesyncError on all ranks if a gradient is None on some ranks only, or if its shape or dtype differs.
+    DesyncError on all ranks if a gradient is None on some ranks only, or if its shape or dtype differs between ranks.
     """
     check_devices(device_dense, device_sparse)
     check_groups(num_groups, groups)
@@ -105,7 +105,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedGradientTape`, but gradients of these Keras layers' weights stay on their rank."""
+    """`DistributedGradientTape`, but gradients of the weights of `local_layers` (Keras layers) are not exchanged."""
     tape = DistributedGradientTape(
         gradtape,
         device_dense,
@@ -140,7 +140,10 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Make a Keras optimizer use all ranks' gradients; NotImplementedError for TensorFlow 1's optimizers."""
+    """Make a Keras optimizer combine all ranks' gradients, and return it.
+
+    NotImplementedError for an optimizer of TensorFlow 1.
+    """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise NotImplementedError(
             f"{type(optimizer).__name__} is an optimizer of TensorFlow 1: use tf.keras.optimizers, or a loop with "

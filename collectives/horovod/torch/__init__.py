@@ -1,4 +1,4 @@
-"""`import collectives.horovod.torch as hvd`: Horovod's API of PyTorch.
+"""`import collectives.horovod.torch as hvd`: Horovod's API for PyTorch.
 
 Invariant: names, arguments and defaults are those of horovod.torch 0.28.
 """

@@ -1,7 +1,7 @@
 """Horovod's collectives in the background: each returns a handle for `poll` and `synchronize`.
 
-Invariant: a tensor belongs to its operation until the operation is done; results have no gradient. Operations of one
-process set are started in the same order on every rank, and complete in that order.
+Invariant: callers do not use a tensor until its operation is done; results in new tensors have no gradient. Every rank
+starts the operations of one process set in the same order, and they complete in that order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Waitable(Protocol):
 
 
 class Handle:
-    """Several operations, and the function that makes one result of theirs."""
+    """A handle of the operations `parts`; `deliver` turns the list of their results into the handle's result."""
 
     def __init__(self, parts: Sequence[Waitable], deliver: Callable[[list[Any]], Any]) -> None:
         self._parts: Final = parts
@@ -49,12 +49,12 @@ class Handle:
 
 
 def poll(handle: Any) -> bool:
-    """Whether the operation is done, or has failed, so that `synchronize` does not block."""
+    """Whether the operation is done, or has failed. If True, `synchronize` does not block."""
     return bool(handle.done())
 
 
 def synchronize(handle: Any) -> Any:
-    """Wait for the operation and return its result; raises its error: PeerLost, OpTimeout, DesyncError, ..."""
+    """Wait for the operation, and return its result or raise its error (PeerLost, OpTimeout, DesyncError, ...)."""
     return handle.wait()
 
 
@@ -163,7 +163,7 @@ def _gradient(how: Reduction, comm: Communicator, above: Any) -> Any:
 
 
 def by_op(hows: Sequence[Reduction]) -> list[tuple[str, list[int]]]:
-    """Each op with the indices of its tensors, in one order on all ranks. Averages of integers use op "sum"."""
+    """The ops in `hows`, sorted, each with the indices of its tensors in `hows`. Averages of integers use op "sum"."""
     ops = sorted({how.op for how in hows})
     return [(op, [i for i, how in enumerate(hows) if how.op == op]) for op in ops]
 
@@ -175,7 +175,10 @@ def _one(handle: Handle) -> Handle:
 def sparse_allreduce_async(
     tensor: Any, name: str | None, op: Any, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Any]:
-    """Gathers all ranks' rows of a sparse tensor. As in Horovod, calling the handle gives the result."""
+    """Start an allreduce of a sparse tensor, by gathering all ranks' rows, and return a handle.
+
+    As in Horovod, the handle is a function: calling it waits for the rows and returns the reduced tensor.
+    """
     average = training_op(op) == "average"
     comm = process_set.group()
     if not check_tensor(tensor).is_sparse:
@@ -196,7 +199,7 @@ def sparse_allreduce_async(
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """`allgather` in the background, once every rank has called it."""
+    """`allgather` in the background. The call itself blocks until every rank has made it."""
     return hooks.allgather_async(check_tensor(tensor), comm=process_set.group())
 
 
@@ -264,7 +267,10 @@ def grouped_reducescatter_async(
 def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """`alltoall` in the background, once every rank has called it; returns a pair, as `alltoall` does with `splits`."""
+    """`alltoall` in the background. The call itself blocks until every rank has made it.
+
+    The result is a pair, even without `splits`: the rows received, and the number of rows from each rank.
+    """
     comm = process_set.group()
     rows = tensor.shape[0] if check_tensor(tensor).dim() else 0
     leaving = check_counts([rows // comm.size] * comm.size if splits is None else splits, comm.size, rows)
@@ -274,13 +280,13 @@ def alltoall_async(
 
 
 def received(coming: Any, splits: Any) -> Any:
-    """The number of rows from each rank, in the dtype of `splits` if it is a tensor, else int32."""
+    """`coming`, the number of rows from each rank, as a tensor of `splits.dtype`, int32 if `splits` is no tensor."""
     dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     return torch.as_tensor(coming).to(dtype)
 
 
 def _moved(array: Array, tensor: Any) -> Any:
-    """`array` as a tensor of the dtype of `tensor`; dtypes that NumPy lacks are sent as numbers of the same size."""
+    """`array` as a tensor of `tensor`'s dtype. Dtypes that NumPy lacks are sent as another dtype with as many bytes."""
     found = tensor_of(array)
     return found if found.dtype == tensor.dtype else found.view(tensor.dtype)
 

@@ -4,8 +4,8 @@ Every rank announces the operation that it is about to call, in a small allgathe
 joined knows what to send. Announcements run in the background: a rank with data waits for them when it waits for the
 operation's result.
 
-Invariant: announcements are about the ranks of `global_process_set` alone, and go through its communicator, in the
-order of the calls. A rank that has joined changes none of its own tensors.
+Invariant: only operations of `global_process_set`, the set of all ranks, are announced, through its communicator and in
+the order of the calls. A rank that has joined changes none of its own tensors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _world: list[weakref.ref[Communicator]] = []  # at most one: the communicator of
 
 
 class Announcement:
-    """The messages of an announcement in progress; `_works` is empty if none is needed."""
+    """An announcement in progress. `_works` has the handles of its allgathers, none if no announcement is needed."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         self._works: Final = works
@@ -53,7 +53,11 @@ class Announcement:
 
 
 def announce_allreduce(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> Announcement:
-    """Called before `tensors` are reduced. DesyncError, on every rank, if a joined rank's zeros would be wrong."""
+    """Announce an allreduce of `tensors`, before it is called.
+
+    DesyncError on every rank if `op` is not a sum or average and a rank has joined: its zeros would change the
+    result.
+    """
     op = op_name(op)
     made = _announced(process_set, _ALLREDUCE, _OPS.index(op), [word for x in tensors for word in _form(x)])
     if op not in _ADDITIVE:
@@ -81,9 +85,9 @@ def register(optimizer: Any, process_set: ProcessSet) -> None:
 
 
 def join(device: int = -1) -> int:
-    """Called by a rank without data left: take part in the others' calls with zeros until every rank has joined.
+    """For a rank without data left: take part in the other ranks' calls with zeros until every rank has joined.
 
-    Returns the number of the rank that was the last to join. Averages still divide by the number of all ranks.
+    Returns the number of the rank that joined last. Averages still divide by the number of all ranks.
     Meanwhile the other ranks may call all forms of allreduce with Average or Sum, and steps of optimizers; DesyncError
     if a rank calls anything else. RuntimeError between backward() and step(). `device` has no effect.
     """
@@ -135,7 +139,7 @@ def _announced(process_set: ProcessSet, what: int, number: int, words: list[int]
 
 
 def _form(tensor: Any) -> list[int]:
-    """The tensor's dtype, number of axes, and extents. TypeError if it cannot be reduced."""
+    """The tensor's dtype, number of axes, and shape, as integers. TypeError if the tensor cannot be reduced."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not tensor.is_cpu or tensor.layout is not torch.strided or name not in _NUMBERS:
         reading(tensor)
@@ -143,7 +147,7 @@ def _form(tensor: Any) -> list[int]:
 
 
 def _zeros(words: list[int]) -> list[Any]:
-    """Arrays of zeros, of the dtypes and shapes that these words describe."""
+    """Arrays of zeros, of the dtypes and shapes that `words` describe, in the form that `_form` returns."""
     found = []
     while words:
         dtype, axes = words[:2]
@@ -153,7 +157,7 @@ def _zeros(words: list[int]) -> list[Any]:
 
 
 def _messages(words: int) -> int:
-    """The number of messages that hold so many words about tensors."""
+    """The number of messages that an announcement needs for this many `words` (integers) about tensors."""
     return max(1, -(-words // (_WORDS - _FIXED)))
 
 
@@ -171,7 +175,7 @@ def _cannot(op: str, joined: list[int]) -> str:
 
 
 def announced(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> list[Any]:
-    """Announce `tensors` and reduce them together; returns new tensors."""
+    """Announce one allreduce of all `tensors`, and run it. Returns new tensors."""
     telling = announce_allreduce(process_set, op, tensors)
     found = grouped_allreduce(tensors, op, comm=process_set.group())
     telling.wait()

@@ -1,7 +1,7 @@
-"""hvd.SyncBatchNorm: batch statistics over the batches of all ranks.
+"""hvd.SyncBatchNorm: batch normalization with statistics over the batches of all ranks.
 
-Invariant: mean and variance, and so the running statistics, have the same bits on every rank. In evaluation PyTorch's
-own layer is used.
+Invariant: mean and variance, and so the running statistics, have the same bits on every rank. In evaluation mode
+PyTorch's own layer is used.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class SyncBatchNorm(_BatchNorm):
     """PyTorch's batch normalization of (N, C, ...), over the batches of all ranks together.
 
     Ranks may have batches of different sizes; each sample has the same weight. Each step makes two small allreduces
-    forward and two backward, so every rank has to call the layer equally often. For tensors in host memory, while
-    Horovod's layer is for GPUs only.
+    forward and two backward, so every rank has to call the layer equally often. The layer is for tensors in host
+    memory; Horovod's is for GPUs only.
     """
 
     def _check_input_dim(self, input: Any) -> None:

@@ -1,7 +1,8 @@
-"""Horovod's blocking collectives of PyTorch's tensors, differentiable and in place, with Horovod's gradients.
+"""Horovod's blocking collectives for PyTorch's tensors, with in-place forms, and with the gradients that Horovod has.
 
-Invariant: collectives.torch computes the results; this module adds factors, compressors, groups of ranks, averages of
-integers, and Horovod's scale of gradients. Every rank makes the same calls in the same order: names have no meaning.
+Invariant: collectives.torch computes the results; this module adds prescale and postscale factors, compressors, process
+sets, averages of integers, and Horovod's scaling of gradients. Every rank makes the same calls in the same order; the
+argument `name` has no effect.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The reduction of all ranks' tensors, as a new tensor; by Average if `op` is None.
+    """The reduction of all ranks' tensors, as a new tensor; by Average if neither `op` nor `average` is given.
 
-    Tensors have one shape and dtype on all ranks. The average of integers is rounded towards 0. Differentiable for
-    Average and Sum.
+    Tensors must have the same shape and dtype on all ranks. The average of integers is rounded towards 0. The result
+    is differentiable for Average and Sum.
     """
     chosen = op_name(op, average)
     return _reduced([tensor], chosen, compression, prescale_factor, postscale_factor, process_set)[0]
@@ -116,7 +117,7 @@ class _Allreduce(torch.autograd.Function):
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Every rank's tensor, joined on the first axis in rank order; only the first extents may differ."""
+    """The tensors of all ranks, joined along the first axis in rank order. Shapes may differ in the first axis only."""
     comm = process_set.group()
     return hooks.allgather(gradient_times(tensor, 1.0 / comm.size), comm=comm)
 
@@ -131,7 +132,7 @@ def grouped_allgather(
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's tensor, as a new tensor on every rank; the tensors of the other ranks have its shape and dtype."""
+    """The root's tensor, as a new tensor on every rank. Tensors must have the same shape and dtype on all ranks."""
     comm = process_set.group()
     return hooks.broadcast(gradient_times(tensor, 1.0 / comm.size), process_set.root(root_rank), comm=comm)
 

@@ -1,6 +1,6 @@
-"""`import collectives.horovod.tensorflow.keras as hvd`: Horovod's API of Keras in TensorFlow.
+"""`import collectives.horovod.tensorflow.keras as hvd`: Horovod's API for Keras in TensorFlow.
 
-Invariant: its names are those of collectives.horovod.keras, since `tf.keras` and `keras` are the same package.
+Invariant: the names are those of collectives.horovod.keras, since `tf.keras` and `keras` are the same package.
 """
 
 from __future__ import annotations

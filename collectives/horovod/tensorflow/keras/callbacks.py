@@ -1,6 +1,6 @@
-"""Horovod's callbacks, under the module name for TensorFlow's Keras.
+"""Horovod's callbacks, under Horovod's module name for TensorFlow's Keras.
 
-Invariant: they are those of collectives.horovod.keras.callbacks.
+Invariant: the callbacks are those of collectives.horovod.keras.callbacks.
 """
 
 from collectives.horovod.keras.callbacks import (
