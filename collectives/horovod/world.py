@@ -1,7 +1,7 @@
-"""The communicator that `hvd.init` opened, shared by all of Horovod's modules here.
+"""The communicator that `hvd.init` opened, shared by all modules of collectives.horovod.
 
-Invariant: there is at most one `World`. `shutdown` closes its `opened`, the communicators that this module opened; a
-communicator that the user made stays open.
+Invariant: there is at most one `World`. `hvd.shutdown` closes the communicators that this module opened, which
+`World.opened` lists; a communicator that the user made stays open.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from collectives.native.errors import ConfigMismatch
 
 
 class NotInitializedError(RuntimeError, ValueError):
-    """`hvd.init()` was not called, or `hvd.shutdown()` was. Also a ValueError, which Horovod raises."""
+    """`hvd.init()` was not called, or `hvd.shutdown()` was called since. Also a ValueError, as in Horovod."""
 
 
 class World(NamedTuple):
-    """`cross_rank` numbers the hosts that have a rank with this rank's local rank; `cross_size` counts these hosts."""
+    """What `hvd.init` found: the communicator, and this rank's position among the hosts.
+
+    `opened`: the communicators to close at the end. `cross_size`: the number of hosts that have a rank with this rank's
+    local rank. `cross_rank`: the index of this host among them. `homogeneous`: hosts have equal numbers of ranks.
+    """
 
     comm: Communicator
     opened: tuple[Communicator, ...]
@@ -42,7 +46,7 @@ _worlds: Final[list[World]] = []  # at most one
 
 
 def current() -> World:
-    """The world that `begin` made. NotInitializedError if there is none."""
+    """The `World` that `begin` made. NotInitializedError if there is none."""
     if not exists():
         raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
     return _worlds[0]
@@ -53,9 +57,9 @@ def exists() -> bool:
 
 
 def begin(comm: Any) -> bool:
-    """Open the communicator if there is none; returns whether there was none.
+    """Make the `World` if none is open; returns True if this call made it.
 
-    `comm`: None, a Communicator, or the numbers of its ranks.
+    `comm`: None for all ranks, a Communicator to use, or a list of the ranks to include.
     """
     with _lock:
         if exists():
@@ -71,7 +75,7 @@ def begin(comm: Any) -> bool:
 
 
 def end() -> None:
-    """Close what `begin` opened. Has no effect if there is nothing to close."""
+    """Remove the `World`, and close the communicators that `begin` opened. Has no effect if there is no `World`."""
     with _lock:
         for world in _worlds:
             _close(world.opened)
@@ -96,7 +100,10 @@ def _chosen(comm: Any, opened: list[Communicator]) -> Communicator:
 
 
 def _part(whole: Communicator, ranks: list[int], opened: list[Communicator]) -> Communicator:
-    """The communicator of these ranks of `whole`. Other ranks take part in the split too, since it is collective."""
+    """A communicator of only those ranks of `whole` that `ranks` lists; it is added to `opened`.
+
+    Every rank of `whole` has to call this, because the split is collective. ValueError on ranks that are not listed.
+    """
     part = whole.split(min(ranks) if whole.rank in ranks else None)
     if part is None:
         raise ValueError(f"hvd.init(comm={ranks}): this is rank {whole.rank}, which is not one of them")
@@ -110,7 +117,7 @@ def _part(whole: Communicator, ranks: list[int], opened: list[Communicator]) -> 
 
 
 def _met(opened: list[Communicator]) -> Communicator:
-    """The communicator that this process already has, or a new communicator of all ranks."""
+    """The communicator that this process already has; if it has none, a new one of all ranks, added to `opened`."""
     if already():
         return default()  # raises if there are several
     time = next(_times)

@@ -4,8 +4,8 @@
     comm = collectives.init()
     gradients = cj.allreduce_gradients(jax.grad(loss)(parameters, batch))     # in jax.jit, or not
 
-Invariant: this is the public interface of the package; the names in `__all__` are stable. No other package of the
-library imports JAX.
+Invariant: this is the public interface of the package; the names in `__all__` are stable. Outside this package, only
+the JAX backend of collectives.keras imports JAX.
 """
 
 try:

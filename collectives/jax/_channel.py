@@ -1,7 +1,7 @@
-"""The communicator that compiled functions use: a duplicate, which does not interfere with the user's calls.
+"""The communicator that compiled functions use: a duplicate of the user's, so that the calls of both do not mix.
 
-Invariant: each communicator has one channel. It is made when JAX first uses the communicator, at the same point of the
-program on every rank.
+Invariant: each communicator has at most one channel, which holds its duplicate. The channel is made when JAX first uses
+the communicator, which every rank does at the same point of the program.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from collectives.native.errors import Aborted
 
 
 class Channel:
-    """`comm` is the duplicate: only collectives inside compiled functions use it, on XLA's threads, one at a time.
+    """The duplicate of a communicator, and what is known about its use in compiled functions.
 
-    `agreed` contains digests of trees of arrays whose structure is known to be the same on all ranks.
+    `comm` is the duplicate. Only collectives inside compiled functions use it, on XLA's threads, one at a time.
+    `agreed` contains hashes of those trees of arrays whose names, shapes and dtypes were found equal on all ranks.
     """
 
     __slots__ = ("__weakref__", "_owner", "agreed", "comm", "name", "rank", "size")
@@ -53,7 +54,10 @@ _channels: Final[weakref.WeakKeyDictionary[Communicator, Channel]] = weakref.Wea
 
 
 def channel_of(comm: Communicator | None) -> Channel:
-    """The channel of `comm`, or of the default communicator. The first call makes it, and so is collective."""
+    """The channel of `comm`; None means the default communicator.
+
+    The first call for a communicator is collective, because it makes the channel.
+    """
     owner = default(comm)
     found = _channels.get(owner)
     if found is None:
@@ -67,6 +71,6 @@ def channel_of(comm: Communicator | None) -> Channel:
 
 
 def _finish() -> None:
-    """Wait for dispatched collectives, because other ranks may wait for messages of this rank."""
+    """At exit, wait for this rank's dispatched collectives, because other ranks may wait for its messages."""
     with suppress(jax.errors.JaxRuntimeError):  # JAX waits too, and reports the error
         _effect.wait()

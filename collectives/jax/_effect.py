@@ -1,6 +1,6 @@
-"""The effect by which JAX keeps collectives in order: within a function, and from one compiled call to the next.
+"""The JAX effect that keeps collectives in order: within a function, and from one compiled call to the next.
 
-Invariant: a process has one such effect, for all communicators, so that no two of its collectives ever run at once.
+Invariant: a process has one such effect for all communicators, so no two collectives of a process ever run at once.
 Only this module uses JAX's internals, because JAX has no public interface for ordered effects.
 """
 
@@ -41,6 +41,6 @@ def wait() -> None:
 
 
 def forget() -> None:
-    """Reset the order after a collective failed: later collectives would depend on its token, and fail as well."""
+    """Discard the ordering tokens of a collective that failed: later collectives that wait for them would fail too."""
     _dispatch.runtime_tokens.current_tokens.pop(COLLECTIVE, None)
     _dispatch.runtime_tokens.output_runtime_tokens.clear()

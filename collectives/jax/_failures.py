@@ -1,7 +1,7 @@
 """Keeps errors raised inside compiled functions, so that users get them with their own types.
 
-Invariant: XLA passes on only a text, so the error is kept here. Its traceback is not kept, because its frames refer to
-views of buffers that XLA frees.
+Invariant: XLA passes on only an error's text, so the latest error itself is kept here. Its traceback is not kept,
+because the frames of a traceback refer to views of buffers that XLA frees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _latest: list[Failure] = []
 
 
 def keep(error: BaseException, where: str) -> str:
-    """Keep `error`; returns the text for XLA, with the location of the error."""
+    """Keep `error` as the latest one; returns the text that XLA gets: `where`, the error's type, and its text."""
     text = f"{where}: {type(error).__name__}: {error}"
     error.__traceback__ = error.__context__ = error.__cause__ = None
     _latest[:] = [Failure(error, text)]
@@ -38,21 +38,22 @@ def keep(error: BaseException, where: str) -> str:
 def last_error() -> BaseException | None:
     """The error of the collective that failed last inside a compiled function, or None.
 
-    This error caused the `jax.errors.JaxRuntimeError`. It may be a `PeerLost` with its `ranks`, a `DesyncError`, ...
+    JAX reports such an error only as a `jax.errors.JaxRuntimeError`. This function returns the original: for example a
+    `PeerLost`, whose `ranks` are the lost ranks, or a `DesyncError`.
     """
     return _latest[0].error if _latest else None
 
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Raise errors of collectives with their own types, instead of the JaxRuntimeError that XLA makes of them.
+    """A context, or decorator, in which errors of collectives have their own types instead of only JaxRuntimeError.
 
         with collectives.jax.typed_errors():
-            train()          # PeerLost, DesyncError, OpTimeout, ...
+            train()          # raises e.g. PeerLost, DesyncError or OpTimeout
 
-    Waits at the end for the collectives that were dispatched inside, so that their errors are raised here. After an
-    error, functions that use another communicator can be called at once. May be used as a decorator. The errors are
-    also JaxRuntimeErrors, so handlers of JaxRuntimeError catch them.
+    At its end, the context waits for the collectives that were dispatched inside, so that their errors are raised here.
+    The errors are also instances of JaxRuntimeError, so existing handlers still catch them. After an error, functions
+    that use another communicator can be called at once.
     """
     try:
         yield
@@ -66,12 +67,15 @@ def typed_errors() -> Iterator[None]:
 
 
 def as_jax(error: E) -> E:
-    """The error, also as a jax.errors.JaxRuntimeError; errors of other libraries are returned unchanged."""
+    """`error` as an instance of both its own type and jax.errors.JaxRuntimeError.
+
+    Errors that are not from this library are returned unchanged.
+    """
     return caught_as(error, jax.errors.JaxRuntimeError)
 
 
 def recover() -> None:
-    """Called before a new communicator is used: make its collectives independent of a collective that failed."""
+    """Make later collectives independent of a collective that failed; called before JAX first uses a communicator."""
     if _latest:
         try:
             _effect.wait()

@@ -1,7 +1,7 @@
-"""The Python function behind a collective in a compiled function: XLA calls it with arrays over its buffers.
+"""The Python functions that XLA calls to run a collective of a compiled function.
 
-Invariant: nothing here calls JAX, which would wait for the compiled function that waits for this call. An error is kept
-by `_failures`, and its text is returned.
+Invariant: nothing here calls JAX: JAX would wait for the compiled function, and the compiled function waits for this
+call. An error is kept by `_failures`, and only its text is passed to XLA.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from collectives.native.errors import DesyncError
 
 
 class Call(NamedTuple):
-    """A collective of compiled functions. `names`: the operands' names, if they are the arrays of a tree."""
+    """A collective in a compiled function, with its channel, and the shapes and dtypes of operands and results.
+
+    `names`: the operands' paths in their tree of arrays; None if the operand is a single array.
+    """
 
     kind: Kind
     channel: Channel
@@ -47,7 +50,10 @@ def number_of(call: Call) -> int:
 
 
 def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryview]) -> str | None:
-    """Run a call on memory; returns None, or the text of its error."""
+    """Run the call with this number on XLA's buffers; returns None, or the text of its error.
+
+    `reads` are the buffers of the operands, `writes` those of the results.
+    """
     call = _calls[number]
     results = [np.ndarray(shape, dtype, view) for (shape, dtype), view in zip(call.writes, writes, strict=True)]
     if call.kind.in_place:  # XLA has put the operands there
@@ -56,7 +62,7 @@ def run_views(number: int, reads: Sequence[memoryview], writes: Sequence[memoryv
 
 
 def run_arrays(call: Call, *operands: Any) -> tuple[Array, ...]:
-    """Run a call on arrays, and return its results. RuntimeError with the text of its error."""
+    """Run `call` on these arrays, and return its results. If it fails, RuntimeError with the text of the error."""
     reads = [np.asarray(x, order="C") for x in operands]
     if call.kind.in_place:
         reads = results = [x.copy() for x in reads]
@@ -81,7 +87,10 @@ def _run(call: Call, reads: list[Array], writes: list[Array]) -> str | None:
 
 
 def _agree(call: Call, names: Sequence[str]) -> None:
-    """Compare a tree between ranks, the first time that it is given. DesyncError on all ranks if trees differ."""
+    """Check that all ranks give the same names, shapes and dtypes; DesyncError on all ranks if they differ.
+
+    The same tree of arrays is checked only once.
+    """
     arrays = [f"{name} {dtype.name}{list(shape)}" for name, (shape, dtype) in zip(names, call.reads, strict=True)]
     plan = "\n".join([str(call.kind), *arrays]).encode()
     digest = hashlib.sha256(plan).digest()

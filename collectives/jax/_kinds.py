@@ -1,9 +1,9 @@
 """The collectives as JAX needs them: result shapes, how to run them on arrays, transposes, and batch axes for vmap.
 
-Invariant: all functions but `run` are pure. A collective maps each operand to one result, independently of the other
-operands (except send and recv), so several operands are several collectives in one call. A transpose is that of the
-function from all ranks' operands to all ranks' results: the cotangent of a rank's operand depends on the cotangents of
-every rank's results.
+Invariant: all functions but `run` are pure. Except for send and recv, each operand gives one result, which does not
+depend on the other operands: a call with several operands is several collectives. A collective is transposed as one
+linear function from the operands of all ranks to the results of all ranks. The cotangent of a rank's operand therefore
+depends on the cotangents of every rank's results.
 """
 
 from __future__ import annotations
@@ -25,22 +25,28 @@ Bind: TypeAlias = "Callable[[Kind, Sequence[Any]], list[Any]]"
 
 
 class Kind(Protocol):
-    """A collective with its parameters. Hashable: JAX treats equal ones as the same parameter."""
+    """A collective with its parameters, such as op or root. Hashable, so that JAX recognizes equal collectives."""
 
     name: ClassVar[str]
     in_place: ClassVar[bool]  # results overwrite operands: `run` gets the same arrays for both
 
     def results(self, operands: Sequence[Form], size: int) -> list[Form]:
-        """The shapes and dtypes of the results. ValueError, TypeError for invalid operands."""
+        """The shapes and dtypes of the results on `size` ranks. ValueError or TypeError for invalid operands."""
 
     def run(self, comm: Communicator, reads: list[Array], writes: list[Array]) -> None:
-        """Run the collective. Arrays are contiguous; the call owns them until it returns. Raises errors of `comm`."""
+        """Run the collective on the operands `reads`, and write its results to `writes`.
+
+        All arrays are contiguous, and used by nothing else until this returns. Raises the errors of `comm`.
+        """
 
     def transposed(self, bind: Bind, cotangents: Sequence[Any]) -> list[Any]:
-        """Cotangents of the operands from those of the results. For linear collectives: see `check_linear`."""
+        """The cotangents of the operands, from `cotangents`, which are those of the results; for derivatives.
+
+        `bind` runs or traces another collective. Only for linear collectives, which `check_linear` accepts.
+        """
 
     def batch_axes(self, axis: int) -> tuple[int, int]:
-        """The batch axes of an operand and of its result, for an operand with the batch axis `axis`."""
+        """For an operand with batch axis `axis` in vmap: where to move this axis, and the result's batch axis."""
 
     def __hash__(self) -> int: ...
 
@@ -96,7 +102,7 @@ class ReduceScatter:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """The sum on `root`, zeros elsewhere: the transpose of a broadcast."""
+    """The sum of all ranks' operands on rank `root`, zeros on other ranks: the transpose of a broadcast."""
 
     root: int
     name: ClassVar[str] = "reduce"
@@ -190,7 +196,7 @@ class Alltoall:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Its results are its operands, so that computations that use them come after it."""
+    """A barrier that returns its operands: computations that use the results run after the barrier."""
 
     name: ClassVar[str] = "barrier"
     in_place: ClassVar[bool] = True
@@ -274,7 +280,7 @@ _BYTES: Final = np.dtype(np.uint8)  # 8-bit floats are sent as bytes: nothing is
 
 
 def _movable(dtype: Dtype) -> Dtype:
-    """The dtype. TypeError if it cannot be moved as bytes and is no dtype of numbers."""
+    """Return `dtype`. TypeError unless the library supports it, or it is an 8-bit float, which is sent as bytes."""
     if not _in_bytes(dtype):
         check_dtype(dtype, "x")
     return dtype

@@ -1,7 +1,7 @@
-"""The collectives, for eager code and compiled functions.
+"""The collectives of collectives.jax, for eager code and compiled functions.
 
-Invariant: a tree of arrays is one call, and the result is a tree of the same structure. All collectives run in the
-order of the program.
+Invariant: a whole tree of arrays is exchanged in one call, and the result is a tree of the same structure. All
+collectives run in the order in which the program calls them.
 """
 
 from __future__ import annotations
@@ -30,45 +30,54 @@ from collectives.jax._primitive import bind
 
 
 def allreduce(x: Any, op: str = "sum", *, comm: Communicator | None = None, bucket_bytes: int = BUCKET) -> Any:
-    """The reduction of every rank's `x`: an array, or a tree of arrays, of the same shapes and dtypes everywhere.
+    """The reduction over all ranks of `x`: an array or a tree of arrays, of the same shapes and dtypes on all ranks.
 
-    op: sum prod min max avg band bor bxor land lor lxor. sum and avg have derivatives; each is its own transpose. Small
-    arrays of a tree are joined into buckets of `bucket_bytes`. Every rank gets the same bits. Arrays of dtype float0,
-    which jax.grad returns for integers, are returned unchanged.
+    op: sum prod min max avg band bor bxor land lor lxor. Only sum and avg have derivatives; each is its own transpose.
+    Small arrays of a tree are joined into buckets of `bucket_bytes` bytes. Results are bitwise equal on all ranks.
+    Arrays of dtype float0, which jax.grad returns for integers, are returned unchanged.
     """
     return _mapped(Allreduce(op, bucket_bytes), x, comm)
 
 
 def allgather(x: Any, *, comm: Communicator | None = None) -> Any:
-    """Every rank's `x`, of the same shape everywhere, stacked: (size, *x.shape). Transpose: reduce_scatter with sum."""
+    """Every rank's `x`, stacked in rank order: an array of shape (size, *x.shape).
+
+    `x` has the same shape and dtype on all ranks. The transpose, for derivatives, is reduce_scatter with sum.
+    """
     return _mapped(Allgather(), x, comm)
 
 
 def broadcast(x: Any, root: int = 0, *, comm: Communicator | None = None) -> Any:
-    """The root's `x`, of the same shape and dtype everywhere. Transpose: the sum on the root, zeros elsewhere."""
+    """The `x` of rank `root`, on every rank; all ranks pass an `x` of the same shape and dtype.
+
+    The transpose, for derivatives, is the sum on rank `root`, and zeros on the other ranks.
+    """
     return _mapped(Broadcast(root), x, comm)
 
 
 def reduce_scatter(x: Any, op: str = "sum", *, comm: Communicator | None = None) -> Any:
-    """This rank's block of the reduction: shape (x.shape[0] / size, *x.shape[1:]). Transpose: allgather.
+    """This rank's block of rows of the reduction over all ranks: shape (x.shape[0] / size, *x.shape[1:]).
 
-    ValueError if `size` does not divide `x.shape[0]`.
+    `size` is the number of ranks; ValueError if it does not divide `x.shape[0]`. Only sum and avg have derivatives; the
+    transpose is allgather, divided by `size` for avg.
     """
     return _mapped(ReduceScatter(op), x, comm)
 
 
 def alltoall(x: Any, *, comm: Communicator | None = None) -> Any:
-    """Block i of `x` is sent to rank i; returns the received blocks, in rank order. Transpose: alltoall.
+    """Send block i of `x` to each rank i; returns the received blocks, in order of their senders.
 
-    ValueError if `size` does not divide `x.shape[0]`.
+    The blocks are equal parts of the first axis: ValueError if the number of ranks does not divide `x.shape[0]`. The
+    transpose, for derivatives, is alltoall itself.
     """
     return _mapped(Alltoall(), x, comm)
 
 
 def barrier(token: Any = None, *, comm: Communicator | None = None) -> Any:
-    """`token`, any tree of arrays, once every rank has called this and its own token is computed.
+    """Return `token`, any tree of arrays, once every rank has called this and has computed its own token.
 
-    A computation that has to follow the barrier has to use its result; collectives need not.
+    A computation that has to run after the barrier must use the returned token. Later collectives need not: they run
+    after the barrier anyway.
     """
     return _mapped(Barrier(), token, comm, check=False)
 
@@ -109,7 +118,7 @@ def _mapped(kind: Kind, x: Any, comm: Communicator | None, check: bool = True) -
 
 
 def _is_empty(x: Any) -> bool:
-    """Whether `x` has dtype float0, as gradients of integers have, and so no data to send."""
+    """Whether `x` has dtype float0, which JAX gives to gradients of integers: such an array has no data to send."""
     return getattr(x, "dtype", None) == jax.dtypes.float0
 
 

@@ -1,7 +1,7 @@
-"""The JAX primitive of all collectives, and its rules for compiling, types, derivatives and vmap.
+"""The one JAX primitive for all collectives, and its rules for compiling, types, derivatives and vmap.
 
-Invariant: ranks that trace the same program bind its primitives in the same order. The rules depend on shapes and
-dtypes alone, never on a rank's values.
+Invariant: ranks that trace the same program bind this primitive for the same collectives, in the same order. The rules
+depend on shapes and dtypes alone, never on values, which differ between ranks.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def bind(kind: Kind, channel: Channel, names: tuple[str, ...] | None, operands: 
 
 @functools.cache
 def how() -> Literal["ffi", "io_callback"]:
-    """How compiled functions call the library, chosen once in a process.
+    """How compiled functions call this library: "ffi" or "io_callback", chosen once in a process.
 
     "ffi": through the extension `collectives.native._xla`, which reads and writes XLA's buffers in place.
-    "io_callback": through JAX's own callbacks, which copy. This is used, with a warning, if the extension is missing or
-    does not work with this jaxlib. The environment variable COLLECTIVES_JAX=ffi or io_callback overrides the choice;
-    ImportError if it is "ffi" and the extension does not work.
+    "io_callback": through JAX's own callbacks, which copy the arrays. "io_callback" is used, with a warning, if the
+    extension is missing or does not work with this jaxlib. The environment variable COLLECTIVES_JAX=ffi or io_callback
+    overrides the choice; ImportError if the variable is "ffi" and the extension does not work.
     """
     wanted = os.environ.get(_SETTING, "auto")
     if wanted not in ("auto", "ffi", "io_callback"):
@@ -71,7 +71,7 @@ def how() -> Literal["ffi", "io_callback"]:
 
 
 def _interface() -> int:
-    """The minor version of XLA's interface, from jaxlib's header; the oldest version if there is no header."""
+    """The minor version of XLA's FFI, from jaxlib's header; 1, the oldest, if jaxlib has no such header."""
     try:
         header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
     except OSError:

@@ -1,6 +1,7 @@
-"""Collectives for data-parallel training: gradients, parameters and metrics, as trees.
+"""Collectives for data-parallel training: gradients, parameters and metrics, as trees of arrays.
 
-Invariant: all ranks get the same bits. Trees that differ between ranks are detected before they are used.
+Invariant: exchanged results are bitwise equal on all ranks. If the trees' names, shapes or dtypes differ between ranks,
+all ranks raise an error before any data is exchanged.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from collectives.jax._ops import allreduce, broadcast
 def allreduce_gradients(
     gradients: Any, op: str = "avg", *, comm: Communicator | None = None, bucket_bytes: int = BUCKET
 ) -> Any:
-    """The average (or another `op`) of every rank's gradients: a tree like `gradients`.
+    """The average (or another reduction `op`) of all ranks' gradients: a tree with the structure of `gradients`.
 
-    The arrays of a tree are joined into buckets of `bucket_bytes`. DesyncError on every rank, naming arrays, if ranks
-    pass different trees.
+    Small arrays of the tree are joined into buckets of `bucket_bytes` bytes. If ranks pass different trees, every rank
+    raises a DesyncError that names the arrays that differ.
     """
     return allreduce([gradients], op, comm=comm, bucket_bytes=bucket_bytes)[0]
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
-    """`parameters` of rank `root_rank`, on every rank. Called when training starts, and after loading a checkpoint.
+    """The `parameters` of rank `root_rank`, returned on every rank.
 
-    DesyncError on every rank, naming arrays, if ranks pass different trees.
+    Call it when training starts, and after loading a checkpoint. If ranks pass different trees, every rank raises a
+    DesyncError that names the arrays that differ.
     """
     return broadcast([parameters], root_rank, comm=comm)[0]
 
@@ -47,10 +49,10 @@ def average_metrics(metrics: Any, weight: Any = 1.0, *, comm: Communicator | Non
 
 
 def average_parameters(parameters: Any, step: Any = 0, every: int = 1, *, comm: Communicator | None = None) -> Any:
-    """Local SGD: at every `every`th step the average of all ranks' parameters, else this rank's parameters.
+    """Local SGD: returns the average of all ranks' parameters if `every` divides `step`, else this rank's parameters.
 
-    `step` counts from 1, the same on every rank; an int, or an array inside compiled functions. Integers and booleans
-    in the tree stay as they are.
+    `step` is the number of the current step, from 1, equal on all ranks: an int, or an array inside compiled functions.
+    Arrays of integers and booleans in the tree are not averaged.
     """
     if every < 1:
         raise ValueError(f"every is {every}: it has to be 1 or more")

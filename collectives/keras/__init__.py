@@ -1,11 +1,12 @@
 """Keras 3 on several ranks: optimizers that use all ranks' gradients, callbacks, layers and model averaging.
 
+    comm = collectives.init()
     optimizer = collectives.keras.DistributedOptimizer(keras.optimizers.Adam(1e-3 * comm.size))
     model.compile(optimizer, loss="sparse_categorical_crossentropy")
     model.fit(x, y, callbacks=[collectives.keras.BroadcastGlobalVariablesCallback(0)])
 
-Invariant: importing this imports Keras, with the backend that is set; nothing of Keras changes before an optimizer
-is distributed.
+Invariant: importing this package imports Keras, with the backend that the user has set. It changes nothing in Keras
+before the first call of `DistributedOptimizer`.
 """
 
 from collectives.keras import callbacks as callbacks

@@ -1,7 +1,7 @@
-"""Model averaging: replicas that train alone, on their own data, and average their weights at intervals.
+"""Model averaging: each rank trains a replica alone, on its own data, and ranks average weights at intervals.
 
-Invariant: after an average, and after training, weights have the same bits on every rank. If ranks are not at the same
-step, all of them raise instead of averaging weights of different steps.
+Invariant: after an average, and after training, weights are bitwise equal on all ranks. If ranks are not at the same
+step, all ranks raise an error instead of averaging weights of different steps.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class ModelAveragingCallback(keras.callbacks.Callback):
     """Averages the model's weights over all ranks every `every` steps, and when training ends.
 
     `every=1` with SGD, with or without momentum, is synchronous SGD. A larger `every` is local SGD: less data is sent,
-    and replicas differ between averages. Weights that are not floating point become rank 0's. With `slots` the
-    optimizer's floating-point state (momentum) is averaged as well; by default each rank keeps its own state.
+    and replicas differ between averages. Weights that are not floating point are set to those of rank 0. With `slots`
+    the optimizer's floating-point state (momentum) is averaged as well; by default each rank keeps its own state.
 
     Put BroadcastGlobalVariablesCallback before this callback, so that all ranks begin with the same weights. ValueError
-    if the optimizer is distributed, or `every` is no multiple of the model's steps_per_execution, between which Keras
-    calls no callbacks. DesyncError on all ranks if they have made different numbers of steps.
+    if the optimizer is a DistributedOptimizer. ValueError if `every` is no multiple of the model's steps_per_execution,
+    because Keras calls callbacks only after so many steps. DesyncError on all ranks if ranks have made different
+    numbers of steps.
     """
 
     def __init__(self, every: int = 1, *, slots: bool = False, comm: Communicator | None = None) -> None:

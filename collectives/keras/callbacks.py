@@ -1,7 +1,7 @@
 """Callbacks for `fit` on several ranks: equal weights at the start, equal metrics, and schedules of learning rates.
 
-Invariant: a callback communicates with other ranks at moments that every rank reaches equally often, so all ranks pass
-the same callbacks in the same order. Callbacks that Horovod has too have Horovod's names and arguments.
+Invariant: a callback communicates with other ranks only at events that every rank reaches equally often. All ranks
+have to pass the same callbacks in the same order. Callbacks that Horovod has too have Horovod's names and arguments.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Broadcasts rank `root_rank`'s weights and optimizer slots when training begins.
+    """Broadcasts the weights and optimizer slots of rank `root_rank` when training begins.
 
-    If a model has no weights until its first batch, they are broadcast after that batch; build it before, so that the
-    first batch counts as well. Errors are those of `broadcast_global_variables`.
+    If the model is not built yet, it has no weights, and the broadcast follows the first batch: other ranks then lose
+    what they learned from this batch. To avoid this, build the model before `fit`. Errors are those of
+    `broadcast_global_variables`.
     """
 
     def __init__(self, root_rank: int = 0, comm: Communicator | None = None) -> None:
@@ -54,9 +55,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 class MetricAverageCallback(keras.callbacks.Callback):
     """Replaces an epoch's metrics by their means over all ranks.
 
-    Put it before callbacks that use metrics (EarlyStopping, ReduceLROnPlateau, BestModelCheckpoint), so that they
-    decide the same on all ranks. Each rank has the same weight, for any number of samples. ValueError on all ranks if
-    ranks have different metrics.
+    Put it before callbacks that use metrics (EarlyStopping, ReduceLROnPlateau, BestModelCheckpoint), so that those
+    decide the same on all ranks. All ranks count equally in the mean, whatever their numbers of samples. ValueError on
+    all ranks if the names of the metrics differ between ranks.
     """
 
     def __init__(self, comm: Communicator | None = None) -> None:
@@ -81,10 +82,11 @@ class MetricAverageCallback(keras.callbacks.Callback):
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` from `start_epoch` up to, not including, `end_epoch`.
 
-    `multiplier` may be a number. With `staircase` it is called once an epoch. Without, it is called before each batch
-    with a fractional epoch, which needs `steps_per_epoch` if `fit` does not know it; with steps_per_execution in
-    `compile`, before each execution. Nothing is exchanged: every rank computes the same rate. Keras 3 compiles an
-    optimizer's momentum into the step, so there is no momentum correction: ValueError.
+    `multiplier` is a function of the epoch, or a number. With `staircase` the function is called once an epoch. Without
+    `staircase` it is called with a fractional epoch before each batch, or before each execution of several batches
+    (Keras's steps_per_execution); pass `steps_per_epoch` if `fit` does not know the steps per epoch. Nothing is
+    exchanged: every rank computes the same rate. `momentum_correction` raises ValueError, because Keras 3
+    compiles an optimizer's momentum into the step.
     """
 
     def __init__(
@@ -134,11 +136,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from `initial_lr / size` to `initial_lr` over the first epochs, batch by batch.
+    """Raises the learning rate from `initial_lr / size` to `initial_lr` in `warmup_epochs` epochs, batch by batch.
 
-    `initial_lr` is the rate for all ranks together, often the rate for one process times the number of ranks (Goyal et
-    al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017). `verbose` prints a line on rank 0 at the
-    end.
+    `size` is the number of ranks. `initial_lr` is the full rate, for training on all ranks: often the rate for one
+    process times `size` (Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017). With
+    `verbose`, rank 0 prints a line at the end of the warmup.
     """
 
     def __init__(
@@ -184,9 +186,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keras's ModelCheckpoint with `save_best_only`, which writes on rank 0 alone.
+    """Keras's ModelCheckpoint with `save_best_only`; only rank 0 writes files.
 
-    Put it after MetricAverageCallback, otherwise the metrics of rank 0 decide.
+    Put it after MetricAverageCallback; otherwise the metrics of rank 0 alone decide which model is the best.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Scatters samples that one rank has read to all ranks.
+"""Divides among all ranks the samples that one rank has read.
 
-Invariant: every rank gets the same number of samples, and so the same number of batches.
+Invariant: by default, every rank gets the same number of samples, and so the same number of batches.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collectives.gradients.objects import allgather_object
 def scatter_data(
     *arrays: Any, root_rank: int = 0, comm: Communicator | None = None, drop: bool = True
 ) -> tuple[Array, ...]:
-    """This rank's rows of the root's arrays: one contiguous range, the same in each array.
+    """This rank's rows of the arrays of rank `root_rank`: the same contiguous range of rows from each array.
 
     The root passes arrays of equal lengths (NumPy, or objects that np.asarray accepts); other ranks pass the same
-    number of arguments, of any value (None). With `drop`, rows that do not divide evenly among ranks are dropped, so
-    that epochs have the same number of steps on every rank. Without `drop`, the first ranks get one row more.
-    ValueError on all ranks if the root's arrays are invalid.
+    number of arguments, whose values are ignored, for example None. Rows may not divide evenly among ranks. With
+    `drop`, the rows left over are dropped, so that epochs have the same number of steps on every rank. Without `drop`,
+    the first ranks get one row more. ValueError on all ranks if the root's arrays are invalid.
     """
     comm = default(comm)
     mine = [np.asarray(x) for x in arrays] if comm.rank == root_rank else []

@@ -1,6 +1,6 @@
-"""Imports Keras 3 and finds its backend; the error if they are missing says what to install.
+"""Imports Keras 3 and finds its backend; if Keras or the backend is missing, the error says what to install.
 
-Invariant: `keras` as imported from here is Keras 3; no other module checks versions.
+Invariant: `keras`, imported from this module, is Keras 3; no other module checks Keras's version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BACKENDS: Final = ("tensorflow", "torch", "jax")
 
 
 def backend() -> str:
-    """The name of Keras's backend. NotImplementedError for an unsupported one."""
+    """The name of the backend that Keras uses: one of `BACKENDS`. NotImplementedError for any other backend."""
     name: str = keras.backend.backend()
     if name not in BACKENDS:
         raise NotImplementedError(
@@ -49,7 +49,7 @@ def read(variable: Any) -> Array:
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer that makes the steps: the inner one of a LossScaleOptimizer, else `optimizer` itself."""
+    """The optimizer that updates weights: the optimizer inside a LossScaleOptimizer, else `optimizer` itself."""
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     return optimizer

@@ -153,7 +153,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction; if they do not divide evenly, the first ranks get one row more."""
+    """This rank's rows of the reduced tensor; if the rows do not divide evenly, the first ranks get one row more."""
     comm, chosen = process_set.group(), op_name(op)
     is_custom(compression)  # raises if it is no compressor
     sent, context = compression.compress(gradient_times(tensor, comm.size))
@@ -181,9 +181,10 @@ def grouped_reducescatter(
 def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The rows received, in rank order; splits[i] rows go to rank i. Without `splits` all ranks get the same number.
+    """Send the next `splits[i]` rows of `tensor` to each rank i; returns the rows received, in order of their senders.
 
-    With `splits` the result is a pair: the rows, and the number of rows from each rank.
+    Without `splits`, every rank is sent the same number of rows. With `splits`, the result is a pair: the rows
+    received, and the number of rows from each rank.
     """
     rows, coming = hooks.alltoall(check_tensor(tensor), splits, comm=process_set.group())
     return rows if splits is None else (rows, background.received(coming, splits))

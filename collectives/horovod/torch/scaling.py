@@ -1,6 +1,6 @@
-"""Changes of tensors before and after an exchange: factors, averages of integers, Horovod's scale of gradients.
+"""Local arithmetic before and after a collective: factors, averages of integers, Horovod's scale of gradients.
 
-Invariant: nothing here communicates.
+Invariant: nothing here communicates with other ranks.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import torch
 
 
 class Reduction(NamedTuple):
-    """How a tensor is reduced: the communicator's op, the factors before and after it, and a divisor of integers.
+    """How a tensor is reduced: multiplied by `before`, reduced by `op`, multiplied by `after`, divided by `divisor`.
 
-    Integers are multiplied in float64 and rounded towards 0, as Horovod does.
+    `divisor` is the number of ranks for an average of integers, whose `op` is "sum"; otherwise it is 1. Integers are
+    scaled in float64 and then rounded towards 0, as in Horovod.
     """
 
     op: str
@@ -39,7 +40,10 @@ class Reduction(NamedTuple):
 
 
 def reduction(op: str, before: float, after: float, size: int, tensor: Any) -> Reduction:
-    """The reduction for tensors of this dtype. TypeError if it is no tensor, or factors cannot multiply it."""
+    """How to reduce tensors of `tensor`'s dtype on `size` ranks, with the factors `before` and `after` the op.
+
+    TypeError if `tensor` is no tensor, or has dtype bool and a factor is not 1.
+    """
     check_tensor(tensor)
     if tensor.dtype == torch.bool and (before, after) != (1.0, 1.0):
         raise TypeError("prescale_factor and postscale_factor are for numbers, not for torch.bool")
@@ -65,7 +69,11 @@ def _scaled(tensor: Any, factor: float, divisor: int = 1) -> Any:
 
 
 def gradient_times(tensor: Any, factor: float) -> Any:
-    """`tensor`, with its gradient times `factor`, as Horovod averages gradients of the sum of all ranks' losses."""
+    """`tensor` with the same values; in backpropagation, its gradient is multiplied by `factor`.
+
+    collectives.torch computes gradients of the sum of all ranks' losses; Horovod multiplies
+    or divides these gradients by the number of ranks.
+    """
     check_tensor(tensor)
     return _Scaled.apply(tensor, factor) if tensor.requires_grad and factor != 1 else tensor
 

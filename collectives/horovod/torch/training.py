@@ -1,6 +1,6 @@
-"""Training with Horovod's names: the optimizer, and broadcasts that make all ranks start equal.
+"""Training with Horovod's names: the distributed optimizer, and broadcasts that make all ranks start equal.
 
-Invariant: every argument of Horovod's is respected, refused, or reported by a warning.
+Invariant: every argument of Horovod's functions takes effect, raises an error, or causes a warning.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optimizer whose `step` first waits for the gradients of all ranks; an instance of `optimizer`'s class too.
+    """An optimizer of `optimizer`'s class, whose `step` first waits until gradients are reduced over all ranks.
 
-    Gradients are exchanged during backpropagation. To clip them, call `synchronize()`, which waits for them; then `with
-    optimizer.skip_synchronize(): optimizer.step()`.
+    Gradients are exchanged during backpropagation. To clip gradients, call `synchronize()`, which waits for the
+    exchange. Then clip, and make the step: `with optimizer.skip_synchronize(): optimizer.step()`.
     """
     check_groups(num_groups, groups)
     factors = predivided(op, gradient_predivide_factor)
@@ -59,7 +59,7 @@ def DistributedOptimizer(
 
 
 class _Compressor:
-    """Horovod's compressor and factors, behind the interface that collectives.torch expects of a compressor."""
+    """Adapts a compressor of Horovod's kind, and factors of gradients, to the compressors of collectives.torch."""
 
     def __init__(self, compression: Any, factors: Factors) -> None:
         self._compression: Final = compression
@@ -83,7 +83,10 @@ class _Compressor:
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Overwrite tensors with the root's; `params`: a state dict, `named_parameters()`, or tensors in the same order."""
+    """Overwrite the tensors in `params` with those of rank `root_rank`.
+
+    `params` is a state dict, `named_parameters()`, or an iterable of tensors in the same order on every rank.
+    """
     if isinstance(params, Mapping):
         pairs = sorted(params.items())
     elif isinstance(params, Iterable):
@@ -94,8 +97,9 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int, model: Any = None) -> None:
-    """Set the optimizer's state and settings to the root's; the other ranks may not have made a step yet.
+    """Set the optimizer's state and settings to those of rank `root_rank`.
 
-    Horovod uses `model` to find sparse gradients for an artificial step; here no step is made.
+    It does not matter if the other ranks have no state, because they have not made a step yet. `model` is not needed:
+    Horovod uses it only for an artificial first step, which is not made here.
     """
     hooks.broadcast_optimizer_state(optimizer, global_process_set.root(root_rank), comm=global_process_set.group())

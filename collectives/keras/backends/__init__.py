@@ -1,7 +1,7 @@
 """The differences between Keras's backends: how gradients reach other ranks, and how errors are raised.
 
-Invariant: one module for each backend, with the functions of `Backend`; a framework is imported by its own module
-alone.
+Invariant: each backend (TensorFlow, PyTorch, JAX) has one module in this package, which defines the functions of
+`Backend`. No other module of the package imports the backend's framework.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How gradients are exchanged; `DistributedOptimizer` explains them."""
+    """Options of a gradient exchange; the docstring of `DistributedOptimizer` explains each of them."""
 
     op: str = "average"
     compression: Compression | None = None
@@ -36,7 +36,10 @@ class Options:
 
 
 class Accumulate(Protocol):
-    """Called with the gradients of each backward pass; at every k-th pass, calls `step` with the means of k passes."""
+    """A function to call with the gradients of each backward pass, which makes a step only at every k-th pass.
+
+    At this pass, it calls `step` with the mean gradients of the last k passes; `Backend.accumulate` sets k.
+    """
 
     def __call__(self, gradients: Sequence[Any], step: Callable[[list[Any]], object]) -> None: ...
 
@@ -49,21 +52,27 @@ class Backend(Protocol):
     def exchange(self, comm: Communicator, options: Options) -> Exchange: ...
 
     def typed_errors(self, found: Exchange) -> AbstractContextManager[None]:
-        """A context in which errors of compiled steps are raised with their own types."""
+        """A context in which an error of the exchange `found` inside a compiled step is raised with its own type.
+
+        Outside this context, a framework may raise an error of its own type instead.
+        """
 
     def accumulate(self, every: int) -> Accumulate:
-        """Accumulation of `every` passes. NotImplementedError, with an alternative, if the backend has none."""
+        """A function that accumulates the gradients of `every` backward passes.
+
+        If the backend cannot accumulate, NotImplementedError, whose text names an alternative.
+        """
 
     def allreduce(self, tensor: Any, comm: Communicator) -> Any:
-        """The sum over all ranks, differentiable: its gradient is the sum of all ranks' gradients."""
+        """The sum of `tensor` over all ranks; in backpropagation, all ranks' gradients of it are summed too."""
 
     def after(self, gradients: Sequence[Any]) -> AbstractContextManager[Any]:
-        """A context whose traced operations run only after an exchange with these results has begun."""
+        """A context: operations traced in it run only after the exchange that returns `gradients` has begun."""
 
     def unconverted(self, function: F) -> F:
-        """The function, marked so that the framework's tracer does not rewrite it."""
+        """`function`, marked so that the framework does not rewrite its code for tracing."""
 
 
 def current() -> Backend:
-    """The backend that Keras uses. NotImplementedError for an unsupported backend."""
+    """The module here for the backend that Keras uses. NotImplementedError for an unsupported backend."""
     return cast(Backend, importlib.import_module(f"{__name__}.{backend()}"))

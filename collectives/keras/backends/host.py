@@ -1,6 +1,7 @@
-"""An exchange of gradients in host memory as NumPy arrays, for backends that can convert to them.
+"""Exchanges gradients as NumPy arrays in host memory, for backends that can convert gradients to NumPy.
 
-Invariant: all ranks exchange the same entries in the same order, or all raise. Results are new arrays.
+Invariant: all ranks exchange gradients of the same names, dtypes and shapes in the same order; otherwise all ranks
+raise an error. Results are new arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from collectives.keras.backends import Options
 
 
 class HostExchange:
-    """The framework-independent parts of an exchange: call `prepare` while a step is traced, `run` when it runs."""
+    """The framework-independent part of an exchange of gradients at each training step.
+
+    Call `prepare` while the step is traced, and `run` when the step runs.
+    """
 
     def __init__(self, comm: Communicator, options: Options) -> None:
         """ValueError for invalid options. Does not communicate."""
@@ -33,11 +37,14 @@ class HostExchange:
         self.error: BaseException | None = None
 
     def prepare(self, entries: Sequence[Entry]) -> Plan:
-        """The plan to exchange these gradients. TypeError or ValueError if they don't fit the options."""
+        """The plan to exchange the gradients that `entries` describe.
+
+        TypeError or ValueError if a gradient does not fit the options.
+        """
         return plan(self._rules, tuple(entries), self._comm.size)
 
     def filled(self, gradient: Any, variable: Any, zeros: Callable[[Any], Any]) -> Any:
-        """The gradient, or `zeros(variable)` for a missing gradient if the option `missing` is "zero"."""
+        """`gradient`; but if it is None and the option `missing` is "zero", `zeros(variable)`."""
         if gradient is not None or self._options.missing != "zero":
             return gradient
         if variable is None:
@@ -45,7 +52,10 @@ class HostExchange:
         return zeros(variable)
 
     def run(self, agreed: Plan, arrays: Sequence[Array]) -> list[Array]:
-        """The exchanged gradients; `arrays`, this rank's gradients that are not None, in order, are only read."""
+        """Exchange this rank's gradients `arrays` by the plan `agreed`, and return the results in the same order.
+
+        `arrays` has the gradients that are not None, in the plan's order; they are not changed.
+        """
         try:
             return self._run(agreed, arrays)
         except BaseException as error:

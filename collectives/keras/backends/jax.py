@@ -1,6 +1,6 @@
-"""Keras on JAX: the compiled step exchanges gradients in an ordered callback, which uses NumPy alone.
+"""Keras on JAX: the compiled training step exchanges gradients in an ordered io_callback, which uses only NumPy.
 
-Invariant: a callback never calls JAX, which would wait for the step that waits for the callback.
+Invariant: a callback never calls JAX: JAX would wait for the step, and the step waits for the callback.
 """
 
 from __future__ import annotations
@@ -79,8 +79,11 @@ class _Exchange(HostExchange):
 
 
 def _outside(function: Callable[[list[Array]], list[Array]], arrays: list[Any]) -> list[Any]:
-    """Call `function`, which returns arrays like its arguments, with `arrays` as NumPy's; in a traced step, when it
-    runs."""
+    """Call `function` with `arrays` as NumPy arrays, and return its results as JAX arrays.
+
+    In a traced step, the call is made when the step runs. `function` returns arrays of the same shapes and dtypes as
+    those that it is given.
+    """
     if not any(isinstance(x, jax.core.Tracer) for x in arrays):
         return [jax.numpy.asarray(x) for x in function([np.asarray(x) for x in arrays])]
 

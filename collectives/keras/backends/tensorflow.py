@@ -1,6 +1,6 @@
-"""Keras on TensorFlow: gradients are exchanged by operations of the traced step, also eagerly.
+"""Keras on TensorFlow: gradients are exchanged by TensorFlow operations, in traced and in eager training steps.
 
-Invariant: objects made here live longer than the function during whose tracing they are made.
+Invariant: objects that are made here while TensorFlow traces a function outlive that function.
 """
 
 from __future__ import annotations

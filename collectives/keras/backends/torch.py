@@ -1,6 +1,6 @@
-"""Keras on torch: steps run eagerly, so gradients are exchanged at once.
+"""Keras on PyTorch: training steps run eagerly, so a call to exchange gradients does it immediately.
 
-Invariant: gradients are only read; results are new tensors, on the gradients' device.
+Invariant: this rank's gradients are not changed; results are new tensors, on the gradients' device.
 """
 
 from __future__ import annotations
