@@ -64,9 +64,9 @@ def updates(optimizer: Any) -> int:
 
 
 def settle(model: Any) -> None:
-    """Copy the model's state to its variables in the middle of an epoch, and make the trainer read them again.
+    """Write the training state to the model's variables in the middle of an epoch; the trainer then rereads them.
 
-    JAX's trainer keeps the state to itself from one batch to the next.
+    Only Keras's JAX trainer needs this call: it keeps weights and optimizer state outside the variables in an epoch.
     """
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:

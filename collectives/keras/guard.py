@@ -1,7 +1,7 @@
-"""Checks of a distributed optimizer in Keras's models: typed errors, and as many exchanges as updates of weights.
+"""Checks training with a distributed optimizer: no update of weights without an exchange of gradients.
 
-Invariant: models without a distributed optimizer behave as before. When the first optimizer is distributed, four
-methods of Keras are replaced, once: Model.compile, fit and train_on_batch, and the constructor of LossScaleOptimizer.
+Invariant: models without a distributed optimizer behave as before. The first call of DistributedOptimizer replaces four
+methods of Keras: Model.compile, Model.fit, Model.train_on_batch, and the constructor of LossScaleOptimizer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _installed: Final[list[str]] = []
 
 
 def install() -> None:
-    """Replace the four methods of Keras, unless that has been done."""
+    """Replace Model.compile, fit and train_on_batch, and LossScaleOptimizer.__init__, unless already replaced."""
     if _installed:
         return
     for kind, name, replacement in (
@@ -127,7 +127,10 @@ class Distributed(NamedTuple):
         return Mark(self.hook.exchange.calls, updates(self.optimizer))
 
     def check(self, before: Mark, when: str) -> int:
-        """The number of exchanges since `before`. RuntimeError if there were more updates than exchanges."""
+        """Return the number of gradient exchanges since `before`; `when` names that period in the error message.
+
+        RuntimeError if weights were updated more often than gradients were exchanged.
+        """
         now = self.mark()
         calls, made = now.calls - before.calls, now.updates - before.updates
         if made > calls:
@@ -141,7 +144,7 @@ class Distributed(NamedTuple):
 
 
 def _checked(model: Any) -> list[Distributed]:
-    """The model's distributed optimizers, also those in other attributes of a user's model class."""
+    """The distributed optimizers in the model's attributes; ValueError if the model's settings do not allow them."""
     if wrongly_nested(getattr(model, "optimizer", None)):
         raise ValueError(NESTING)
     everything = [getattr(model, "optimizer", None), *vars(model).values()]
@@ -159,10 +162,10 @@ def _typed(distributed: list[Distributed]) -> ExitStack:
 
 
 class _Watch(keras.callbacks.Callback):
-    """At the end of each epoch, compares the ranks' numbers of steps, and this rank's exchanges with its updates.
+    """A callback that checks, after each epoch, that all ranks made equally many steps and exchanged their gradients.
 
-    It communicates through the communicator of the exchanges. So if one rank is still training when another ends its
-    epoch, both get a DesyncError at once, and neither waits for the other.
+    The check and the gradient exchanges use the same communicator. So if one rank is still training when another rank
+    ends its epoch, both ranks get a DesyncError at once instead of waiting for each other.
     """
 
     def __init__(self, distributed: list[Distributed]) -> None:
@@ -217,7 +220,7 @@ class _Watch(keras.callbacks.Callback):
             )
 
     def explain(self, error: DesyncError) -> None:
-        """Raise the error with the epoch and step of each rank, if ranks were not at the same step."""
+        """If ranks failed at different steps, raise a DesyncError with each rank's epoch and step, and with `error`."""
         aside, self._aside = self._aside, None
         if aside is None:
             return
@@ -243,7 +246,7 @@ class _Watch(keras.callbacks.Callback):
         return (self._hook.exchange.calls - self._marks[0].calls) * self._hook.every
 
     def _expected(self) -> bool:
-        """Whether an epoch is long enough for an exchange, and the model has trainable weights."""
+        """Whether each epoch must exchange gradients: it has enough steps, and the model has trainable weights."""
         steps = (self.params or {}).get("steps") or 1
         return bool(self.model.trainable_weights) and steps >= self._hook.every
 

@@ -1,6 +1,6 @@
-"""The hook, which connects a distributed optimizer with its exchange of gradients, and how other modules find it.
+"""The hook: an attribute of a distributed optimizer that holds the communicator and the exchange of gradients.
 
-Invariant: an optimizer has at most one hook, for its whole lifetime.
+Invariant: an optimizer gets at most one hook, and keeps this hook for its whole lifetime.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _ATTRIBUTE: Final = "_collectives_hook"
 
 
 class Exchange(Protocol):
-    """A function that replaces this rank's gradients by those of all ranks, in the same order, also sparse and None."""
+    """A function that combines this rank's gradients with those of all ranks; returns the results in the same order.
+
+    Each gradient is dense, sparse or None.
+    """
 
     calls: int  # exchanges that have run, not only been traced
     bytes_sent: int
@@ -26,7 +29,11 @@ class Exchange(Protocol):
 
 
 class Hook:
-    """`comm` is the user's communicator; `every` is the number of backward passes for each exchange."""
+    """How a distributed optimizer exchanges gradients.
+
+    `comm` is the user's communicator, `exchange` the function that combines the gradients of all ranks, and `every` the
+    number of backward passes before each exchange.
+    """
 
     def __init__(self, comm: Communicator, exchange: Exchange, every: int) -> None:
         self.comm: Final = comm
@@ -49,13 +56,16 @@ def attach(optimizer: Any, hook: Hook) -> None:
 
 
 def hook_of(optimizer: Any) -> Hook | None:
-    """The hook of a distributed optimizer; None for any other, also for one that wraps a distributed optimizer."""
+    """The hook of a distributed optimizer; None for any other optimizer, even if it wraps a distributed one."""
     found: Hook | None = getattr(optimizer, "__dict__", {}).get(_ATTRIBUTE)
     return found
 
 
 def wrongly_nested(optimizer: Any) -> bool:
-    """Whether loss scaling wraps the exchange, so that each rank decides alone whether to take part."""
+    """Whether `optimizer` is a LossScaleOptimizer around a distributed optimizer.
+
+    This is an error: each rank would skip or make the exchange by its own gradients, and ranks would hang.
+    """
     return hook_of(optimizer) is None and hook_of(innermost(optimizer)) is not None
 
 

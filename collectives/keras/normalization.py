@@ -17,11 +17,12 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("collectives")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """Keras's BatchNormalization over the batches of all ranks together; in inference it is the same layer.
+    """Keras's BatchNormalization, with statistics over the batches of all ranks; inference is unchanged.
 
-    Each training step takes one allreduce of 2 * channels + 1 numbers forward, and one backward, so every rank has to
-    call the layer equally often. Ranks may have batches of different sizes, and masks: each sample that is not masked
-    has the same weight. If `comm` is None, the layer uses the process's default communicator. `comm` is not saved.
+    Each training step makes one allreduce of 2 * channels + 1 numbers in the forward pass, and one in the backward
+    pass. So every rank has to call the layer equally often. Ranks may have batches of different sizes, and masks: each
+    unmasked sample of any rank has the same weight. If `comm` is None, the layer uses the process's default
+    communicator. `comm` is not saved with the model.
     """
 
     def __init__(self, *args: Any, comm: Communicator | None = None, **kwargs: Any) -> None:
@@ -57,5 +58,5 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
 
 def _spread(mask: Any, inputs: Any) -> Any:
-    """1 for samples that are not masked and 0 for others, in the inputs' shape and dtype."""
+    """A tensor of the inputs' shape and dtype: 1 for samples that `mask` keeps, and 0 for masked samples."""
     return ops.broadcast_to(ops.expand_dims(ops.cast(mask, inputs.dtype), -1), ops.shape(inputs))

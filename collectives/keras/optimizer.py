@@ -1,7 +1,7 @@
 """DistributedOptimizer: any Keras optimizer, changed to use the gradients of all ranks.
 
-Invariant: gradients are exchanged before they are processed (unscaling, finite checks, clipping, accumulation), so
-every rank processes the same numbers. The saved optimizer is the plain one.
+Invariant: gradients are exchanged before Keras processes them (unscaling, finite checks, clipping, accumulation), so
+every rank processes the same numbers. A saved model contains the original optimizer, without the exchange.
 """
 
 from __future__ import annotations
@@ -34,32 +34,36 @@ def DistributedOptimizer(
 ) -> Any:
     """Make `optimizer` exchange gradients with all ranks at every step, and return it.
 
-    The same object is returned, with its slots and settings; its class becomes a subclass with the same name. It is
-    saved and loaded as the plain optimizer. A name like "adam" makes a new optimizer.
+    The same object is returned, with its state and settings; its class becomes a subclass with the same name. A model
+    is saved and loaded as if its optimizer were not distributed. If `optimizer` is a name like "adam", a new optimizer
+    is made.
 
-    optimizer: a Keras 3 optimizer, not distributed yet (ValueError). Under mixed_float16 pass a LossScaleOptimizer, so
-    that all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`.
+    optimizer: a Keras 3 optimizer; ValueError if it is distributed already. Under mixed_float16 pass a
+    LossScaleOptimizer, so that all ranks skip the same steps: `DistributedOptimizer(LossScaleOptimizer(Adam()))`.
 
-    comm: None is the communicator that `collectives.init` made.
+    comm: the communicator; None uses the one that `collectives.init` made.
 
-    op: "average", or "sum", "min", "max", "prod".
+    op: how the ranks' gradients are combined: "average", "sum", "min", "max" or "prod".
 
-    compression: "fp16" or "bf16" on the wire; with `error_feedback`, rounding errors are added in the next step.
+    compression: "fp16" or "bf16" sends gradients in this format; None sends them unchanged.
 
-    bucket_bytes: gradients are exchanged in buckets of this size.
+    bucket_bytes: gradients are exchanged in buckets of up to this many bytes.
 
     sparse_as_dense: exchange embeddings' gradients as dense tensors; by default they stay sparse.
 
-    backward_passes_per_step: with k, each rank exchanges and applies the mean gradients of k backward passes.
+    error_feedback: add the rounding errors of `compression` to the gradients of the next step.
 
-    missing: with "error", a gradient that is None on some ranks only raises on all; "zero" replaces None by zeros.
+    backward_passes_per_step: with k, each rank averages the gradients of k backward passes, and exchanges the average.
+
+    missing: what happens if a gradient is None on some ranks only. "error" raises an error on all ranks; "zero"
+    replaces None by zeros.
 
     timeout: seconds for each exchange; None uses the communicator's timeout.
 
     name: appears in errors, to distinguish several optimizers.
 
-    `fit` and `train_on_batch` raise PeerLost, OpTimeout and DesyncError with their own types, and RuntimeError at the
-    end of an epoch in which weights were changed without an exchange; docs/keras.md has the details.
+    `fit` and `train_on_batch` raise PeerLost, OpTimeout and DesyncError as these types, not as errors of Keras's
+    backend. They raise RuntimeError if weights were changed without an exchange. docs/keras.md has the details.
     """
     plain = keras.optimizers.get(optimizer)
     _check_kind(plain)

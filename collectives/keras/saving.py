@@ -1,6 +1,6 @@
-"""Loads models that were saved while their optimizer was distributed, to continue training.
+"""Loads models that were saved with a distributed optimizer, so that their training can continue.
 
-Invariant: the optimizer has the slots with which it was saved.
+Invariant: the loaded optimizer has the slots (its state variables, such as momenta) that were saved.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collectives.keras.optimizer import DistributedOptimizer
 def load_model(
     filepath: Any, custom_objects: dict[str, Any] | None = None, comm: Communicator | None = None, **options: Any
 ) -> Any:
-    """`keras.models.load_model`, with the model's optimizer distributed again.
+    """Load a model by `keras.models.load_model`, and make its optimizer distributed again.
 
-    `options` are those of DistributedOptimizer, which are not saved. Every rank may read the same file; if ranks read
-    different files, broadcast_global_variables makes them equal. ValueError if the model was saved without an
-    optimizer.
+    `options` are keyword arguments of DistributedOptimizer, which the file does not contain. Every rank may read the
+    same file. If ranks read different files, broadcast_global_variables makes the models equal afterwards. ValueError
+    if the model was saved without an optimizer.
     """
     model = keras.models.load_model(filepath, custom_objects=custom_objects)
     optimizer = getattr(model, "optimizer", None)

@@ -1,7 +1,7 @@
-"""Makes a model's weights and its optimizer's slots the same on all ranks.
+"""Makes a model's weights and its optimizer's slots (state variables) the same on all ranks.
 
 Invariant: nothing is overwritten before every rank knows that all ranks have variables of the same shapes and dtypes in
-the same order. Names are ignored: the variables of a model may have other names in each process.
+the same order. Names are ignored: a variable may have different names in different processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def broadcast_global_variables(model: Any, root_rank: int = 0, comm: Communicato
 
 
 def slots_of(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
-    """All variables of an optimizer of these weights, also its learning rate; they are made if there are none yet."""
+    """All variables of `optimizer`, with its learning rate; if needed, makes them for the weights `trainable` first."""
     if not optimizer.built:
         with keras.name_scope(optimizer.name):
             optimizer.build(list(trainable))
@@ -64,7 +64,10 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, comm: Comm
 
 
 def check_same(comm: Communicator, variables: Sequence[Any], root_rank: int = 0) -> None:
-    """ConfigMismatch on all ranks, with the first difference, if any rank's variables differ from the root's."""
+    """Raise ConfigMismatch on all ranks if a rank's variables differ in shape or dtype from those of `root_rank`.
+
+    The error names the first difference.
+    """
     mine = [(_name(v), list(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in variables]
     everyones = allgather_object(comm, mine)
     for rank, theirs in enumerate(everyones):

@@ -1,7 +1,7 @@
-"""An algorithm as a value: a pure function that returns a rank's schedule, with its declared properties.
+"""The class Algorithm: a pure function that returns a rank's schedule (its steps), with declared properties.
 
 Invariant: an algorithm returns equal schedules whenever it is called with the same arguments. `verify` proves the
-properties that it declares (sizes, in place, uneven blocks).
+declared properties: group sizes, input and output in the same memory, and blocks of different sizes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Algorithm:
     def __call__(self, rank: int, size: int, root: int = 0, layout: Layout | None = None) -> Schedule:
         """The schedule of one rank. ValueError for an invalid rank, size, root or layout.
 
-        `layout` may be passed to any algorithm; without it, every rank counts as alone on its host.
+        `layout` tells which ranks share a host. Any algorithm accepts it; without it, every rank counts as alone on
+        its host.
         """
         if size < 1 or not self.sizes(size):
             raise ValueError(f"{self} does not work for {size} ranks")

@@ -1,7 +1,8 @@
 """Checks one rank's schedule without those of the other ranks; defines the error that describes a fault.
 
-Invariant: a schedule that passes names only ranks, buffers and blocks that exist, never writes to IN, and combines only
-chunks of one size. `verify` proves whether it computes the right result together with the other ranks' schedules.
+Invariant: if `check` accepts a schedule, it uses only ranks, buffers and blocks that exist, never writes to IN (the
+input), and combines only chunks of equal size. Whether the schedules of all ranks compute the right result is proved by
+`verify`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class VerificationError(ValueError):
         self.listing = listing
 
     def when(self, condition: str) -> VerificationError:
-        """The same error, whose message also has the condition under which it occurs."""
+        """A copy of this error whose message begins with `condition`, the condition under which the error occurs."""
         return type(self)(f"{condition}: {self.problem}", *self._head, self.listing)
 
     @property
@@ -69,7 +70,10 @@ def fail(schedule: Schedule, problem: str, step: int | None = None) -> NoReturn:
 
 
 class Extents:
-    """Names for the sizes of a schedule's blocks, by buffer: blocks with the same name have the same size."""
+    """Symbolic sizes of a schedule's blocks: blocks with the same number have the same size.
+
+    `extents[chunk]` lists the numbers for the chunk's blocks. The sizes in bytes are known only at run time.
+    """
 
     def __init__(self, schedule: Schedule, uneven: bool) -> None:
         contract = collective(schedule.collective)
@@ -82,9 +86,9 @@ class Extents:
 
 
 def check(schedule: Schedule, in_place: bool = False, uneven: bool = False) -> Extents:
-    """Raise VerificationError unless the schedule is well formed.
+    """Raise VerificationError unless the schedule is well formed; return its symbolic block sizes.
 
-    `in_place`: IN and OUT are the same memory. `uneven`: blocks differ in size.
+    `in_place`: IN and OUT, the input and output buffers, are the same memory. `uneven`: blocks may differ in size.
     """
     _check_head(schedule)
     extents = Extents(schedule, uneven)
@@ -150,7 +154,7 @@ def peers_of(step: Step) -> tuple[int, ...]:
 
 
 def _overlap(a: Chunk, b: Chunk, in_place: bool) -> bool:
-    """Whether two different chunks share blocks. With `in_place`, IN and OUT count as one buffer."""
+    """Whether two different chunks share blocks. With `in_place`, input and output count as one buffer."""
     one_buffer = a.buffer == b.buffer or (in_place and {a.buffer, b.buffer} == {IN, OUT})
     same = (a.first, a.count) == (b.first, b.count)
     return one_buffer and not same and a.first < b.first + b.count and b.first < a.first + a.count

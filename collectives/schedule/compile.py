@@ -1,7 +1,7 @@
 """Compiles a schedule to the records that the native engine runs.
 
-Invariant: `compiled` is a pure function and needs no extension. Only `program` needs it, and imports it at its first
-call. A schedule that is not well formed never reaches the engine.
+Invariant: `compiled` is a pure function and does not need the native extension. Only `program` needs the extension, and
+imports it when it is first called. A schedule that is not well formed never reaches the engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Triple: TypeAlias = "tuple[int, int, int]"  # buffer, first block, number of blo
 
 
 class CompiledStep(NamedTuple):
-    """One record of the engine. A reduction's `sources` include the messages that it receives, in operand order."""
+    """One step in the engine's form.
+
+    `sources` of a reduction are its operands in order: the rank of a peer whose next message it receives, or a chunk.
+    """
 
     kind: int
     peers: tuple[int, ...]
@@ -84,10 +87,10 @@ def program(
     layout: Layout | None = None,
     in_order: bool = False,
 ) -> Program:
-    """The rank's schedule in the engine's form, cached. Raises what calling the algorithm raises.
+    """The schedule of `rank` in the engine's form, cached. Raises the errors that a call of `algorithm` raises.
 
-    `in_order`: reductions combine their operands in the order of the schedule. So ranks that share memory use neither
-    the pool, which adds up their arrays in an order of its own, nor sums of the ranks of each core.
+    `in_order`: reductions combine their operands exactly in the order of the schedule. So ranks that share memory do
+    not use faster sums in another order: neither one buffer to which all ranks add, nor a partial sum for each core.
     """
     from collectives.native import _engine
 

@@ -3,7 +3,10 @@
 Invariant: nothing here depends on an algorithm. A schedule is right if and only if it turns the data that `initial`
 names into the data that `expected` names, for all block sizes that `extent` allows.
 
-    collective      IN       OUT      OUT block b of rank r in the end, p = size, k blocks a rank
+The columns IN and OUT are the numbers of blocks of the input and output buffers. p is the number of ranks; C and k are
+any numbers from 1 up.
+
+    collective      IN       OUT      block b of OUT on rank r in the end
     allreduce       C        C        the reduction of every rank's IN block b
     reduce          C        C        on the root: the reduction of every rank's IN block b
     reduce_scatter  p*k      k        the reduction of every rank's IN block r*k + b
@@ -14,10 +17,10 @@ names into the data that `expected` names, for all block sizes that `extent` all
     alltoall        p        p        IN block r of rank b
     scan            C        C        the reduction of IN block b of ranks 0 to r
     exscan          C        C        the reduction of IN block b of ranks 0 to r - 1; rank 0 has no OUT
-    barrier         1        1        something that every rank's IN had a part in; the caller binds one element
+    barrier         1        1        the reduction of every rank's IN, which is one element
 
-A barrier carries one element because order comes from data: a message may leave before another has arrived, unless its
-data depends on the other's. Messages without data depend on nothing.
+A barrier reduces one element because only data makes messages wait: a rank may send a message before it has received
+another, unless the sent data depends on the received data. Messages without data would not wait for each other.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class Total(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """The reduction over ranks 0 to `ranks` - 1, in this order, of block `block` of their inputs."""
+    """The reduction of input block `block` over ranks 0 to `ranks` - 1, in this order."""
 
     block: int
     ranks: int
@@ -57,9 +60,10 @@ Grid: TypeAlias = "tuple[int, int]"
 class Collective:
     """One collective's contract.
 
-    `fits(grid, size)`: the grid has a shape that the collective allows. `expected(rank, root, block, grid)`: the value
-    of that block of OUT at the end. `numbered(buffer, rank, block, grid)`: for blocks whose sizes are given one by one,
-    the number of the block's size in a numbering that is the same on all ranks.
+    `grid` is the numbers of blocks of the input and output buffers. `fits(grid, size)`: whether the collective allows
+    this grid among `size` ranks. `expected(rank, root, block, grid)`: what this output block contains at the end.
+    `numbered(buffer, rank, block, grid)`: the index of the block's size in the list of sizes that callers of the
+    v-variants give, the same list on all ranks.
     """
 
     name: str
@@ -80,11 +84,11 @@ class Collective:
 
     @property
     def prefixes(self) -> bool:
-        """Whether each rank ends with the reduction of the ranks up to it, so that all results differ."""
+        """Whether this is a scan or exscan, whose result on a rank covers only ranks up to, or before, this rank."""
         return self.name in ("scan", "exscan")
 
     def initial(self, buffer: int, rank: int, root: int) -> bool:
-        """Whether the buffer contains the rank's data at the beginning."""
+        """Whether the buffer (IN or OUT) contains input data of `rank` when the collective starts."""
         if self.name == "broadcast":
             return buffer == OUT and rank == root
         return buffer == IN and self.has(IN, rank, root)
@@ -94,10 +98,10 @@ class Collective:
         return self.name != "exscan" or rank + 1 < size
 
     def extent(self, buffer: int, rank: int, block: int, grid: Grid, uneven: bool) -> int:
-        """A name for the size of a block: two blocks with one name have the same size in every call.
+        """A number that stands for the size of a block: blocks with the same number have the same size in every call.
 
-        Without `uneven` all ranks' parts have the same size. The blocks of one part differ by one element if its
-        elements do not divide evenly. With `uneven` every block may have another size.
+        Without `uneven`, each rank's part of the data has the same size, and the blocks of a part differ in size by at
+        most one element. With `uneven`, every block may have a different size.
         """
         number = self.numbered(buffer, rank, block, grid)
         if uneven or self.name in ("allreduce", "reduce", "broadcast", "barrier", "scan", "exscan"):
@@ -110,7 +114,7 @@ def _same(_buffer: int, _rank: int, block: int, _grid: Grid) -> int:
 
 
 def _parts_of(whole: int) -> Callable[[int, int, int, Grid], int]:
-    """A block's size has the number of that block in `whole`, the buffer that contains every rank's part."""
+    """A function for `numbered`: gives a block its number in `whole`, the buffer (IN or OUT) with every rank's part."""
 
     def number(buffer: int, rank: int, block: int, grid: Grid) -> int:
         return block if buffer == whole else rank * grid[1 - whole] + block

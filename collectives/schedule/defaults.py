@@ -1,11 +1,11 @@
-"""The built-in table of algorithms, for groups that were not calibrated.
+"""The built-in table that selects the algorithm of each call, for groups that nobody has calibrated by measurements.
 
 Invariant: the last rows of the table for each collective match any group, so that there is an algorithm for every call.
 
-The rows below were measured, on one host: up to 16 ranks over shared memory, 8 over TCP, and 64 if ranks outnumber
-cores. For all other groups the rows come from the simulator: tools/model_defaults.py has written them to `modelled`, so
-they are the same on every rank and take no time at run time. Rows for several ranks on each of several hosts, and for
-many ranks of one host, come first, because no measured row applies to such groups.
+The rows below were measured on one host: up to 16 ranks over shared memory, 8 over TCP, and 64 if ranks outnumber
+cores. For all other groups the rows come from the simulator: tools/model_defaults.py has written them to the module
+`modelled`, so they are the same on every rank, and nothing is simulated at run time. The first matching row counts. So
+simulated rows for several ranks on each of several hosts, and for many ranks on one host, come before measured rows.
 """
 
 from __future__ import annotations

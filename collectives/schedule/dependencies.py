@@ -1,15 +1,15 @@
-"""The dependencies of a step within its own rank: on the data it reads and the data it overwrites.
+"""The earlier steps of the same rank that a step waits for, because of the data that it reads or overwrites.
 
 Invariant: steps may start in any order and advance byte by byte in any interleaving. If each step respects the
 dependencies listed here, the rank's memory ends as if it had run its steps one by one in listed order.
 
-A step advances through all chunks that it reads or writes at one offset, from start to end. So if two steps use the
-same bytes of a buffer, the later step may process byte x only after the earlier one has processed byte x. This is exact
-for any overlap of the chunks. A send has processed byte x when byte x may change again.
+A step processes its chunks from start to end, at the same offset in all of them. So if two steps use the same bytes of
+a buffer, the later step may process byte x only after the earlier step has processed byte x. This rule also suffices if
+chunks overlap only partly. A send has processed byte x as soon as byte x may be overwritten.
 
-A dependency is omitted only if a chain of other dependencies implies it for the same blocks: a block's next writer
-waits for the steps that have read the block since it was last written, and each of these waited for that write. No
-dependency is omitted because of the order in queues of messages.
+A dependency is omitted only if other dependencies imply it for the same blocks: a step that writes a block waits for
+the steps that have read the block since its last write. If there are any, the step need not wait for this last write,
+because the readers waited for it. The order of messages between two ranks is never a reason to omit a dependency.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collectives.schedule.form import IN, OUT, Chunk, Copy, Recv, Reduce, Schedu
 
 
 class Dependency(NamedTuple):
-    """Byte x of `buffer` may be used only when `step` has processed byte x.
+    """A waiting step may use byte x of `buffer` only after the earlier step `step` has processed byte x.
 
-    The chunk of `step` starts at block `there`, the chunk of the waiting step at block `here`.
+    The chunk of the earlier step starts at block `there`, and the chunk of the waiting step at block `here`.
     """
 
     step: int
@@ -36,7 +36,7 @@ _Access: TypeAlias = "tuple[int, int]"  # step, and the first block of its chunk
 
 
 def dependencies(schedule: Schedule, in_place: bool = False) -> tuple[tuple[Dependency, ...], ...]:
-    """The dependencies of each step. `in_place`: IN and OUT, of equal grids, are the same memory."""
+    """The dependencies of each step, in step order. `in_place`: input and output are the same memory."""
     if in_place and schedule.grid[0] != schedule.grid[1]:
         raise ValueError(f"IN and OUT of a {schedule.collective} differ in size and cannot be the same memory")
     # For each buffer and block: the step that wrote it last, if any, and the steps that have read it since.

@@ -1,7 +1,7 @@
-"""The table for results with the same bits in every run: `init(deterministic=True)`.
+"""The table of algorithms for `init(deterministic=True)`: results have the same bits in every run.
 
-Invariant: every reduction combines its operands from left to right in the order of ranks, for every size, transport,
-placement and load. So the result's bits depend only on the inputs and the number of ranks.
+Invariant: every reduction combines its operands from left to right in the order of ranks, for every array size,
+transport, placement of ranks, and load. So the result's bits depend only on the inputs and the number of ranks.
 """
 
 from __future__ import annotations

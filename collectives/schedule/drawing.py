@@ -36,14 +36,14 @@ _HOSTS: Final = ("#dfe9f5", "#f6ead8")  # backgrounds of columns, alternating be
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One round, drawn as one row: for each rank, its steps that send, and its other steps."""
+    """One round, drawn as one row: the step numbers of each rank's sends (`leaving`) and other steps (`arriving`)."""
 
     leaving: tuple[tuple[int, ...], ...]
     arriving: tuple[tuple[int, ...], ...]
 
     @property
     def lines(self) -> tuple[int, int]:
-        """How many lines the steps that send need, and how many the other steps."""
+        """How many lines the row needs for sends, and how many for other steps; each step of a rank takes one line."""
         return max(map(len, self.leaving)), max(map(len, self.arriving))
 
     @property
@@ -54,7 +54,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The style of the ranks of one picture. `lane`: inches between them; `font`: points."""
+    """The style of one picture. `lane`: inches between the columns of two ranks; `font`: text size in points."""
 
     lane: float
     font: float
@@ -110,7 +110,7 @@ def draw(
 
 
 def _rows(group: Group, rounds: Sequence[int]) -> list[_Row]:
-    """The rounds in order; round 0 has no messages. Local steps come after arrivals."""
+    """The picture's rows, one for each round; round 0 has no messages. In a row, local steps come after receives."""
     last = max(rounds, default=0)
     steps: list[list[list[int]]] = [[[] for _ in group.schedules] for _ in range(last + 1)]
     for number, rank in enumerate(group.rank_of):
@@ -125,7 +125,7 @@ def _rows(group: Group, rounds: Sequence[int]) -> list[_Row]:
 
 
 def _place(row: _Row, bottom: float, places: dict[int, tuple[float, float]]) -> None:
-    """Add the position on the page of each step of a round to `places`."""
+    """Add the coordinates of each step of `row` to `places`; `bottom` is the lower edge of the row."""
     for rank, numbers in enumerate(row.leaving):
         for i, number in enumerate(numbers):
             places[number] = (rank, bottom - row.height + _MARGIN + _LINE * (i + 0.5))
@@ -249,7 +249,7 @@ def _legend(axes: Axes, look: _Look) -> None:
 
 
 def _colour(schedule: Schedule, chunk: Chunk) -> str:
-    """The colour of the chunk's first block. A scratch block has the colour of the block whose size it has."""
+    """The colour of the chunk's first block. A scratch block has the colour of the block that defines its size."""
     if chunk.count == 0:
         return "0.35"
     block = chunk.first

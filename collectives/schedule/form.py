@@ -1,4 +1,4 @@
-"""The form of a schedule: what one rank does in a collective, over symbolic chunks.
+"""The classes of a schedule: the steps of one rank in a collective, on chunks whose memory is not known yet.
 
 Invariant: a schedule holds no addresses, bytes, counts, dtypes or clocks. It is a value: two calls of an
 algorithm with the same arguments give equal schedules, so it can be cached, compared, verified, simulated
@@ -11,15 +11,15 @@ that it names. A `Chunk` is a run of consecutive blocks of one buffer and may be
 
 Steps are listed in an order in which one rank could run them one after another. The executor starts each step as soon
 as it can, within these rules:
-- steps that use the same blocks keep their order if one of them writes (see `dependencies`). They may overlap: a step
-  may process bytes that the earlier step has finished;
+- steps that use the same blocks keep their order if one of them writes (see `dependencies`). They may overlap in time:
+  the later step may process bytes that the earlier step has finished;
 - sends to one peer leave in listed order, and receives from one peer arrive in listed order;
 - sends that name several peers keep their order among themselves;
 - local steps keep their order among themselves.
 No other order is kept.
 
-In place: for collectives that allow `out=x`, IN and OUT may be the same memory; a schedule has to be right with the
-same memory and with separate memory.
+In place: for collectives that accept the input array as `out`, IN and OUT may be the same memory. Their schedules have
+to be right both with the same memory and with separate memory.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Reduce:
     """dst = operands[0] op operands[1] op ..., left to right, rounded to dtype once. At least two operands.
 
     A rank as operand means the next message received from that rank; a chunk means local data. All operands have dst's
-    size; a chunk is dst itself or disjoint from dst. `final` marks a result that contains every rank's contribution:
-    `avg` divides such a result by the number of ranks.
+    size; a chunk is dst itself or disjoint from dst. `final` marks a result that contains every rank's contribution: if
+    op is `avg`, this result is divided by the number of ranks.
     """
 
     dst: Chunk
@@ -90,7 +90,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """dst = src, of the same size; does nothing if both are the same memory."""
+    """Copy the chunk src to dst, a chunk of the same size; does nothing if both are the same memory."""
 
     dst: Chunk
     src: Chunk
@@ -104,12 +104,11 @@ Block: TypeAlias = "tuple[int, int]"  # (IN or OUT, block number): names the siz
 class Schedule:
     """One rank's part of a collective.
 
-    `grid` is the number of blocks of IN and of OUT. It is the same on every rank, also if a rank lacks a buffer (only
-    the root of a gather has OUT, only the root of a scatter has IN). `pooled`: ranks that share memory may run this
-    allreduce in the pool, where they add up their arrays in one place. `flat`: a pair of chunks (published, read), if
-    the schedule is one round. Each rank that sends publishes `published`; this rank reads `read`, a part of it, from
-    each rank that it receives from. Ranks that share memory may then use a board, memory to which each rank writes its
-    chunk.
+    `grid`: the number of blocks of IN, the input, and of OUT, the output. It is the same on every rank, even if a rank
+    lacks a buffer (only the root of a gather has OUT, only the root of a scatter has IN). `pooled`: ranks that share
+    memory may run this allreduce in the pool, one shared buffer to which all ranks add their arrays. `flat`: a pair of
+    chunks (published, read), if the schedule is one round, else None. Then ranks that share memory may use no messages:
+    each sender writes its chunk `published` to shared memory, and this rank reads the part `read` of each such chunk.
     """
 
     collective: str
@@ -125,10 +124,10 @@ class Schedule:
 
 
 class Builder:
-    """Collects the steps of one rank.
+    """Builds the schedule of one rank from steps that its methods add.
 
-    `inp(first, count)`, `out(first, count)` and `scratch(...)` return chunks. Steps are added in an order in which they
-    could run one after another.
+    `inp(first, count)`, `out(first, count)` and `scratch(...)` return chunks of the input, the output and scratch
+    memory. Steps have to be added in an order in which they could run one after another.
     """
 
     def __init__(self, collective: str, algorithm: str, rank: int, size: int, grid: tuple[int, int], root: int = 0):
@@ -147,12 +146,12 @@ class Builder:
         return Chunk(OUT, first, count)
 
     def scratch(self, blocks: Iterable[Block]) -> Chunk:
-        """Add a scratch slot whose blocks have the sizes of the given blocks; returns the chunk of all its blocks."""
+        """Add a temporary buffer with blocks as large as `blocks`, which are blocks of IN or OUT; return all of it."""
         self._scratch.append(tuple(blocks))
         return Chunk(SCRATCH + len(self._scratch) - 1, 0, len(self._scratch[-1]))
 
     def like(self, chunk: Chunk) -> Chunk:
-        """Add a scratch slot whose blocks have the sizes of the blocks of `chunk`, a chunk of IN or OUT."""
+        """Add a temporary buffer with blocks as large as those of `chunk`, a chunk of IN or OUT; return all of it."""
         return self.scratch((chunk.buffer, b) for b in chunk.blocks)
 
     def pool(self) -> None:
@@ -160,9 +159,9 @@ class Builder:
         self._pooled = True
 
     def flat(self, published: Chunk, read: Chunk) -> None:
-        """Declare that the schedule is one round: senders publish `published`, of which this rank reads `read`.
+        """Declare that the schedule is one round: of each sender's chunk `published`, this rank needs the part `read`.
 
-        `published` is the same chunk on every rank, so `read` is at the same position in every rank's published chunk.
+        `published` names the same blocks on every rank, so `read` is at the same position in each sender's chunk.
         """
         self._flat = (published, read)
 
@@ -173,7 +172,7 @@ class Builder:
         self._steps.append(Recv(peer, chunk))
 
     def reduce(self, dst: Chunk, *operands: Operand, final: bool = False) -> None:
-        """dst = the operands, reduced from left to right; ints are peers to receive from."""
+        """Add a step that reduces the operands into dst, left to right; an int is a peer whose next message is used."""
         self._steps.append(Reduce(dst, operands, final))
 
     def copy(self, dst: Chunk, src: Chunk) -> None:

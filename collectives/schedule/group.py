@@ -1,4 +1,4 @@
-"""All ranks' schedules together, with every message matched to its receiver.
+"""All ranks' schedules together, with every message matched to the step that receives it.
 
 Invariant: messages are matched without running anything, because messages from one sender to one receiver keep their
 order. Nothing here depends on the buffers that steps use.
@@ -17,12 +17,13 @@ _LOCAL = -2
 
 
 class Group:
-    """The schedules of ranks 0 to size - 1, with every message matched; VerificationError if that is impossible.
+    """The schedules of ranks 0 to size - 1, with sends and receives matched; VerificationError if one has no match.
 
     Steps of all ranks have consecutive numbers: `start[rank] + i` is step i of that rank. All lists but `schedules` and
-    `start` have one entry for each step. `behind[n]` are the steps just before step n in its queues. `takers[n]` are
-    the steps that receive the message of send n; `givers[n]` are the sends whose messages step n receives, in the order
-    of its peers.
+    `start` have one entry for each step. `behind[n]` are the steps just before step n in its queues: one queue
+    for each peer and direction, one for sends to several peers, and one for local steps. `takers[n]` are the steps that
+    receive the message of send n; `givers[n]` are the sends whose messages step n receives, in the order of the step's
+    peers.
     """
 
     def __init__(self, schedules: Sequence[Schedule]) -> None:

@@ -1,4 +1,4 @@
-"""Which ranks share a host, as a value.
+"""The class Layout: which ranks share a host.
 
 Invariant: a layout is the same on all ranks of a group. Hosts are numbered from 0 in the order of their first ranks, so
 layouts that put the same ranks together are equal, for any names of hosts.
@@ -15,7 +15,7 @@ from functools import lru_cache
 class Layout:
     """`hosts[r]` is the host of rank r; `members[h]` are the ranks of host h, ascending.
 
-    `largest` is the most ranks on one host.
+    `largest` is the number of ranks on the host that has the most ranks.
     """
 
     hosts: tuple[int, ...]
@@ -50,7 +50,7 @@ class Layout:
 
     @staticmethod
     def of(hosts: Iterable[Hashable]) -> Layout:
-        """The layout for the hosts of ranks 0, 1, ..., given as values that differ between hosts."""
+        """The layout for `hosts`, one value for each rank in rank order: ranks with equal values share a host."""
         numbers: dict[Hashable, int] = {}
         return Layout(tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
 
@@ -68,14 +68,14 @@ class Layout:
         return self._local[rank]
 
     def beside(self, rank: int) -> tuple[int, ...]:
-        """The other ranks of its host, starting with the next rank, cyclically."""
+        """The other ranks on the host of `rank`, in cyclic order, starting with the next rank."""
         ranks, at = self.members[self.hosts[rank]], self._local[rank]
         return ranks[at + 1 :] + ranks[:at]
 
 
 @lru_cache(maxsize=64)
 def even(size: int, ranks_per_host: int) -> Layout:
-    """Consecutive ranks on each host; the last host has the remaining ranks."""
+    """A layout with `ranks_per_host` consecutive ranks on each host; the last host has the remaining ranks."""
     return Layout(tuple(rank // ranks_per_host for rank in range(size)))
 
 

@@ -1,6 +1,6 @@
 """Schedules as text: one rank's steps, or all ranks' steps round by round.
 
-Invariant: the schedule itself is shown, in the notation of `text`, without simplification.
+Invariant: every step of the schedule is shown unchanged, in the notation of the module `text`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def explain(schedule: Schedule, in_place: bool = False) -> str:
 def explain_group(
     schedules: Sequence[Schedule], width: int = 120, in_place: bool = False, layout: Layout | None = None
 ) -> str:
-    """The steps of all ranks: a row for each round, a column for each rank; as many columns as fit into `width`.
+    """The steps of all ranks as a table, at most `width` characters wide: a row for each round, a column for each rank.
 
-    All steps of a round can happen at the same time; each depends on a step of the round before. If `layout` has
-    several hosts, and several ranks on a host, each column names its host, and ranks of two hosts are never side by
-    side. VerificationError if the schedules do not fit together.
+    Columns that do not fit follow below. The messages of a round can all be in progress at the same time; they need
+    only data of earlier rounds. If `layout` has several hosts, and several ranks on a host, each column names its
+    host, and ranks of two hosts are never side by side. VerificationError if the schedules do not fit together.
     """
     group = Group(schedules)
     rounds = Play(group, in_place).rounds()

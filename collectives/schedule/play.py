@@ -1,12 +1,12 @@
-"""Runs the steps of a group symbolically, in orders that are possible.
+"""Simulates in which orders the steps of all ranks can happen, without data or communication.
 
-Invariant: this is the strictest executor. Links buffer nothing: a message moves when its send and the step that
-receives it are both reached. A step is reached when its dependencies are complete and it is the first unfinished step
-of all its queues: one for each peer and direction, one for sends to several peers, one for local steps. A send is
+Invariant: no real executor is stricter than this one. Links buffer nothing: a message moves when its send and the step
+that receives it are both reached. A step is reached when its dependencies are complete and it is the first unfinished
+step of all its queues: one for each peer and direction, one for sends to several peers, one for local steps. A send is
 complete when all its peers have received it; a reduction receives all its messages at once.
 
 A group that completes here also completes over real links, which move data in slices: every order that is possible here
-is possible there too, where steps may start even earlier.
+is possible over real links too, and steps there may start even earlier.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from collectives.schedule.text import excerpt, step_text
 
 
 class Play:
-    """A group and its data dependencies. `waits[n]` are the steps of its rank on whose data step n depends.
+    """The possible orders of the steps of a group.
 
-    The group must not change: data that does not depend on the order of steps is computed once.
+    `waits[n]` are the steps of the same rank that step n waits for, because both use the same data. The group must not
+    change, because the constructor computes tables from it.
     """
 
     def __init__(self, group: Group, in_place: bool = False) -> None:
