@@ -45,11 +45,12 @@ class TooLargeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The prediction for one call.
+    """The predicted time of one call of a collective, and what limits it.
 
-    `rounds`: the longest chain of messages that depend on each other. `sent`: bytes of the rank that sends most.
-    `bottleneck`: the resource that was busy longest, and `share` the part of the time for which it was busy; "latency"
-    if no resource was busy for half of the time.
+    `rounds`: the number of messages in the longest chain in which each message depends on the previous one. `sent`: the
+    number of bytes that a rank sends, for the rank that sends most. `share`: the fraction of `seconds` for which the
+    busiest resource, such as the network cards, is busy. `bottleneck`: the name of this resource; "latency" if `share`
+    is below one half.
     """
 
     collective: str
@@ -81,11 +82,12 @@ def simulate(
     *,
     symmetric: bool = True,
 ) -> Prediction:
-    """Predict the time of one call. `nbytes`: the size of the larger of a rank's input and output arrays.
+    """Predict the time of one call. `nbytes`: the bytes of a rank's input or output array, whichever is larger.
 
-    Blocks are equal parts of `nbytes`, even if these are not whole bytes. `symmetric=False` simulates the schedules of
-    all ranks one by one. ValueError for a number of ranks that the algorithm does not support; TooLargeError;
-    VerificationError for schedules that do not fit together.
+    The array is divided into equal blocks, which may have a fractional number of bytes. `symmetric=False` simulates
+    each rank's schedule by itself, instead of ranks with like schedules together. ValueError if the algorithm does not
+    support this number of ranks; TooLargeError if the simulation would take too long or too much memory;
+    VerificationError if the sends and receives of the ranks' schedules do not match.
     """
     if nbytes < 0:
         raise ValueError(f"{nbytes} is no number of bytes")
@@ -174,7 +176,7 @@ def _prepare(
 
 
 def _uniform(algorithm: Algorithm) -> bool:
-    """Whether all ranks have the same schedule, in a small group whose schedules are all compared."""
+    """Whether all ranks have the same schedule except for the peers' ranks; compares them in one small group."""
     size = next((size for size in _FEW if algorithm.sizes(size)), 1)
     return len(families(lambda rank: Outline(algorithm(rank, size)), size)) == 1
 
@@ -186,7 +188,10 @@ def _one_by_one(outlines: list[Outline], root: int) -> Everyone:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Garbage collection is off: none of millions of objects is part of a cycle, and it takes half of the time."""
+    """A context in which Python's garbage collector is off.
+
+    The collector would take half of the simulation's time and free nothing: no object is part of a reference cycle.
+    """
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,7 @@
-"""The places of a group's ranks: on hosts, which switches connect.
+"""The hosts on which a group's ranks run, and the switches that connect these hosts.
 
-Invariant: ranks are numbered host by host and hosts switch by switch, so a rank's place follows from its number.
+Invariant: ranks are numbered host by host and hosts switch by switch, so a rank's number determines its host and
+its switches.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from operator import mul
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """One level of switches; each joins `radix` hosts, or switches of the level below.
+    """One level of switches; each switch connects `radix` hosts or `radix` switches of the level below.
 
-    `oversubscription`: a switch's bandwidth to the level below divided by its bandwidth to the level above.
+    `oversubscription`: a switch's total bandwidth to the level below divided by its total bandwidth to the level above.
     """
 
     radix: int
@@ -29,10 +30,10 @@ class Switches:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Ranks on hosts, each with network cards that its ranks share; above them levels of switches.
+    """Hosts, each with network cards that its ranks share, and the levels of switches that connect the hosts.
 
-    `cores`: the number of cores of a host; 0 means a core for each rank. Above the last level, one switch with
-    unlimited bandwidth joins all switches.
+    `cores`: the number of cores of a host; 0 means one core for each rank. One more switch, with unlimited bandwidth,
+    connects the switches of the highest level.
     """
 
     ranks_per_host: int = 1
@@ -51,7 +52,7 @@ class Topology:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """For each level the bandwidth from one switch to the level above, in units of a network card's bandwidth."""
+        """For each level of switches, one switch's bandwidth to the level above, as a multiple of a network card's."""
         narrowing = accumulate((level.oversubscription for level in self.levels), mul)
         return tuple(self.cards * span / narrow for span, narrow in zip(self.spans, narrowing, strict=True))
 
@@ -61,7 +62,7 @@ class Topology:
         return self.ranks_per_host * (self.spans[-1] if self.levels else 1)
 
     def cores_of(self, ranks: int) -> int:
-        """The number of cores of a host that ranks of a group of that size use."""
+        """The number of cores of one host that are in use by a group of `ranks` ranks."""
         here = min(self.ranks_per_host, ranks)
         return min(self.cores or here, here)
 

@@ -1,11 +1,11 @@
-"""The time of a training step: gradients become ready one after another, and are averaged over all ranks.
+"""Predicts the time of a training step, in which the gradients of all ranks are averaged.
 
 Invariant: pure arithmetic; the caller passes a function that returns the time of an allreduce.
 
-A step computes for a given time. The last part of this time is the backward pass, in which gradients become ready at
-equal intervals unless their times are given. Consecutive gradients are joined into buckets; the exchange of a bucket
-begins once its last gradient is ready and the previous exchange has ended. Without overlap all exchanges follow the
-computation.
+In each step, a rank computes for a given time. The last part of this time is the backward pass. During this pass,
+gradients become ready one after another, at given times or at equal intervals. Consecutive gradients are joined into
+buckets, and each bucket is averaged by one allreduce. The allreduce of a bucket begins when the bucket's last gradient
+is ready and the previous allreduce has ended. Without overlap, all allreduces follow the computation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ BACKWARD: Final = 2 / 3  # of a step's computation: a backward pass takes about 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """`ready`: seconds from the beginning of the step; None if the time follows from the place in the list."""
+    """The size of a gradient, or of a bucket of gradients, and the time when it is ready.
+
+    `ready`: seconds since the step began; None if gradients become ready at equal intervals, in the order of the list.
+    """
 
     nbytes: int
     ready: float | None = None
@@ -32,8 +35,8 @@ class Gradient:
 class Step:
     """Times of one training step on `ranks` ranks, in seconds.
 
-    `compute`: the computation of a rank; `communication`: all allreduces together; `overlapped`: the step if allreduces
-    run during the backward pass; `alone`: the step if they run after the backward pass.
+    `compute`: the time that a rank computes; `communication`: the sum of the times of all allreduces; `overlapped`: the
+    whole step if allreduces run during the backward pass; `alone`: the whole step if allreduces run after that pass.
     """
 
     ranks: int
@@ -44,10 +47,10 @@ class Step:
 
 
 def parse(text: str) -> list[Gradient]:
-    """Parses sizes separated by commas or lines, each optionally followed by a time: "4M, 9.4K 85ms".
+    """The gradients that a text lists, as sizes with optional times when they are ready: "4M, 9.4K 85ms".
 
-    Gradients are in the order in which they become ready; `#` begins a comment. ValueError for other texts, and for an
-    empty list.
+    The text lists gradients in the order in which they become ready, separated by commas or line breaks; `#` begins a
+    comment. ValueError for other texts, and for a text without gradients.
     """
     found = []
     for line in text.splitlines():
@@ -63,7 +66,11 @@ def parse(text: str) -> list[Gradient]:
 
 
 def buckets(gradients: Sequence[Gradient], compute: float, largest: int, backward: float = BACKWARD) -> list[Gradient]:
-    """Consecutive gradients joined into buckets of at most `largest` bytes, with the times when they are ready."""
+    """Join consecutive gradients into buckets of at most `largest` bytes, each ready with its last gradient.
+
+    A gradient of more bytes is a bucket of its own. `compute`: the seconds that a rank computes in a step; `backward`:
+    the fraction of these seconds that the backward pass takes.
+    """
     begin, found = compute * (1 - backward), list[Gradient]()
     for number, gradient in enumerate(gradients, 1):
         ready = begin + (compute - begin) * number / len(gradients) if gradient.ready is None else gradient.ready
@@ -76,7 +83,10 @@ def buckets(gradients: Sequence[Gradient], compute: float, largest: int, backwar
 
 
 def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Callable[[int], float]) -> Step:
-    """The step whose buckets are `parts`. `allreduce(nbytes)` returns the time of an allreduce in seconds."""
+    """Predict a step in which `ranks` ranks each compute for `compute` seconds and average the buckets `parts`.
+
+    `allreduce(nbytes)` returns the time of an allreduce in seconds.
+    """
     over = total = 0.0
     for part in parts:
         takes = allreduce(part.nbytes) if ranks > 1 else 0.0
@@ -86,10 +96,10 @@ def step(parts: Sequence[Gradient], compute: float, ranks: int, allreduce: Calla
 
 
 def speedup(found: Step, compute: float) -> tuple[float, float]:
-    """How many times as fast as one rank the group is: with overlap of allreduces and computation, and without.
+    """The group's training speed divided by that of one rank: with overlapped allreduces, and without overlap.
 
-    `compute`: the time that one rank takes for the work of one step. In a step of `found`, each rank computes for
-    `found.compute`.
+    `compute`: the seconds that a step takes on one rank alone. In the group, each rank computes for `found.compute`
+    seconds in a step: fewer than `compute` if the ranks divide the work of a step.
     """
     work = found.ranks * found.compute / compute  # in steps of one rank
     return work * compute / found.overlapped, work * compute / found.alone

@@ -1,8 +1,8 @@
-"""Runs a function of NumPy arrays on tensors, at once or as an operation of the graph being traced.
+"""Calls a function that takes NumPy arrays with tensors, at once or as an operation of the graph being traced.
 
-Invariant: no needless copies. The function gets arrays that are views of tensors, which it must not write. Its results
-must be new and `aligned`, and belong to TensorFlow afterwards. Operations of one graph run in the order in which they
-were made.
+Invariant: no needless copies. The function gets views of the tensors' memory, and must not write to these views. It
+returns new arrays in aligned memory, which TensorFlow takes over. Operations of one graph run in the order in which
+they were added to it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ _watchers: Final[list[list[BaseException]]] = []
 
 
 class Spec(NamedTuple):
-    """TensorFlow's dtype of a future result, and its shape as far as it is known."""
+    """The tf.DType of a result that is not computed yet, and the result's shape as far as it is known."""
 
     dtype: Any
     shape: Any = None
 
 
 def for_sessions() -> bool:
-    """Whether operations are added to a graph of TensorFlow 1, of which a session runs only the requested ones."""
+    """Whether new operations are added to a TensorFlow 1 graph.
+
+    Of such a graph, a session runs only the operations that it is asked for, and those on which they depend.
+    """
     return not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
 
 
@@ -49,13 +52,13 @@ def call(
     *,
     alone: bool = False,
 ) -> list[Any]:
-    """The results of `function(*arrays)` as tensors.
+    """Call `function` with `tensors` as NumPy arrays, and return its results as tensors.
 
-    In eager execution the function runs at once, and its errors are raised with the types of `as_tensorflow`. In a
-    traced graph its errors reach the caller of the graph, as tf.errors.UnknownError; see `typed_errors`.
-    NotImplementedError in a graph for XLA, which cannot call Python. With `alone`, in a graph for sessions, the
-    operation does not wait for operations made before it, and later operations do not wait for it. In a graph, if there
-    are no results, the returned list contains the operation.
+    In eager execution the function runs at once, and `as_tensorflow` converts its errors. In a traced graph an
+    operation calls the function, and the caller of the graph gets errors as tf.errors.UnknownError; see `typed_errors`.
+    NotImplementedError in a graph for XLA, which cannot call Python. `results`: the dtypes and shapes of the results,
+    for a graph. With `alone`, in a TensorFlow 1 graph, the operation does not wait for operations added before it, and
+    later operations do not wait for it. If `results` is empty in a graph, the returned list contains the operation.
     """
     if tf.executing_eagerly():
         views = [_view(tensor) for tensor in tensors]
@@ -95,12 +98,12 @@ def call(
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Around calls of a tf.function: raise the errors of collectives in it instead of tf.errors.UnknownError.
+    """A context for calls of a tf.function: raises collectives' own errors instead of plain tf.errors.UnknownError.
 
     with collectives.tensorflow.typed_errors():
         loss = step(batch)                           # PeerLost, OpTimeout, DesyncError, ...
 
-    May decorate a function. The errors are also instances of tf.errors.UnknownError, see `as_tensorflow`.
+    It may also decorate a function. The raised errors are instances of tf.errors.UnknownError too; see `as_tensorflow`.
     """
     seen: list[BaseException] = []
     _watchers.append(seen)

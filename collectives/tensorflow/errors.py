@@ -1,7 +1,8 @@
-"""Errors of collectives as TensorFlow's users catch them: `tf.errors`, besides this library's own types.
+"""Converts errors of collectives, so that users can catch them by classes of `tf.errors` or by this library's types.
 
-Invariant: each error is an instance of tf.errors.UnknownError, as which TensorFlow passes on errors of Python
-operations, and of TensorFlow's own class for the same kind of failure. `error_code` is that of TensorFlow's own class.
+Invariant: each converted error is an instance of its own type, of tf.errors.UnknownError, and of the class of
+`tf.errors` for the same kind of failure, if there is one. TensorFlow itself raises UnknownError for all errors of
+Python operations. The attribute `error_code` belongs to the class for the kind of failure.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FITTING: Final[dict[type[BaseException], tuple[type[Exception], int]]] = {
 
 
 def as_tensorflow(error: E) -> E:
-    """The error, also of the matching class of `tf.errors`; errors of other libraries are returned unchanged."""
+    """`error` as an instance also of the matching class of `tf.errors`; other libraries' errors stay unchanged."""
     fitting = next((found for ours, found in _FITTING.items() if isinstance(error, ours)), None)
     code = tf.errors.UNKNOWN if fitting is None else fitting[1]
 

@@ -1,6 +1,7 @@
 """Exchanges the gradients of a training step between ranks, bucket by bucket during backpropagation.
 
-Invariant: all ranks exchange the same entries in the same order, or all raise. Counters count executions, not traces.
+Invariant: all ranks exchange matching gradients in the same order, or all ranks raise an error. The counters `calls`
+and `bytes_sent` count executions of a tf.function, not traces.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ class GradientExchange:
 
     `op`: "average", "sum", "min", "max", "prod". `compression`: "fp16" or "bf16" halves the bytes of float32 on the
     wire; with `error_feedback` the rounding error is added to the gradients of the next step. `bucket_bytes`: gradients
-    are exchanged in buckets of this size. Sparse gradients stay sparse (their rows are concatenated), unless
-    `sparse_as_dense`.
+    are exchanged in buckets of at most this size. Sparse gradients stay sparse (all ranks' rows are concatenated),
+    unless `sparse_as_dense`.
 
     `missing`: with "error", a gradient that is None on every rank stays None; None on only some ranks is an error on
-    all. With "zero" each None is replaced by zeros of its variable's shape.
+    all ranks. With "zero" each None is replaced by zeros of its variable's shape.
 
     Gradients are multiplied by `prescale` before the reduction, and results by `postscale`. `timeout`: in seconds; None
-    uses the communicator's. `comm`: None uses the process's default communicator. `name` appears in errors. `record`
-    adds the times of each exchange to `timeline`.
+    uses the communicator's timeout. `comm`: None uses the process's default communicator. `name` appears in error
+    messages. `record` adds the start and end of each bucket's exchange to the attribute `timeline`.
     """
 
     def __init__(
@@ -87,22 +88,25 @@ class GradientExchange:
 
     @property
     def steps(self) -> int:
-        """The number of exchanges executed so far; the same as `calls`."""
+        """The number of training steps whose gradients have been exchanged; equal to the attribute `calls`."""
         return self.calls
 
     def raise_error(self, from_: BaseException | None = None) -> None:
-        """Raise the first error of an exchange, with its own type; nothing if there was none."""
+        """Raise the first error since the last successful exchange, with its own type; return if there was none.
+
+        `from_`: the exception that becomes the error's cause.
+        """
         if self.error is not None:
             raise as_tensorflow(self.error) from from_
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
-        """Reduce gradients over all ranks: tensors, tf.IndexedSlices or None; results are in the same order.
+        """Reduce `gradients` over all ranks; returns the results in the same order.
 
-        `variables`, one for each gradient, provide names, and shapes that are unknown in gradients. Works eagerly and
-        while a tf.function is traced. DesyncError, on every rank, if ranks' gradients differ in number, kind, dtype or
-        shape; PeerLost, OpTimeout. In a traced function errors are raised as tf.errors.UnknownError; `error` is the
-        typed error.
+        A gradient is a tensor, tf.IndexedSlices or None. `variables`, one for each gradient, provide the gradients'
+        names, and their shapes if these are unknown. Works eagerly and while a tf.function is traced. DesyncError, on
+        every rank, if ranks' gradients differ in number, kind, dtype or shape; PeerLost if a rank is lost; OpTimeout. A
+        traced function raises errors as tf.errors.UnknownError; the attribute `error` keeps the error's own type.
         """
         given = list(gradients)
         owners = [None] * len(given) if variables is None else list(variables)
@@ -242,7 +246,7 @@ def _any_rows(values: Any) -> Any:
 
 
 def _concrete(plan: Plan, arrays: Sequence[Array]) -> Plan:
-    """The plan with the shapes that are known only while the step runs; such a plan has one bucket."""
+    """`plan` with its unknown shapes replaced by those of `arrays`; a plan with unknown shapes has only one bucket."""
     if all(entry.known for entry in plan.entries):
         return plan
     entries = list(plan.entries)
@@ -269,6 +273,6 @@ def entry(gradient: Any, variable: Any) -> Entry:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
-    """The shape, with UNKNOWN extents; only one UNKNOWN if the number of axes is not known."""
+    """`shape` as a tuple, with UNKNOWN for unknown extents; (UNKNOWN,) if the number of axes is not known."""
     extents = (None,) if shape.rank is None else tuple(shape)
     return tuple(UNKNOWN if extent is None else int(extent) for extent in extents)

@@ -1,4 +1,4 @@
-"""Converts the tensors that users pass to those that collectives support.
+"""Converts what users pass into tensors that collectives support.
 
 Invariant: unsupported objects are refused here, with TypeError, before anything is sent or traced.
 """

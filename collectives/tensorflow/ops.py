@@ -1,7 +1,7 @@
 """Collectives on tensors: eager, in a tf.function, and with gradients.
 
-Invariant: the gradient of an operation is that of the sum of all ranks' losses. It is computed by another collective;
-every rank's tape calls these in reverse order.
+Invariant: the gradient of an operation is the gradient of the sum of all ranks' losses. Another collective computes
+this gradient. Every rank's tape runs these collectives in the reverse order of the operations.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def allreduce(
 ) -> Any:
     """The reduction of all ranks' tensors, which have the same shape and dtype.
 
-    `op`: "average", "sum", "min", "max", "prod"; the first two have gradients. tf.IndexedSlices stay sparse: their rows
-    are concatenated. Other arguments, and errors: see `GradientExchange`.
+    `op`: "average", "sum", "min", "max", "prod"; only "average" and "sum" have gradients. tf.IndexedSlices stay sparse:
+    all ranks' rows are concatenated. Other arguments, and errors: see `GradientExchange`.
     """
     return grouped_allreduce(
         [tensor],
@@ -66,7 +66,7 @@ def grouped_allreduce(
     timeout: float | None = None,
     name: str = "",
 ) -> list[Any]:
-    """`allreduce` of several tensors, of any shapes and dtypes, in buckets."""
+    """`allreduce` of several tensors, of any shapes and dtypes, which are joined into buckets."""
 
     def exchanged(*given: Any) -> list[Any]:
         exchange = GradientExchange(
@@ -97,9 +97,9 @@ def grouped_allreduce(
 
 @_plain
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Every rank's `tensor`, concatenated on the first axis in rank order; only the first extents may differ.
+    """Every rank's `tensor`, concatenated along the first axis in rank order; only this axis may differ in length.
 
-    ValueError for a 0-d tensor. DesyncError on every rank if dtypes or other extents differ.
+    ValueError for a 0-d tensor. DesyncError on every rank if dtypes or the lengths of other axes differ.
     """
     way = channel(default.default(comm))
 
@@ -154,7 +154,7 @@ def broadcast(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: float | None = None, name: str = ""
 ) -> Any:
-    """This rank's rows of the reduction; if they do not divide evenly, the first ranks get one row more.
+    """This rank's rows of the reduced tensor; if the rows do not divide evenly, the first ranks get one row more.
 
     `op`: see `allreduce`. ValueError for an unknown op, and for a 0-d tensor.
     """
@@ -237,9 +237,9 @@ def alltoall(
 
 @_plain
 def barrier(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """Return when every rank has called it; in a tf.function, add an operation that waits for this.
+    """Wait until every rank has called `barrier`; in a tf.function, add an operation that waits.
 
-    In a graph of TensorFlow 1 it returns that operation, for a session to run; else None.
+    In a TensorFlow 1 graph, returns this operation, which a session has to run; otherwise returns None.
     """
     way = channel(default.default(comm))
 
@@ -253,10 +253,11 @@ def barrier(*, comm: Communicator | None = None, timeout: float | None = None, n
 
 @_plain
 def join(*, comm: Communicator | None = None, timeout: float | None = None, name: str = "") -> Any:
-    """For a rank without data left: take part in others' exchanges and allreduces with zeros, until all have joined.
+    """For a rank without data left: contribute zeros to other ranks' allreduces until every rank has called `join`.
 
-    Returns the rank that joined last, an int64 tensor. Averages still divide by the number of all ranks. `timeout` is
-    the time limit for each of the others' steps. DesyncError on every rank if the others call anything else.
+    This includes the allreduces of gradients. Returns the rank that called `join` last, as an int64 tensor. Averages
+    still divide by the number of all ranks. `timeout`: seconds for each training step of the other ranks. DesyncError
+    on every rank if another rank calls any other collective.
     """
     way = channel(default.default(comm))
 
@@ -288,7 +289,7 @@ def _share(x: Any, rank: int, size: int) -> int | None:
 
 
 def _moved(array: Array) -> Array:
-    """The array as it is sent if nothing is computed: 8-bit floats as bytes."""
+    """`array` for a collective that only moves data: 8-bit floats are viewed as bytes, others are unchanged."""
     return array.view(np.uint8) if array.dtype.name.startswith("float8") else array
 
 

@@ -13,13 +13,16 @@ from collectives.gradients.wire import Wire
 
 
 class Residuals:
-    """The rounding errors: a variable for each gradient that is compressed, made at the first step."""
+    """The rounding errors of compressed gradients, each in a tf.Variable that is made at the first step."""
 
     def __init__(self) -> None:
         self._kept: Final[dict[tuple[int, tuple[int, ...]], Any]] = {}
 
     def encoded(self, place: int, tensor: Any, wire: Wire) -> Any:
-        """The tensor to send for entry `place`. ValueError if its shape is not known."""
+        """The compressed tensor to send for gradient number `place`: the gradient `tensor` plus its kept error.
+
+        ValueError if the shape of `tensor` is not known.
+        """
         if not tensor.shape.is_fully_defined():
             raise ValueError(f"error_feedback needs gradients of known shape, but that of {place} is {tensor.shape}")
         key = place, tuple(tensor.shape)

@@ -18,9 +18,10 @@ from collectives.tensorflow.exchange import GradientExchange
 class DistributedGradientTape:
     """Used as `with DistributedGradientTape() as tape:`, or wraps a tf.GradientTape that has recorded already.
 
-    `gradient` returns the exchanged gradients, in the structure of its sources. Options are those of
-    `GradientExchange`. Alternatively pass an `exchange`; error feedback needs one that outlives the tape. `persistent`
-    and `watch_accessed_variables` are options of the tape that is made if none is given.
+    `gradient` returns the gradients reduced over all ranks, in the structure of its sources. `options` are those of
+    `GradientExchange`. Instead of `comm` and `options`, an `exchange` may be given. Error feedback needs an exchange
+    that outlives the tape, because the exchange keeps the rounding errors. If `gradtape` is None, a tf.GradientTape is
+    made with `persistent` and `watch_accessed_variables`.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """The gradients that tf.GradientTape returns, exchanged. Errors: see `GradientExchange`."""
+        """The gradients that the wrapped tape computes, reduced over all ranks. Errors: see `GradientExchange`."""
         flat = tf.nest.flatten(sources)
         gradients = self._tape.gradient(target, flat, output_gradients, unconnected_gradients)
         exchanged = self._exchange(gradients, flat)
@@ -78,5 +79,5 @@ class DistributedGradientTape:
 def allreduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any] | None = None, comm: Communicator | None = None, **options: Any
 ) -> list[Any]:
-    """Exchange gradients (tensors, tf.IndexedSlices or None) once. Options: see `GradientExchange`."""
+    """Reduce gradients (tensors, tf.IndexedSlices or None) over all ranks. Options: see `GradientExchange`."""
     return GradientExchange(comm, **options)(gradients, variables)

@@ -1,6 +1,7 @@
-"""Broadcasts variables and small objects, so that all ranks start equal.
+"""Broadcasts variables and small objects, so that all ranks start with equal values.
 
-Invariant: if ranks' variables differ in number, dtype or shape, every rank raises before anything is changed.
+Invariant: if ranks' variables differ in number, dtype or shape, every rank raises DesyncError before any variable
+is changed.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def broadcast_variables(
     """Set every rank's variables, in any nest of lists and dicts, to the values on the root.
 
     Variables are TensorFlow's or Keras's. DesyncError, on every rank, if ranks' variables differ in number, dtype or
-    shape; TypeError for an unsupported dtype, like strings. In a graph of TensorFlow 1 it returns the operation that a
-    session has to run; else None.
+    shape; TypeError for an unsupported dtype, like strings. In a TensorFlow 1 graph, returns the operation that a
+    session has to run; otherwise returns None.
     """
     found = default.default(comm)
     root = check_rank(root_rank, found.size, "root_rank")

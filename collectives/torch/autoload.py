@@ -1,7 +1,7 @@
-"""Registers the backend, so that `init_process_group("collectives")` finds it.
+"""Registers this library as the backend "collectives" of torch.distributed.
 
-Invariant: `register` imports no other module of the library. Torch itself calls it, if it finds the entry point,
-whenever torch is imported; the package around this module may be only partly imported at that time.
+Invariant: `register` imports no other module of the library. Torch itself calls `register` whenever torch is imported,
+if the library's entry point is installed. The package around this module may be only partly imported at that time.
 """
 
 from __future__ import annotations

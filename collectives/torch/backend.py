@@ -1,6 +1,7 @@
-"""The object that torch gets as the backend of a device of a process group.
+"""The object that a process group gives to torch as its backend for one type of device.
 
-Invariant: the object passes everything on to the process group, and only has another class.
+Invariant: the object forwards all calls to the process group. Only its class, and the features that it reports to
+torch, are its own.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import torch.distributed as dist
 
 
 class CpuBackend:
-    """`group` as the backend for tensors in host memory, without optional abilities.
+    """The backend for tensors in host memory, which runs operations on the process group `group`.
 
-    To isinstance() it is Gloo's class, because `torch.distributed.distributed_c10d._set_pg_timeout` changes only the
-    timeouts of Gloo and NCCL, and warns for other backends.
+    It has none of the optional features of torch's backends. isinstance() takes it for torch's ProcessGroupGloo,
+    because `torch.distributed.distributed_c10d._set_pg_timeout` changes only the timeouts of Gloo and NCCL, and warns
+    for other backends.
     """
 
     supports_coalescing = False

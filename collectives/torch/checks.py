@@ -15,7 +15,10 @@ from collectives.torch.tensors import pour
 
 
 def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
-    """The number of rows for each rank. ValueError if `splits` does not fit."""
+    """The number of rows of `tensor` for each of `size` ranks: `splits`, or equal numbers if `splits` is empty.
+
+    ValueError if the sum of `splits` is not the number of rows, or if the rows cannot be divided evenly.
+    """
     rows = tensor.shape[0] if tensor.dim() else 0
     if not splits:
         if rows % size or not tensor.dim():
@@ -27,13 +30,13 @@ def rows_of(tensor: Any, splits: Any, size: int, what: str) -> list[int]:
 
 
 def check_fit(tensor: Any, other: Any, what: str, name: str) -> None:
-    """Raises ValueError if `other`, named `name`, has a different number of elements, or another dtype."""
+    """ValueError if `tensor` and `other`, called `name` in the message, differ in dtype or number of elements."""
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
         raise ValueError(f"{what}: {name} is {form(other)}, which does not fit {form(tensor)}")
 
 
 def fill(result: Array, outputs: Sequence[Any], what: str) -> None:
-    """Copy received data into these tensors. DesyncError if it has another size than the tensors."""
+    """Copy the received data `result` into the tensors `outputs`. DesyncError if the total sizes differ."""
     wanted = sum(output.numel() for output in outputs)
     if result.size != wanted or result.dtype.itemsize != outputs[0].element_size():
         raise DesyncError(

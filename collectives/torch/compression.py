@@ -1,4 +1,4 @@
-"""Sends gradients in half the bytes, and keeps the rounding error.
+"""Compresses gradients to 16-bit floats before they are sent, and keeps the rounding error.
 
 Invariant: with error feedback no part of a gradient is lost permanently: its rounding error is added to the next
 gradient.
@@ -15,10 +15,10 @@ _DTYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Compression:
-    """float32 and float64 tensors are sent in a shorter dtype; all others are sent unchanged."""
+    """Converts float32 and float64 tensors to a 16-bit dtype for sending; all other tensors are sent unchanged."""
 
     def __init__(self, name: str | None, *, error_feedback: bool = False) -> None:
-        """`name`: "fp16", "bf16" or None. ValueError for other names, and for feedback without compression."""
+        """`name`: "fp16", "bf16" or None. ValueError for other names, and for error feedback with None."""
         if name is not None and name not in _DTYPES:
             raise ValueError(f"compression is {name!r}: there are 'fp16', 'bf16' and None")
         if error_feedback and name is None:
@@ -28,7 +28,10 @@ class Compression:
         self._residuals: Final[dict[Hashable, Any]] = {}
 
     def compress(self, tensor: Any, key: Hashable = None) -> Any:
-        """The tensor to send for `tensor`. `key` identifies the gradient for error feedback; None: no feedback."""
+        """The tensor to send instead of `tensor`.
+
+        `key`: identifies the gradient from step to step, for error feedback; None: no error feedback.
+        """
         if self._dtype is None or tensor.dtype not in (torch.float32, torch.float64):
             return tensor
         if not self._feedback or key is None:
@@ -49,7 +52,7 @@ class Compression:
 
 
 def compression_of(compression: Any, error_feedback: bool = False) -> Any:
-    """The compression for a name, None, or an object with the methods `compress` and `decompress`."""
+    """A `Compression` for a name or None; an object with methods `compress` and `decompress` is returned as it is."""
     if compression is None or isinstance(compression, str):
         return Compression(compression, error_feedback=error_feedback)
     if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):

@@ -1,11 +1,11 @@
-"""Collectives on tensors and a communicator: blocking, in the background, in place, in groups, and differentiable.
+"""Collectives on PyTorch tensors over a communicator: blocking or in the background, with gradients for autograd.
 
     y = collectives.torch.allreduce(x)                  # the average of every rank's x
     handle = collectives.torch.allreduce_async_(x)      # in place, in the background
     handle.wait()
 
-Invariant: every rank makes the same calls in the same order. Blocking forms that return a new tensor can be
-differentiated; gradients are those of the sum of every rank's loss.
+Invariant: every rank makes the same calls in the same order. Blocking functions that return one new tensor can
+be differentiated; their gradients are those of the sum of all ranks' losses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Seconds: TypeAlias = "float | None"
 
 
 class Handle:
-    """An operation in the background. Do not use its tensors until it is done."""
+    """An operation that runs in the background. Do not use the operation's tensors until it is done."""
 
     def __init__(self, work: Any, deliver: Callable[[Any], Any]) -> None:
         self._work: Final = work
@@ -37,7 +37,10 @@ class Handle:
         return bool(self._work.done())
 
     def wait(self, timeout: Seconds = None) -> Any:
-        """The result: a tensor, or a list of tensors. Raises the operation's error; after OpTimeout it continues."""
+        """Wait for the operation, and return its result: a tensor, or a list of tensors.
+
+        Raises the operation's error. If `timeout` passes first, raises OpTimeout, and the operation continues.
+        """
         self._work.wait(timeout)
         if self._deliver is not None:
             with torch.no_grad():
@@ -59,7 +62,7 @@ def synchronize(handle: Handle) -> Any:
 
 
 def allreduce(tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """The reduction of all ranks' tensors, which have one shape and dtype, as a new tensor.
+    """The reduction of all ranks' tensors, which have the same shape and dtype, as a new tensor.
 
     `op`: "average", or an op of `Communicator.allreduce`. `comm`: None uses the communicator that `collectives.init`
     made. Differentiable for average and sum.
@@ -148,7 +151,7 @@ def grouped_allreduce_async_(
 
 
 def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Every rank's `tensor`, concatenated on the first axis in rank order; only the first extents may differ.
+    """Every rank's `tensor`, concatenated along the first axis in rank order; only this axis may differ in length.
 
     Differentiable.
     """
@@ -156,17 +159,20 @@ def allgather(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds
 
 
 def allgather_async(tensor: Any, *, comm: Communicator | None = None, timeout: Seconds = None) -> Handle:
-    """`allgather` in the background, once every rank has called it; without a gradient."""
+    """`allgather` in the background, without a gradient.
+
+    Returns when every rank has made the call, because ranks first exchange their numbers of rows.
+    """
     return Handle(default(comm).allgatherv_async(reading(tensor, moved=True), timeout=timeout), _like(tensor))
 
 
 def broadcast(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """The root's `tensor`, of one shape and dtype everywhere, as a new tensor. Differentiable."""
+    """A copy of the root's `tensor`; all ranks' tensors have the same shape and dtype. Differentiable."""
     return _Broadcast.apply(tensor, root_rank, default(comm), timeout)
 
 
 def broadcast_(tensor: Any, root_rank: int = 0, *, comm: Communicator | None = None, timeout: Seconds = None) -> Any:
-    """Overwrite `tensor` with the root's, and return it. For autograd see `allreduce_`."""
+    """Overwrite `tensor` with the root's tensor, and return `tensor`. For autograd see `allreduce_`."""
     comm = default(comm)
     array, finish = writing(tensor, moved=True)
     with overwriting((tensor,), _to_root(root_rank, comm, timeout)):
@@ -197,7 +203,7 @@ def broadcast_async_(
 def reducescatter(
     tensor: Any, op: str = "average", *, comm: Communicator | None = None, timeout: Seconds = None
 ) -> Any:
-    """This rank's rows of `allreduce(tensor, op)`; if they do not divide evenly, the first ranks get one row more.
+    """This rank's rows of `allreduce(tensor, op)`; if rows do not divide evenly, the first ranks get one row more.
 
     Differentiable for average and sum.
     """
@@ -321,7 +327,10 @@ def _reduced(op: str, comm: Communicator, timeout: Seconds) -> Gradient:
 
 
 def broadcast_gradient(above: Any, root: int, comm: Communicator, timeout: Seconds = None) -> Any:
-    """The gradient of a broadcast: the sum of every rank's `above` on the root, zeros elsewhere."""
+    """The gradient of a broadcast's input: on the root the sum of all ranks' `above`, on other ranks zeros.
+
+    `above`: the gradient of the broadcast's result.
+    """
     total = comm.reduce(reading(above), root=root, timeout=timeout)
     return torch.zeros_like(above) if total is None else tensor_of(total).view(above.shape)
 
@@ -345,7 +354,10 @@ def _shares(rows: int, size: int) -> list[int]:
 
 
 def _like(tensor: Any) -> Callable[[Any], Any]:
-    """Makes a tensor of a received array; dtypes that NumPy lacks are sent as numbers of the same size."""
+    """A function that converts a received array to a tensor with the dtype of `tensor`.
+
+    Elements of dtypes that NumPy lacks are sent as integers of the same size.
+    """
 
     def made(array: Any) -> Any:
         found = tensor_of(array)

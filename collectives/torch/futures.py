@@ -1,8 +1,8 @@
 """Completes torch's futures when operations end, even if callbacks of futures block.
 
-Invariant: a callback may wait for any other future. At each moment one thread, the leader, waits for the next work to
-end. Completing a future runs its callbacks, so before that another thread becomes the leader if there is more work to
-wait for.
+Invariant: a callback may wait for any other future. One thread at a time, the leader, waits for the next work to end; a
+work is torch's handle of a running operation. Before this thread completes the work's future, which runs callbacks,
+another thread becomes the leader if there are more works.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Fulfilled(Protocol):
 
 
 class Completer:
-    """Calls `fulfil` of works that end in the order in which they are put here, as works of one communicator do.
+    """Calls `fulfil` of each work that has ended. Works must end in the order in which they were put.
 
-    It starts a thread with the first work, and one more for each callback that blocks.
+    Works of one communicator do so. The first work starts a thread; each callback that blocks may need another thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,7 +44,7 @@ class Completer:
             self._have_a_leader()
 
     def close(self) -> None:
-        """End the threads after all works are done. Works in progress have to end without a further call.
+        """End the threads when all works are done, and wait for the threads. Works in progress must end by themselves.
 
         A callback may call `close`.
         """
@@ -77,7 +77,7 @@ class Completer:
             self._threads.discard(threading.current_thread())
 
     def _next(self) -> Fulfilled | None:
-        """Become the leader and return the next work; None after `close`."""
+        """Become the leader and return the next work; None if this object is closed and no work is left."""
         with self._changed:
             while self._led or not self._works:
                 if self._closed and not self._works:
@@ -90,10 +90,10 @@ class Completer:
 
 
 class Failure:
-    """The value of a future that failed: any access to it raises the error.
+    """The value of a future that failed: to pickle or to print this value raises the error.
 
-    Futures completed by Python cannot pass errors to C++. There DistributedDataParallel expects tensors as the value:
-    it pickles the value to find them, or prints it if there are none. Both raise the error with its own type.
+    A future that Python completes cannot pass an error to C++. The C++ code of DistributedDataParallel pickles the
+    future's value to find tensors in it, or prints the value if there are none. Both raise the error with its own type.
     """
 
     def __init__(self, error: Exception) -> None:

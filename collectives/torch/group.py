@@ -1,8 +1,8 @@
 """A process group of torch that uses a communicator: its lifetime, how its operations run, and its properties.
 
-Invariant: operations are started in the order of the calls, from any threads. A call that is not asynchronous runs on
-the calling thread and returns when it is done. Under torch's profiler, which records only asynchronous operations, it
-runs in the background, and the caller waits for it.
+Invariant: operations start in the order in which they are called, from any thread. A synchronous operation runs on the
+calling thread, and the call returns when the operation is done. Under torch's profiler, which records only
+asynchronous operations, a synchronous operation runs in the background, and the caller waits for it.
 """
 
 from __future__ import annotations
