@@ -1,6 +1,6 @@
-"""Rendezvous: stores, launchers' environments, and how the ranks of a job find each other.
+"""Rendezvous: how the ranks of a job find each other, with key-value stores and the variables of launchers.
 
-Invariant: this package imports only `native`; everything here works before any link is open.
+Invariant: of this library, this package imports only `native`. Everything here works before ranks are connected.
 """
 
 from .group import Membership as Membership

@@ -1,9 +1,9 @@
-"""The connections of a tcp store's server that have not authenticated yet, and which of them to close.
+"""The connections to a tcp store's server that have not authenticated yet, and the choice of those to close.
 
 Invariant: at most `limit` connections may be unauthenticated, each for at most `patience` seconds, and a new connection
-is always accepted. If there is no room, the oldest connection of the address with most connections is closed. So an
-attacker at the address of a rank, who reconnects all the time, delays this rank only by making `limit` connections
-before the rank has authenticated. An attacker at another address never delays it.
+is always accepted. If the limit is reached, the server finds the address with most unauthenticated connections and
+closes the oldest of these. So an attacker who connects from the address of a rank can delay this rank only by making
+`limit` connections before the rank has authenticated. An attacker at another address cannot delay the rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Admission(Generic[T]):
-    """The unauthenticated connections, by age and by address. Times are those of the monotonic clock."""
+    """A server's unauthenticated connections, by age and by client address. Times: seconds of the monotonic clock."""
 
     def __init__(self, limit: int, patience: float) -> None:
         self._limit = limit
@@ -32,7 +32,7 @@ class Admission(Generic[T]):
         return peer in self._places
 
     def enter(self, peer: T, address: str, now: float) -> T | None:
-        """Add `peer`. If this exceeds the limit, remove another connection and return it, to be closed; else None."""
+        """Add the connection `peer`. Above the limit, remove another one and return it, to be closed; else None."""
         victim = self.oldest() if len(self._places) >= self._limit else None
         source = _network(address)
         self._places[peer] = now, source
@@ -40,7 +40,7 @@ class Admission(Generic[T]):
         return victim
 
     def oldest(self) -> T | None:
-        """Remove and return the oldest connection of the address with most connections; None if there are none."""
+        """Remove and return the oldest connection of the address with most connections; None without connections."""
         if not self._places:
             return None
         largest = max(self._by_source, key=lambda source: len(self._by_source[source]))
@@ -62,7 +62,7 @@ class Admission(Generic[T]):
         return next(iter(self._places.values()))[0] + self._patience if self._places else None
 
     def expired(self, now: float) -> list[T]:
-        """The connections whose time has passed. They count until `leave` removes them."""
+        """The connections that have been unauthenticated for too long; they count toward the limit until `leave`."""
         found = []
         for peer, (since, _) in self._places.items():
             if now - since < self._patience:
@@ -72,7 +72,7 @@ class Admission(Generic[T]):
 
 
 def _network(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 of an IPv6 address, which one host may own alone."""
+    """The part of `address` that identifies a host: all of IPv4, the /64 prefix of IPv6, as one host may own a /64."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

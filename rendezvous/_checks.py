@@ -26,7 +26,7 @@ _DIGITS = 20  # characters of the longest 64-bit integer, its sign included
 
 
 class Deadline:
-    """The end of a call's time, on the monotonic clock, and the time since the call began."""
+    """The time limit of one call: the seconds left and the seconds since its start, by the monotonic clock."""
 
     __slots__ = ("_end", "_start")
 
@@ -66,7 +66,7 @@ def check_key(key: object) -> str:
 
 
 def check_keys(keys: str | Sequence[str]) -> list[str]:
-    """A list of keys; one str stands for one key, not for its characters."""
+    """`keys` as a list of checked keys. A single str is one key, not a sequence of characters."""
     if isinstance(keys, str):
         return [check_key(keys)]
     if not isinstance(keys, Iterable):
@@ -92,13 +92,16 @@ def check_amount(amount: object) -> int:
 
 
 class NotANumber(StoreError, ValueError):
-    """A key has no number to which `add` could add: a StoreError, since another program wrote it, and a ValueError."""
+    """`Store.add` failed, because the key's value is no integer or the sum does not fit 64 bits.
+
+    It is a StoreError, since another program may have written the value, and also a ValueError.
+    """
 
 
 def count(store: str, key: str, value: bytes | None, amount: int) -> int:
-    """The value of a counter after adding `amount` to its `value` (None: 0). `key` and `store` are for messages.
+    """The sum of a counter's stored `value` (None: 0) and `amount`. Error messages name `store` and `key`.
 
-    Raises: NotANumber, also if the sum does not fit 64 bits.
+    Raises: NotANumber if `value` is no integer, or if the sum does not fit 64 bits.
     """
     where = f"{store}: " if store else ""
     try:

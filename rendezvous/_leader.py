@@ -1,8 +1,10 @@
-"""The leader of a session (see `group` for the terms): waits for the ranks, decides, and publishes the outcome.
+"""The leader of a session, one attempt to form a group: waits for the ranks, decides, and publishes the outcome.
 
-Invariant: only the leader changes the notice of its session from open to closed or failed, by a compare_set that
-expects the exact bytes with which it opened the notice. If this fails, the session is void, and no rank has seen an
-outcome of it.
+The notice is the store key with the session's state; `group` explains the other terms.
+
+Invariant: only the leader changes the notice of its session from open to closed (the group has formed) or failed, by a
+compare_set that expects the exact bytes with which the leader opened the notice. If the compare_set fails, the session
+is void, and no rank has seen an outcome of the session.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ Verdict = Mapping[str, Any]
 
 
 class Leader:
-    """The leader of one session, from the moment that its notice is open."""
+    """The rank that leads one session; it has already written the session's notice to the store, with state open."""
 
     def __init__(self, participant: Participant, session: str, notice: bytes) -> None:
         self._participant = participant
@@ -41,7 +43,7 @@ class Leader:
         participant.leaving = session_keys(participant.scope, session, participant.me.size)
 
     def run(self) -> Formed | None:
-        """The group, or None if another rank has taken over the session; raises the session's error."""
+        """Form the group and return it; None if another rank took over the session. Raises the session's error."""
         participant = self._participant
         slots = [self._key(slot(rank)) for rank in range(participant.me.size)]
         rival = participant.arrive(self._session)
@@ -82,9 +84,9 @@ class Leader:
     # -- verdicts
 
     def _examine(self, values: list[bytes]) -> tuple[list[Hello], Verdict | None]:
-        """The hellos of all ranks, from their slots, or a verdict if they disagree.
+        """The hellos of all ranks, read from `values` of their slots, or a verdict (an error) if the hellos disagree.
 
-        Neither while there is a value without a valid HMAC, which the right rank may still replace.
+        Returns neither while a slot has a value without a valid HMAC, since the slot's rank may still replace it.
         """
         me = self._participant.me
         hellos = []
@@ -102,7 +104,7 @@ class Leader:
         return hellos, None
 
     def _wait_for_objections(self, hellos: list[Hello]) -> bool:
-        """Give other ranks time to object to this group; True if none does."""
+        """Give other ranks time to object to this group; True if no rank objects."""
         participant = self._participant
         settle = participant.settle
         if settle is None:
@@ -117,7 +119,7 @@ class Leader:
         return participant.get(self._key("flag")) is None or self._complaint() is None
 
     def _complaint(self) -> Verdict | None:
-        """A member's objection, as the verdict on this session; None if there is none."""
+        """The verdict (the session's error) that follows from a member's objection; None if no member has objected."""
         participant = self._participant
         value = participant.get(self._key("flag"))
         if value is None:
@@ -144,7 +146,7 @@ class Leader:
             self._stranger_at = key if garbage and self._participant.scope.secret is None else ""
 
     def _foreign(self) -> Verdict | None:
-        """The verdict if a value without a valid HMAC was found and no rank has replaced it within `AUTH_GRACE`."""
+        """The session's error if a value without a valid HMAC was found `AUTH_GRACE` seconds ago; None before that."""
         if self._stranger_since is None or time.monotonic() - self._stranger_since < AUTH_GRACE:
             return None
         me = self._participant.me
@@ -180,7 +182,7 @@ class Leader:
         return participant.outcome(self._session, closed)
 
     def _fail(self, verdict: Verdict) -> None:
-        """End the session for all ranks; raises the verdict, unless the session was taken over."""
+        """End the session for all ranks and raise `verdict` as an error; return if another rank took it over."""
         participant = self._participant
         failed = participant.notice("failed", self._session, verdict=verdict)
         if participant.compare_set(participant.scope.notice, self._notice, failed) != failed:
@@ -201,7 +203,7 @@ class Leader:
         participant.fail(verdict)
 
     def _left(self) -> int:
-        """The number of ranks that have read the outcome; 0 if another program wrote to the key."""
+        """The number of ranks that have read the outcome, from the store; 0 if the key is missing or has no number."""
         value = self._participant.get(self._key("left")) or b""
         return int(value) if len(value) < 10 and value.isdigit() else 0
 

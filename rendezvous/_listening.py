@@ -23,8 +23,8 @@ UNKNOWN = 20.0  # seconds for which a host name may be unknown before it counts 
 def listen(host: str, port: int, *, open_to_all: bool, deadline: Deadline) -> list[socket.socket]:
     """Listening sockets on all addresses of `host`, on one port.
 
-    An unknown name is looked up again until the deadline, at most for `UNKNOWN`, because the names of Pods appear in
-    the DNS some seconds after the Pods.
+    An unknown host name is looked up again until the deadline, but for at most `UNKNOWN` seconds: the DNS knows a
+    Kubernetes Pod only some seconds after the Pod's start.
     """
     try:
         infos = _resolved(host, port, deadline)

@@ -1,7 +1,9 @@
-"""A member of a session (see `group` for the terms), and what it does if the session is over or its leader dead.
+"""A member of a session, one attempt to form a group: how it joins, or replaces a session that is over or dead.
 
-Invariant: a value in the store leads to an error only if it was written while this rank was watching. A session that
-was wrongly considered dead cannot form a group after its notice has been replaced.
+The notice is the store key with the session's state; `group` explains the other terms.
+
+Invariant: a value in the store leads to an error only if it was written while this rank was watching. If a rank
+replaces the notice of a session that only seemed dead, this session cannot form a group any more.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ LAST_WORD = 0.7  # seconds that a rank which fails waits for the leader to publi
 
 
 class Member:
-    """One rank in `form`: joins the session that the notice names, or becomes the leader of a new session."""
+    """One rank that forms a group: joins the session that the notice names, or becomes the leader of a new session."""
 
     def __init__(self, participant: Participant) -> None:
         self._participant = participant
@@ -54,7 +56,7 @@ class Member:
         return [rank for rank in range(self._participant.me.size) if rank != self._participant.me.rank]
 
     def _visit(self, found: bytes) -> Formed | None:
-        """React to the notice `found`; returns None if it has to be read again."""
+        """Act on the notice `found` in the store. Returns the group, or None if the notice has to be read again."""
         notice, authentic = self._participant.read_notice(found)
         if notice is not None and notice.state == "open":
             return self._join(found, notice, authentic)
@@ -65,9 +67,9 @@ class Member:
         return self._watch(found, notice, authentic)
 
     def _watch(self, found: bytes, notice: Notice | None, authentic: bool) -> Formed | None:
-        """Wait until the notice of a session that has ended is removed, or replace it.
+        """Wait until another rank removes the notice of an ended session; replace the notice if this takes too long.
 
-        If the session has failed and its leader still beats, its error is raised here, too.
+        If the session has failed and its leader still sends heartbeats, this rank raises the session's error, too.
         """
         participant = self._participant
         failed = notice is not None and notice.state == "failed"
@@ -148,7 +150,7 @@ class Member:
             participant.delete([go])
 
     def _objection(self, notice: Notice, authentic: bool) -> Mapping[str, Any] | None:
-        """The reason why this rank and the leader of that notice cannot be in one group; None if they can."""
+        """The reason why this rank and the leader that wrote `notice` cannot be in one group; None if they can."""
         me = self._participant.me
         if not authentic:
             return {"kind": "auth"}
@@ -165,7 +167,10 @@ class Member:
         return None
 
     def _give_up(self, notice: Notice, alive: bool) -> Formed:
-        """After the deadline, notify the leader, so that all ranks raise an error with the same missing ranks."""
+        """After the deadline, tell the leader if it is `alive`, so that all ranks report the same missing ranks.
+
+        Returns the group if the leader had just formed it.
+        """
         participant = self._participant
         missing = self._others()
         if alive:
@@ -181,7 +186,7 @@ class Member:
         raise participant.late(missing)
 
     def _take_over(self, found: bytes, notice: Notice | None) -> Formed | None:
-        """Replace the notice of a session that is dead or over by this rank's own, and lead the new session."""
+        """Replace `found`, the notice of a session that is dead or over, with a new notice and lead the new session."""
         participant = self._participant
         session = secrets.token_hex(16)
         mine = participant.notice("open", session, before=notice)

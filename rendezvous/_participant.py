@@ -1,7 +1,9 @@
-"""The common part of leader and members of a session: one rank's identity, its keys in the store, and its failure.
+"""What leader and members of a session share: one rank's identity, its keys in the store, and its errors.
 
-Invariant: a rank that leaves `form` by an error removes its keys from the store, if the store still answers. The keys
-that it writes contain the scope and, except for the notice, the session's random name.
+A session is one attempt of the function `form` to form a group. `group` explains the other terms.
+
+Invariant: a rank that leaves `form` with an error removes its keys from the store, if the store still answers. All keys
+begin with the scope (job and epoch). All keys but the notice also contain the session's random name.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _LONGEST_TEXT = 20_000  # characters of a verdict that are shown
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """A group that has formed: the name of its session, and the nonces and records of all ranks."""
+    """A group that has formed: its session's name, and by rank the nonces and the records (data for other ranks)."""
 
     session: str
     nonces: tuple[str, ...]
@@ -34,7 +36,7 @@ class Formed:
 
 
 class Pulse:
-    """Watches a counter that another process advances as long as it lives."""
+    """Watches a heartbeat: a counter that another process advances as long as that process lives."""
 
     QUIET = 6  # checks without a change: on a busy machine, time alone does not show that the process has ended
 
@@ -47,7 +49,7 @@ class Pulse:
         self.beats = 0
 
     def beat(self, value: bytes | None) -> bool:
-        """Check once; True if the value has changed since the previous check."""
+        """Check the counter's current `value`; True if it has changed since the previous check."""
         changed = self._looks > 0 and value is not None and value != self._last
         if changed:
             self.beats += 1
@@ -134,7 +136,7 @@ class Participant:
         verdict: Mapping[str, Any] | None = None,
         before: Notice | None = None,
     ) -> bytes:
-        """The content of a notice; `before` is the notice that it replaces, whose keys are still to be removed."""
+        """The bytes of a new notice; `before`: the replaced notice, if keys of its session are still to be removed."""
         document = {
             "v": VERSION,
             "state": state,
@@ -151,15 +153,15 @@ class Participant:
         return self.scope.seal("notice", document)
 
     def read_notice(self, value: bytes | None) -> tuple[Notice | None, bool]:
-        """The notice in `value`, or None if it is invalid, and whether it is authentic."""
+        """The notice in the bytes `value` (None if there is no valid notice), and whether `value` is authentic."""
         document, authentic = self.scope.unseal("notice", value or b"")
         return parse_notice(document), authentic
 
     def arrive(self, session: str, *, leader_is_authentic: bool = True) -> str | None:
-        """Take this rank's slot; returns an error text if another process with the secret has it, else None.
+        """Take this rank's slot, a store key; returns an error text if another process with the secret has it.
 
-        A value without the HMAC of our secret is replaced, unless the leader's notice has no such HMAC either: then it
-        may be our secret that is wrong.
+        Otherwise returns None. A value in the slot without the HMAC of this rank's secret is replaced. But if the
+        leader's notice has no such HMAC either, the value stays, because this rank's secret may be the wrong one.
         """
         key, name = self.scope.key(session, slot(self.me.rank)), f"{session}/{slot(self.me.rank)}"
         hello = self.scope.seal(name, self.me.document())
@@ -189,7 +191,7 @@ class Participant:
         return found
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
-        """Object to the session; its leader reports the first objection to all ranks."""
+        """Object to the session with `complaint`; the session's leader reports the first objection to all ranks."""
         key = self.scope.key(session, "flag")
         value = self.scope.seal(f"{session}/flag", complaint)
         if self.compare_set(key, None, value) == value:
@@ -198,7 +200,7 @@ class Participant:
     # -- how a session ends
 
     def outcome(self, session: str, value: bytes) -> Formed:
-        """The group that this rank's session has formed, from the notice or its copy; raises the error if it failed."""
+        """The group that the session has formed, read from `value`, its final notice; raises the error if it failed."""
         notice, authentic = self.read_notice(value)
         if notice is None and self.scope.secret is None:
             raise StoreError(f"{self.who()}: {self.foreign(self.scope.key(session, 'go'))}")
@@ -218,12 +220,12 @@ class Participant:
         return Formed(session, tuple(nonce for nonce, _ in roster), tuple(record for _, record in roster))
 
     def is_member(self, notice: Notice) -> bool:
-        """Whether this call of `form`, and not another process with our rank, is on the roster."""
+        """Whether the member list in `notice` has this call of `form`, and not another process with the same rank."""
         nonces = [nonce for nonce, _ in notice.roster]
         return notice.state == "closed" and nonces[self.me.rank : self.me.rank + 1] == [self.me.nonce]
 
     def _sign_off(self, notice: Notice, value: bytes) -> None:
-        """Declare that this rank needs the keys of the session no more; the last member removes them."""
+        """Declare that this rank no longer needs the session's keys; the last member that does so removes them."""
         left = self.scope.key(notice.session, "left")
         # the session has ended, so errors of the store do not matter
         with contextlib.suppress(StoreError):
@@ -277,11 +279,11 @@ def word(rank: int) -> str:
 
 
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """All keys of a session while its group forms, except the notice."""
+    """All store keys that a session uses while its group forms, except the notice."""
     names = [*(slot(rank) for rank in range(size)), "flag", "beat", "go", "left"]
     return [scope.key(session, name) for name in names]
 
 
 def exchange_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """The keys of `group.exchange`: one for each rank, by rank, and the counter."""
+    """The keys of `group.exchange`: one for each rank's value, by rank, then the counter of finished ranks."""
     return [scope.key(session, name) for name in (*map(word, range(size)), "read")]

@@ -12,7 +12,7 @@ import socket
 
 @functools.cache
 def boot_id() -> str:
-    """The kernel's random name for this boot of this machine; empty if it is hidden."""
+    """The random id that the kernel draws at each boot of this machine; empty if /proc does not show it."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(64).strip()
@@ -21,15 +21,15 @@ def boot_id() -> str:
 
 
 def place() -> str:
-    """Host name and pid of this process, for messages; printable, whatever the host name."""
+    """`host:pid` of this process, for error messages; unprintable characters of the host name become `?`."""
     host = "".join(letter if letter.isprintable() else "?" for letter in socket.gethostname())
     return f"{host}:{os.getpid()}"
 
 
 def origin() -> str:
-    """The identity of this process, for `is_gone`: boot, pid namespace, user, pid and start time.
+    """The identity of this process, for `is_gone`: boot id, pid namespace, user id, pid and start time, as one text.
 
-    Empty if /proc does not show them.
+    The text is empty if /proc does not show all of them.
     """
     return _origin(os.getpid())  # cached by pid, so that a forked child does not use its parent's identity
 
@@ -45,7 +45,7 @@ def _origin(pid: int) -> str:
 
 
 def is_gone(process: str) -> bool:
-    """Whether the process with this `origin()` is known to have ended."""
+    """Whether the process whose `origin()` returned `process` is known to have ended."""
     parts = process.split(" ")
     ours = origin().split(" ")
     # The kernel may hide processes of other users, and a pid of another namespace names another process here.
@@ -55,7 +55,7 @@ def is_gone(process: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When `pid` started, in clock ticks since boot; empty if there is no such process, or only a zombie."""
+    """When the process `pid` started, in clock ticks since boot; empty if it does not exist or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read(4096).rpartition(b")")[2].split()

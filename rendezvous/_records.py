@@ -1,8 +1,8 @@
 """The documents that ranks write to the store while a group forms: JSON, with an HMAC made with the job's secret.
 
 Invariant: whatever bytes a store returns, `unseal` returns a document or None, and never raises. A document is
-authentic only if its HMAC, over run, epoch, key and content, was made with our secret; if this rank has no secret, only
-if the document has no HMAC.
+authentic only if its HMAC, over job, epoch, key and content, was made with this rank's secret. For a rank without a
+secret, a document is authentic only if it has no HMAC.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SESSION = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The scope, job and epoch, in which ranks look for each other, and the secret that authenticates them."""
+    """The job (name and run id) and epoch in which ranks look for each other, and the secret that they share."""
 
     name: str
     run: str | None
@@ -38,7 +38,7 @@ class Scope:
 
     @property
     def base(self) -> str:
-        """The prefix of all keys: readable, and different for every name, run and epoch."""
+        """The prefix of all store keys of this scope; it shows the name and differs by name, run id and epoch."""
         mark = hashlib.sha256(json.dumps([self.name, self.run]).encode()).hexdigest()[:16]
         return f"{self.name}~{mark}/{self.epoch}"
 
@@ -56,7 +56,7 @@ class Scope:
         return b"\1" + secrets.sign(self.secret, self.base, self.epoch, key, body) + body
 
     def unseal(self, key: str, data: bytes) -> tuple[dict[str, Any] | None, bool]:
-        """The document in `data` (None if it is invalid), and whether it is authentic."""
+        """The document in `data` (None if there is no valid document), and whether `data` is authentic."""
         sealed = data[:1] == b"\1"
         start = 1 + secrets.TAG_SIZE if sealed else 1
         tag, body = data[1:start], data[start:]
@@ -74,7 +74,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The content of a scope's notice: its current session, and the outcome of this session."""
+    """The content of the store key `notice`: the current session (attempt to form a group) and its outcome."""
 
     version: int
     state: str  # open, closed (the group has formed) or failed
@@ -179,7 +179,7 @@ def fits(value: Any, depth: int = MAX_DEPTH) -> bool:
 
 
 def _is_text(text: str) -> bool:
-    """Whether `text` can be printed and encoded. JSON also allows lone surrogates, which UTF-8 cannot encode."""
+    """Whether `text` is short and printable. This excludes lone surrogates: JSON allows them, UTF-8 does not."""
     return len(text) <= _MAX_TEXT and text.isprintable()
 
 
@@ -195,7 +195,7 @@ def _finite(text: str) -> float:
 
 
 def dumps(document: Mapping[str, Any]) -> bytes:
-    """Compact JSON; ValueError and TypeError for values that JSON cannot represent, NaN included."""
+    """`document` as compact JSON. Raises ValueError or TypeError for values that JSON cannot represent, such as NaN."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -1,7 +1,7 @@
-"""The operations of a store on a Redis server, in Lua.
+"""Lua scripts that a Redis server runs: the operations of the store in `redis.py`, which describes the keys.
 
-Invariant: each script is one step on the server. If a script creates a key, it wakes all clients that wait for that key
-in the same step. `redis.py` describes the keys.
+Invariant: each script is one atomic step on the server. If a script creates a key, the same step wakes all clients that
+wait for this key.
 """
 
 from __future__ import annotations

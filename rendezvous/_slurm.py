@@ -1,6 +1,6 @@
 """Slurm: the job step of this process, and compressed host lists.
 
-Invariant: a list is expanded one host at a time, so a short text cannot require much memory.
+Invariant: a host list is expanded one host at a time, so a short list that names very many hosts takes little memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _STEPS: Final = 0xFFFFFF00  # from this number on, a step is a batch script or a
 
 
 def step(env: Environment) -> str | None:
-    """A name for the job step in which this process is a task; None in a batch script, which has SLURM_PROCID, too."""
+    """A name for the job step in which this process is a task; None if it is no task, as in a batch script.
+
+    SLURM_PROCID does not tell: Slurm sets this variable in batch scripts, too.
+    """
     job, number = get(env, "SLURM_JOB_ID") or get(env, "SLURM_JOBID"), _number(env)
     return f"slurm-{job}.{number}" if job and number is not None and number < _STEPS else None
 

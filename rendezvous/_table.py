@@ -1,7 +1,7 @@
-"""The keys, values and watches of a store that lives in one process.
+"""The keys and values of a store that lives in one process, and watches: readers that wait for keys to appear.
 
-Invariant: a table is used under one lock or by one thread. It never blocks, and it calls the `wake` of a watch at most
-once, at the moment when the last awaited key appears.
+Invariant: a table is used under one lock or by one thread. The table never blocks. It calls the function `wake` of a
+watch at most once, at the moment when the last key that this watch waits for appears.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Table:
     def watch(self, keys: Sequence[str], wake: Callable[[], None]) -> Watch:
         """Call `wake` when all of `keys`, which are missing now, have appeared.
 
-        A key may have been deleted again by then, so the reader has to check, and to watch again.
+        A key may have been deleted again by then. So the reader has to check all keys when it wakes, and to watch again
+        if a key is missing.
         """
         watch = Watch(set(keys), wake)
         for key in watch.keys:

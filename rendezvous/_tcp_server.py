@@ -1,11 +1,13 @@
-"""The server side of a tcp store: one thread, non-blocking sockets, one table.
+"""The server side of a tcp store: one thread, non-blocking sockets, one table of keys and values.
 
-Invariant: no peer can stop the loop, keep it busy, or make it exceed these bounds:
+Invariant: no peer (client) can stop the thread's event loop, keep it busy, or make it exceed these bounds:
 
-- `MAX_PENDING` unauthenticated connections (see `_admission`), each for at most `HELLO_TIMEOUT`
-- one request at a time per connection, of at most `MAX_KEYS` keys; `FRAME_TIMEOUT` from its first byte to its last
-- `MAX_BUFFERED` bytes of incomplete requests; `MAX_STORED` bytes and `MAX_STORED_KEYS` keys in the table
-- `FRAME_TIMEOUT` in which a peer reads no byte of its answer
+- `MAX_PENDING` unauthenticated connections (see `_admission`), each for at most `HELLO_TIMEOUT` seconds
+- one request at a time per connection, of at most `MAX_KEYS` keys
+- `FRAME_TIMEOUT` seconds from the first byte of a request to its last
+- `FRAME_TIMEOUT` seconds in a row in which a peer reads no byte of its answer
+- `MAX_BUFFERED` bytes of incomplete requests, of all connections together
+- `MAX_STORED` bytes and `MAX_STORED_KEYS` keys in the table
 
 Whatever data a peer sends, the worst effect is that its own connection is closed.
 """
@@ -55,7 +57,7 @@ class _Peer:
 
 
 class Server:
-    """Serves a table on `listeners` (bound, listening) until closed; owns them."""
+    """Serves a table of keys and values until closed; `listeners` are listening sockets, which the server closes."""
 
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None) -> None:
         self._listeners = list(listeners)
@@ -320,7 +322,7 @@ class Server:
                 raise _wire.Malformed
 
     def _wait(self, peer: _Peer, timeout: float) -> None:
-        """Answer a wait: at once if all keys exist, else when they appear, or at the deadline."""
+        """Answer a request to wait for keys: at once if all exist, else when all appear or `timeout` has passed."""
         peer.due = time.monotonic() + timeout
         if not self._answer_wait(peer):
             self._watch(peer)
@@ -357,7 +359,7 @@ class Server:
         return True
 
     def _has_room(self, peer: _Peer, key: str, size: int) -> bool:
-        """Whether the table has room for a value of that size under `key`; if not, send the error to the peer."""
+        """Whether the table has room for a value of `size` bytes under `key`; if not, send an error to the peer."""
         if key not in self._table and len(self._table) >= MAX_STORED_KEYS:
             self._reply(peer, _wire.FAILED, f"the store is full ({MAX_STORED_KEYS} keys)".encode())
             return False

@@ -1,9 +1,9 @@
-"""The bytes that a tcp store and its clients exchange.
+"""The bytes that a tcp store's server and its clients exchange.
 
-Invariant: a length is used only after it was compared with its bound, and only integers and byte strings are decoded. A
-client and a server that do not share the secret learn only that from each other.
+Invariant: a received length is used only after it was compared with its bound, and only integers and byte strings are
+decoded. If a client and a server have different secrets, they learn nothing from each other but this fact.
 
-Handshake, all sizes fixed; a peer that is slower than `HELLO_TIMEOUT` is dropped:
+Handshake, with fixed sizes in bytes; a peer that takes longer than `HELLO_TIMEOUT` seconds is dropped:
 
     client -> server  hello: magic (8), version (2), flags (1), zeros (5), nonce (32)
     server -> client  hello, then tag (32): HMAC-SHA256(secret, "server" + client's hello + server's hello)
@@ -11,12 +11,13 @@ Handshake, all sizes fixed; a peer that is slower than `HELLO_TIMEOUT` is droppe
     server -> client  one byte, 1: welcome
 
 The flags tell whether the sender has a secret. Without a secret the key of the HMAC is empty, and the tags prove only
-that both sides speak this protocol. Each side sends a fresh nonce, so nothing can be replayed; the labels "server" and
-"client" differ, so nothing can be reflected.
+that both sides speak this protocol. Each side sends a fresh nonce, so old tags cannot be replayed. The labels "server"
+and "client" differ, so a tag cannot be reflected to its sender.
 
-Frames follow, a request and then its reply: length of the rest (4), code (1), fields. A field is its length (4) and its
-bytes, or the length `ABSENT` for None. A request names at most `MAX_KEYS` keys, so that a single request does not keep
-the server busy for long; a client with more keys sends several requests.
+After the handshake, the client sends requests, and the server sends a reply to each. Both are frames: length of the
+rest (4), code (1), fields. A field is its length (4) and its bytes; the length `ABSENT` without bytes stands for None.
+A request names at most `MAX_KEYS` keys, so that a single request does not keep the server busy for long. A client with
+more keys sends several requests.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def same(one: bytes, other: bytes) -> bool:
 
 
 def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
-    """A frame. Raises ValueError if it would be longer than `MAX_FRAME`."""
+    """A frame with this code and these fields. Raises ValueError if it would be longer than `MAX_FRAME` bytes."""
     parts = [b"", bytes([code])]
     for field in fields:
         parts.append(_LENGTH.pack(ABSENT if field is None else len(field)))
@@ -96,7 +97,7 @@ def encode(code: int, fields: Iterable[bytes | None]) -> bytes:
 def frame_length(data: bytes | bytearray, most: int = MAX_FRAME) -> int | None:
     """The size in bytes of the frame at the beginning of `data`, its length field included.
 
-    None if the length field is incomplete. Raises: Malformed for a length of more than `most`.
+    None if the length field is incomplete. Raises: Malformed if this field is 0 or more than `most`.
     """
     if len(data) < _LENGTH.size:
         return None

@@ -1,27 +1,29 @@
 """The rank, size and store of this process, from arguments or the launcher's environment.
 
-Invariant: an explicit argument has priority, variables of this library have priority over those of other launchers, and
-contradictions are a ValueError that names the variables; nothing is guessed.
+Invariant: explicit arguments have priority over variables. Variables of this library (COLLECTIVES_...) have priority
+over those of other launchers. Contradictions raise a ValueError that names the variables. Nothing is guessed.
 
 | launcher            | recognised by                                | store unless COLLECTIVES_STORE is set    |
 |---------------------|----------------------------------------------|------------------------------------------|
 | collectives run     | COLLECTIVES_RANK, COLLECTIVES_SIZE           | must be given                            |
-| torchrun            | RANK, WORLD_SIZE, MASTER_ADDR                | tcp, on MASTER_ADDR, port derived        |
+| torchrun            | RANK, WORLD_SIZE, MASTER_ADDR                | tcp on MASTER_ADDR, derived port         |
 | Open MPI            | OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE   | tcp on loopback if one host, else mpi:// |
 | MPICH, Intel MPI    | PMI_RANK, PMI_SIZE                           | mpi://                                   |
-| Slurm               | SLURM_PROCID inside a step                   | tcp, on the step's first host, derived   |
+| Slurm               | SLURM_PROCID inside a job step               | tcp on step's first host, derived port   |
 | horovodrun          | HOROVOD_RANK, HOROVOD_SIZE                   | tcp on loopback if one host              |
 | Kubernetes          | JOB_COMPLETION_INDEX, COLLECTIVES_SIZE       | must be given                            |
 | Flux, MVAPICH, jsrun| ..._RANK and ..._SIZE (see `launchers`)      | must be given                            |
 
+The first launcher in this order whose variables are all set counts. If launchers are nested, this is usually the one
+that started the process itself. With mpi:// as the store and no launcher, rank and size are those of MPI.COMM_WORLD.
 If a launcher has set only a rank or only a size, or sets no size at all (PMIx, PALS, ALPS), an argument or a variable
-of this library must supply the rest. Otherwise it is an error, because the process would run as a group of one. With
-mpi:// as the store and no launcher, rank and size are those of MPI.COMM_WORLD. The first match counts; if launchers are
-nested, this is the one nearest to the process.
+of this library must supply the missing value. Otherwise `bootstrap` raises ValueError, because the process would run as
+a job of its own.
 
-A derived port is 15000 plus a hash of the job's identity, below 30000. MASTER_PORT and its neighbours are not used,
-because torchrun and frameworks use them; a port of the system's ephemeral range (32768 and up) could be in use by any
-connection. A job on a single host uses 127.0.0.1; other jobs need a secret for tcp (COLLECTIVES_SECRET_FILE).
+A derived port is 15000 plus a hash of the job's id, and below 30000. MASTER_PORT and the ports next to it are not used,
+because torchrun and frameworks use them. Ports of the system's ephemeral range (32768 and up) are not used either,
+because any connection could have them. A job on a single host uses the address 127.0.0.1. Other jobs need a secret for
+a tcp store (COLLECTIVES_SECRET_FILE).
 
 COLLECTIVES_NAME, COLLECTIVES_TRANSPORT, COLLECTIVES_TIMEOUT, COLLECTIVES_SECRET_FILE, COLLECTIVES_RUN_ID,
 COLLECTIVES_LOCAL_RANK and COLLECTIVES_LOCAL_SIZE are read under every launcher. An empty variable counts as unset.
@@ -49,10 +51,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process's place in its job. A field is None if nothing sets it.
+    """This process's rank, the size of its job, and other settings. A field is None if nothing sets it.
 
     `launcher` is the name of a launcher in `launchers`, or "mpi" (rank and size come from MPI itself), "arguments" or
-    "none". `variables` are the variables that set rank and size, for messages.
+    "none". `variables` names what set rank and size, with the values, for error messages.
     """
 
     launcher: str
@@ -80,12 +82,12 @@ def bootstrap(
     secret: bytes | None = None,
     env: Environment | None = None,
 ) -> Launch:
-    """Combine arguments (None: not given) with the variables in `env` (None: those of this process).
+    """Combine arguments (None: not given) with the environment variables in `env` (None: those of this process).
 
-    `rank` and `size` together override every launcher; one of them alone must agree with the environment, or complete
-    it. Without either, and without a launcher, this is a job of one process. Raises: ValueError for invalid values,
-    contradictions, an incomplete set of a launcher's variables, a rank out of range, or several processes and no store;
-    TypeError; AuthError for a secret file that must not be used.
+    `rank` and `size` together override every launcher. One of them alone must agree with the environment, or supply
+    what the environment lacks. If neither is given and no launcher is found, the job is this process alone. Raises:
+    ValueError for invalid values, contradictions, an incomplete set of a launcher's variables, a rank out of range, or
+    several processes and no store; TypeError for wrong types; AuthError for a secret file that `secret.read` refuses.
     """
     environment = os.environ if env is None else env
     where = store if store is not None else _get(environment, "COLLECTIVES_STORE")
@@ -143,7 +145,10 @@ def bootstrap(
 
 
 def _agree(found: Found, env: Environment, partly: Sequence[Incomplete]) -> None:
-    """Raise ValueError if `found` contradicts variables of this library or of an incomplete launcher before it."""
+    """Raise ValueError if the launcher `found` contradicts variables of this library or of launchers in `partly`.
+
+    `partly`: the launchers that were tried before `found` and have set only some of their variables.
+    """
     others = [(name, _integer(env, f"COLLECTIVES_{name}")) for name in ("RANK", "SIZE")]
     stated = [(f"COLLECTIVES_{name}", value, name == "RANK") for name, value in others]
     for part in partly:
@@ -155,9 +160,9 @@ def _agree(found: Found, env: Environment, partly: Sequence[Incomplete]) -> None
 
 
 def _complete(rank: int | None, size: int | None, env: Environment, partly: Sequence[Incomplete]) -> Found:
-    """Combine arguments, variables of this library and the incomplete variables of a launcher.
+    """Rank and size, from arguments, variables of this library and launchers that set only some of their variables.
 
-    Without any of them, this is a job of one process. Raises ValueError if rank or size is missing.
+    If none of these is set, the job is this process alone. Otherwise, ValueError if rank or size is missing.
     """
     own_rank, own_size = _integer(env, "COLLECTIVES_RANK"), _integer(env, "COLLECTIVES_SIZE")
     for what, value, own in (("rank", rank, own_rank), ("size", size, own_size)):

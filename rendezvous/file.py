@@ -1,30 +1,32 @@
 """A store in a directory that all ranks can access, on a local disk or on NFS.
 
 Invariant: every change of a key is one atomic step of the file system. A process that dies at any moment leaves the key
-as it was before or after its change, and nothing for which others would have to wait.
+as it was before or after its change, and leaves no lock for which others would have to wait.
 
 A key is a directory, `k.<quoted key>`. The key does not exist if the directory is missing or empty. Otherwise the
-directory has exactly one entry, the token, whose random name is never used again in this store:
+directory has exactly one entry, a file called the token. Its random id is never used again in this store:
 
-    i.<id>   the value is the content of this file
-    x.<id>   the value is the content of the file `v.<id>` beside the key directories
+    i.<id>   the key's value is the content of this file
+    x.<id>   the key's value is the content of the file `v.<id>` beside the key directories
+
+A process changes a key in one of three ways:
 
     create    rename a directory with a new token to the key's directory: the file system refuses this
               unless the key's directory is missing or empty
     replace   write `v.<new>`, then rename the token `<old>` to `x.<new>`: fails if `<old>` is gone
-    remove    unlink the token: fails if it is gone; then remove the directory, which fails if another
-              process has made a new token there, as it should
+    remove    unlink the token: fails if it is gone; then remove the directory, which fails, as it should, if
+              another process has made a new token there
 
-Because tokens never occur twice, a token that still exists proves that nothing has changed. So replace and remove are
-exact compare-and-swaps without a lock. (A directory with one entry is listed in one step, so a reader finds the old
-token or the new one, never none.) A crash leaves at most one `v.` file or `t.` directory (a token in preparation), to
-which nothing refers. The next process that opens the store removes such leftovers if they are a day old by the file
-system's clock. Or a crash leaves the empty directory of a key, which the next removal of the key removes, too.
+Because tokens never occur twice, a token that still exists proves that the key has not changed. So replace and remove
+are exact compare-and-swaps without a lock. (A directory with one entry is listed in one step, so a reader finds the old
+token or the new token, never none.) A crash leaves at most one unused `v.` file or `t.` directory (a new token that was
+in preparation). A process that opens the store removes such leftovers if they are a day old by the file system's clock.
+A crash may also leave the empty directory of a key. The next removal of this key removes the directory, too.
 
-NFS: rename, creation without links, and rmdir are atomic on the server. Opening a directory makes the client ask the
-server for its state, so each check opens the directories that it depends on. Waits poll every 1 ms at first and every
-50 ms at most; after 100 ms, also of successive waits for the same keys, polls are at least 10 ms apart. A system call
-on a hung NFS mount cannot have a deadline.
+On NFS, rename, exclusive creation (O_EXCL) and rmdir are atomic on the server. When a process opens a directory, the
+NFS client asks the server for the directory's state. So each check opens the directories that it depends on. A wait
+polls, with pauses that grow from 1 ms to 50 ms. After 100 ms, pauses are at least 10 ms. Successive waits of a thread
+for the same keys count as one wait. A system call on a hung NFS mount cannot have a deadline.
 """
 
 from __future__ import annotations

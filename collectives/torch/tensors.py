@@ -159,7 +159,7 @@ def _plain(tensor: Any) -> Any:
 
 
 def _direct(plain: Any) -> bool:
-    """Whether its memory has its elements in C order, with no conjugation or negation applied only when read."""
+    """Whether the memory of `plain` holds its elements in C order, without a lazy conjugation or negation."""
     return plain.is_contiguous() and not plain.is_conj() and not plain.is_neg()
 
 
@@ -169,7 +169,10 @@ def _compact(plain: Any) -> Any:
 
 
 def _array(plain: Any, moved: bool) -> Array:
-    """An array over the memory of `plain`, which the array keeps alive."""
+    """An array over the memory of the tensor `plain`; the array keeps the tensor alive.
+
+    `moved`: nothing is computed with the elements, so any dtype is accepted, except quantized ones.
+    """
     dtype: Dtype | None = _DTYPES.get(plain.dtype)
     if dtype is None and moved and not plain.is_quantized:
         dtype = _RAW.get(plain.dtype.itemsize)
@@ -180,7 +183,7 @@ def _array(plain: Any, moved: bool) -> Array:
 
 
 def _neighbours(tensors: Sequence[Any]) -> Any:
-    """One tensor over the memory of all tensors, stacked, if they are consecutive in one storage; else None."""
+    """`tensors` as one stacked tensor, without a copy, if they lie one after the other in one storage; else None."""
     first = tensors[0]
     size = first.numel() * first.element_size()
     storage = first.untyped_storage().data_ptr()

@@ -1,7 +1,7 @@
-"""Works of torch.distributed, made of the communicator's works.
+"""The `Work` objects of torch.distributed, each made from a `collectives.Work`, an operation in progress.
 
 Invariant: a result is in the caller's tensors before the work counts as done, and a work's error is the error that the
-communicator raised. When a caller has seen that a work has ended, its future is complete.
+communicator raised. Once a caller has seen that a work has ended, the future of this work is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collectives.torch.profiling import Entry
 
 
 class Started(Protocol):
-    """The interface of `collectives.Work` for code that only waits."""
+    """The methods of `collectives.Work` that code needs to wait for an operation and read its result."""
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> None: ...
@@ -50,9 +50,9 @@ class Done(dist.Work):
 
 
 class Pending(dist.Work):
-    """A work in the background; it keeps its tensors alive.
+    """The torch `Work` of an operation that runs in the background; it keeps the operation's tensors alive.
 
-    A wait without a timeout ends with the operation's own deadline. Errors are those of `collectives`.
+    Without a timeout, `wait` waits until the operation's own deadline. Errors have the classes of `collectives`.
     """
 
     def __init__(
@@ -65,10 +65,11 @@ class Pending(dist.Work):
         source: Callable[[], int] = lambda: -1,
         record: Entry | None = None,
     ) -> None:
-        """`finish` is called once with the result, in a thread that waits for it, before the work counts as done.
+        """`finish` is called once with the result of `started`, before this work counts as done.
 
-        `source` returns the rank that sent a message, once that is known. `record`: an entry of torch's profiler, which
-        ends with the work, in another thread than the one in which it began.
+        The call runs in a thread that waits for this work. For a receive, `source` returns the sender's rank, once
+        known. `record` is an entry of torch's profiler. The entry ends when the work ends, in another thread than the
+        thread that began the entry.
         """
         super().__init__()
         self._wanted = False  # whether the end was requested
@@ -126,7 +127,7 @@ class Pending(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """A future that has the list of tensors when the work is done, or the work's error."""
+        """A future that completes when the work ends: with the list of tensors, or with the work's error."""
         return self.promise(self._tensors)
 
     # --- for the process group
@@ -136,7 +137,10 @@ class Pending(dist.Work):
         return self._tensors
 
     def settle(self, seconds: float | None = None) -> None:
-        """Return when the result is in the tensors. Raises the work's error; after OpTimeout the work may continue."""
+        """Wait until the result is in the tensors. Raises the work's error.
+
+        `seconds` limits the wait; None: until the operation's deadline. After OpTimeout, the operation may continue.
+        """
         self._wanted = True
         try:
             self._deliver(seconds)
@@ -152,7 +156,10 @@ class Pending(dist.Work):
         self._complete()
 
     def promise(self, value: Any) -> Any:
-        """The work's only future, which has `value` when the work is done, or the work's error."""
+        """A future that completes when the work ends: with `value`, or with the work's error.
+
+        Later calls return the same future, whatever their `value`.
+        """
         self._wanted = True
         with self._lock:
             if self._future is not None:
@@ -166,10 +173,10 @@ class Pending(dist.Work):
         return future
 
     def end_with_backward(self) -> None:
-        """If a backward pass is in progress, make it wait for this work at its end, and raise the work's error.
+        """If a backward pass is in progress, make the pass wait at its end for this work and raise the work's error.
 
-        DistributedDataParallel waits for futures in C++, where errors lose their types. Callbacks that are queued now
-        run before that.
+        DistributedDataParallel waits for futures in C++, where errors lose their Python types. A callback that is
+        queued here runs before that wait.
         """
         if torch._C._current_graph_task_id() >= 0:
             torch.autograd.Variable._execution_engine.queue_callback(self.settle)
@@ -234,8 +241,10 @@ class Pending(dist.Work):
             future.set_result(self._value)
 
     def __del__(self) -> None:
-        """Keep the work alive if nobody has waited for it: torch may keep only its C++ part, as
-        DistributedDataParallel's `join()` does, and that does not work without the Python part.
+        """Keep this Python object alive if nobody has waited for the work.
+
+        torch may keep only the C++ part of a work, as DistributedDataParallel's `join()` does. The C++ part does not
+        work without the Python object.
         """
         if not self._wanted and _kept is not None:
             _kept.append(self)
