@@ -70,7 +70,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 
 class FileStore:
-    """`file:///dir`. The directory is created if it does not exist (mode 0700); it is never removed."""
+    """The store at `file:///dir`. It creates the directory (mode 0700) if it does not exist, and never removes it."""
 
     def __init__(self, directory: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> None:
         check_timeout(timeout)
@@ -180,7 +180,7 @@ class FileStore:
         return self._path("k." + name)
 
     def _absent(self, homes: dict[str, str]) -> list[str]:
-        """The keys that do not exist; many keys are first looked up in one listing of all directories."""
+        """Those keys of `homes` (key to directory) that do not exist; more than 4 keys are looked up in one listing."""
         self._check_open()
         try:
             if len(homes) > 4:
@@ -195,7 +195,7 @@ class FileStore:
         return [name for name, home in homes.items() if self._token(home) is None]
 
     def _token(self, home: str) -> str | None:
-        """The token in the directory of a key; None if the key does not exist."""
+        """The token (name of the one entry) in the key directory `home`; None if the key does not exist."""
         self._check_open()
         try:
             with os.scandir(home) as entries:
@@ -211,7 +211,7 @@ class FileStore:
         return names[0] if names else None
 
     def _read(self, home: str, deadline: Deadline) -> tuple[str | None, bytes | None]:
-        """The token and the value of a key; (None, None) if it does not exist."""
+        """The token (name of the one entry) in the key directory `home`, and the key's value; both None if no key."""
         before = None
         while True:
             token = self._token(home)
@@ -238,9 +238,10 @@ class FileStore:
             return token, data
 
     def _change(self, home: str, old: str | None, value: bytes | None) -> bool:
-        """Change a key whose token is `old` (None: it does not exist) to `value` (None: remove it).
+        """Set the key whose directory is `home` to `value`, or remove the key if `value` is None.
 
-        Returns False if the token is not `old`.
+        `old` is the token (name of the directory's one entry) that the caller has read; None: the key did not exist.
+        Returns False, and changes nothing, if another process has replaced or removed this token.
         """
         self._check_open()
         if old is None and value is not None:
@@ -296,7 +297,7 @@ class FileStore:
                 view = view[file.write(view) :]
 
     def _sweep(self, names: list[str], before: float) -> None:
-        """Remove files and directories of processes that died while they wrote, if they are older than `before`."""
+        """Remove leftovers of processes that died while they wrote: those of `names` not modified since `before`."""
         old = []
         for name in names:
             with contextlib.suppress(OSError):
@@ -316,9 +317,10 @@ class FileStore:
             _remove_if_empty(self._path(name))
 
     def _yield_to_others(self, key: str, tries: int, deadline: Deadline) -> int:
-        """Pause for a random time after another process has changed the key; returns the number of tries.
+        """Pause before a retry, because another process has changed the key first; returns `tries` + 1, at most 10.
 
-        Otherwise all processes whose change came too late would retry at the same time.
+        The pause is random, so that several processes do not retry at the same time. Raises StoreError if the
+        deadline has passed and `tries` is more than 3.
         """
         if tries > 3 and deadline.passed:
             raise StoreError(f"{self!r}: {key!r} kept changing for {deadline.elapsed():.1f} s; gave up")
@@ -335,7 +337,7 @@ class FileStore:
             raise StoreError(f"{self!r} was closed")
 
     def _foreign(self, path: str, what: str) -> StoreError:
-        """The error for an entry of the directory that another program has changed."""
+        """The error for an entry `path` of the store's directory that another program has changed; `what` says how."""
         name = os.path.relpath(os.path.join(self._root, path), self._root)
         return StoreError(f"{self!r}: {name!r} {what}; empty the directory, or use one that nothing else uses")
 

@@ -1,71 +1,74 @@
 """Forming a group: the ranks of a job exchange records through a store and agree on the members.
 
 Invariant: all ranks to which `form` returns in one session have the same roster, the list of members. When the roster
-was made, every rank on it was in `form`, with the same name, epoch, size and fingerprint. Neither other jobs nor data
-that an earlier run left in the store can change that.
+was made, every rank on it was in `form`, with the same name, epoch, size and fingerprint. This holds whatever
+other jobs do, and whatever an earlier run has left in the store.
 
 The protocol
 ============
 
-A *session* is one attempt to form a group; it has a random name. All keys begin with the scope: a hash of (name, run
-id), and the epoch. One key, the *notice*, has a fixed name. All other keys contain the name of their session, so keys
-of two sessions cannot be confused.
+A *session* is one attempt to form a group; it has a random name. All keys begin with the *scope*: a hash of the group's
+name and run id, and the epoch. One key, the *notice*, has a fixed name. It describes the current session. All other
+keys contain the name of their session, so keys of two sessions cannot be confused.
 
-    notice                  {state: open | closed | failed, session, size, fingerprint, leader, roster | verdict}
-    <session>/slot/<rank>   hello of that rank: {nonce, size, fingerprint, record}
-    <session>/flag          the first objection to this session
+    notice                  {version, state: open | closed | failed, session, size, fingerprint, leader,
+                            roster (if closed) | verdict, the reason (if failed)}
+    <session>/slot/<rank>   the hello of this rank: {nonce, size, fingerprint, record}
+    <session>/flag          the first objection of a rank to this session
     <session>/beat          a counter that the leader increments every 0.1 s while it waits
-    <session>/go            copy of the notice after the session has ended; wakes all ranks
+    <session>/go            the outcome: a copy of the closed or failed notice; wakes all ranks
     <session>/left          the number of ranks that have read the outcome
-    <session>/word/<rank>   the value of that rank in `exchange`, if this is called
+    <session>/word/<rank>   the value that this rank passes to `exchange`, if `exchange` is called
     <session>/read          the number of ranks that have read all values of `exchange`
 
-1. Each rank draws a nonce and tries compare_set(notice, absent -> open(new session)). The rank that succeeds is the
-   *leader*, all others are *members*.
+1. Each rank draws a nonce and tries to create an open notice with a new session: compare_set(notice, absent -> open).
+   The rank that succeeds is the *leader*, all others are *members*.
 2. Each rank takes the slot of its number by compare_set(slot, absent -> hello). A member sets the flag if its slot is
-   in use, or if the notice has another size, fingerprint or version than its own. Then it waits for `go`.
+   in use, or if its size, fingerprint or version differs from that in the notice. Then the member waits for `go`.
 3. The leader waits until all slots are in use. If no flag is set, it changes the notice from open to closed, with the
    roster (nonces and records by rank). The compare_set expects the bytes with which the leader opened the notice. At
    this moment the group forms. If a flag is set, the slots disagree, or the deadline passes, the leader changes the
-   notice to failed, with the verdict. Then it sets `go`.
-4. Each rank reads the outcome. A rank whose own nonce is on the roster is a member of the group; if the roster has
-   another nonce under its number, it is a duplicate and raises. Each rank counts itself on `left`. The last member
-   deletes the session's keys, then changes the notice from this outcome to absent. After a failure the leader does
-   this. Before, it continues to beat for 0.8 s, so that ranks that arrive meanwhile raise the same verdict.
-5. A rank replaces a notice in three cases: it is open and its leader has not beaten for 1.5 s and 6 checks, or its
-   process is known to be gone; it has been closed for 3 s; it has failed and nothing beats. The rank does this by
-   compare_set(notice, what it read -> open(new session)), deletes the old session's keys, and is the leader of the new
-   session. If it dies before, its notice names the session whose keys are still to be deleted. Members of the old
-   session see that the beat has stopped, read the notice, and start again at step 1 with the same nonce.
+   notice to failed, with the verdict. In both cases the leader then sets `go`.
+4. Each rank reads the outcome. A rank whose nonce is on the roster belongs to the group. If the roster has another
+   nonce under the rank's number, the rank was started twice and raises an error. All others increment `left`. After
+   success, the last of them deletes the session's keys, and then the notice. After a failure, the leader deletes both.
+   But first it increments `beat` for 0.8 s more, so that ranks that arrive in this time raise the same verdict.
+5. A rank replaces the notice of another rank in three cases:
+   - The notice is open, and `beat` has not changed for 1.5 s and 6 checks, or the leader's process is known to be gone.
+   - The rank has seen the notice closed for 3 s.
+   - The notice has failed, and `beat` does not change any more.
+   The rank replaces what it has read by compare_set(notice, old -> open), deletes the old session's keys, and is the
+   leader of a new session. The new notice names the old session, so if this leader dies too early, the next leader
+   deletes the old keys. Members of the old session see that `beat` has stopped, read the notice, and start again at
+   step 1 with the same nonce.
 6. A member whose deadline passes sets the flag, so that all ranks fail together, with one list of missing ranks.
 
 Why stale data and concurrent jobs do no harm:
 
-- An earlier run that was killed leaves a notice and keys of its session. New ranks wait at that notice at most 1.5 s
-  (3 s if it was closed), because nothing beats there. A value that does not change while a rank watches it raises no
-  error. Then one of the new ranks replaces the notice and deletes the keys of the session. Slots, flags and records of
-  the old session are never read again, since keys contain the session's name. Clocks of two hosts are never compared;
-  each rank only measures how long it has waited.
-- A leader that was replaced although it was only slow cannot form its group: its compare_set expects the old notice,
-  which never returns, since session names never occur twice. The leader notices this by the compare_set, or at its
-  next beat, and starts again as a member. So it does no harm to consider a leader dead by mistake.
-- Only the last member that has read the roster, or some rank after 3 s, removes a closed notice. So if a leader dies
-  right after closing, the group has formed: members that never get the `go` find the closed notice when the beat
-  stops. A member that gives up its leader at this moment finds it, too, with its own nonce on the roster.
+- An earlier run that was killed leaves a notice and keys of its session. New ranks see that `beat` does not
+  change, and wait at most 1.5 s (3 s if the notice is closed). Then one of them replaces the notice and deletes the
+  keys of the old session. A rank raises no error for a value that was in the store before and does not change. Slots,
+  flags and records of the old session are never read again, since keys contain the session's name. Clocks of two hosts
+  are never compared; each rank only measures how long it has waited.
+- It does no harm to replace the notice of a leader that is slow, not dead. This leader can no longer form its group:
+  its compare_set expects its own notice, which never returns, since session names never occur twice. The leader notices
+  the new notice when its compare_set fails, or before its next beat, and starts again at step 1.
+- Only the last rank that has read the roster, or some rank after 3 s, removes a closed notice. So the group has formed
+  even if the leader dies right after it has closed the notice. Members that wait for `go` in vain then see that `beat`
+  has stopped, and read the closed notice with their own nonces on its roster.
 - All decisions on one session are compare_sets of one key, so exactly one of them succeeds: closed, failed or replaced.
-- A rank accepts a roster or verdict only of a session whose open notice it has read, and it is a member only if the
-  roster has the nonce that it drew in this call.
-- Two ranks with the same number try to take the same slot: one gets it, the other sets the flag. Two jobs with the
-  same name and different run ids have different scopes. Without run ids they share a notice, and only duplicate rank
-  numbers distinguish them. So the leader then waits before it closes a full set of slots, and ranks of the other job
-  can object. It waits as long as the slots took to fill (`settle`): 20 ms at least, or 150 ms for several processes,
-  and at most 500 ms. Run ids are exact, and need no wait.
+- A rank accepts a roster only if the roster has the nonce that the rank drew in this call of `form`.
+- Two ranks with the same number try to take the same slot: one gets the slot, the other sets the flag. Two jobs with
+  the same name and different run ids have different scopes. Two jobs without run ids share a notice, and only duplicate
+  rank numbers tell them apart. So without a run id, the leader waits once more when all slots are in use, and ranks of
+  another job can object. This wait (`settle`) is as long as the slots took to fill, at most 500 ms. It is at least
+  20 ms if all ranks are in one process, else at least 150 ms.
 - With a secret, notices, slots and flags carry an HMAC over (scope, epoch, key, content). A slot or flag without a
-  valid HMAC is ignored, and the rank with the secret may take over the slot. If the group is not complete 0.6 s later,
-  all ranks raise AuthError. So a process without the secret that can write to the store may prevent a job from
-  starting, but can never join it.
+  valid HMAC is ignored, and a rank that knows the secret may take over the slot. If the group is not complete
+  0.6 s after the leader has found such a value, all ranks raise AuthError. So a process that can write to the store,
+  but does not know the secret, may prevent a job from starting, but can never join it.
 
-After all members have read the roster, nothing remains in the store. If a member dies before it has read the closed
+After all ranks have read the roster, nothing remains in the store. If a rank dies before it has read the closed
 notice, the session's keys remain; `release`, the next group of the scope, or the store's TTL removes them.
 """
 
@@ -98,7 +101,8 @@ class Membership:
     """A group that has formed, as seen by one of its ranks.
 
     `run_id` is the same on all ranks and new each time that a group forms: it distinguishes the frames, keys and memory
-    of this group from those of any other group, also of one with the same name. `records[r]` is the record of rank r.
+    of this group from those of any other group, even a group with the same name. `records[r]` is the `record` that
+    rank r has passed to `form`.
     """
 
     name: str
@@ -128,14 +132,15 @@ def form(
     """Form a group with the other ranks; blocks until all have joined or the attempt has failed.
 
     `record` (at most 4 KiB of JSON) is passed to the other ranks. `fingerprint` has the settings on which all ranks
-    must agree: configuration and version, as text that a person can compare. `run_id` distinguishes jobs with one name.
-    `epoch` is always 0 so far: after the loss of a rank, the others would form a group under the next epoch. `settle`:
-    seconds for which a complete group waits for objections; None: chosen as described at the head of this module.
+    must agree: configuration and version, as text that a person can compare. `run_id` distinguishes jobs that use the
+    same `name`. `epoch` is always 0 so far; it is meant to count the losses of ranks after which the others form a new
+    group. `settle`: seconds for which a group that is complete waits for objections, such as that of a second rank with
+    the same number; None: about as long as the ranks took to arrive, or 0 with a `run_id`.
 
     Raises, on every rank that has joined: OpTimeout with `late`, the ranks that are missing when the first deadline
     passes; ConfigMismatch if a rank number occurs twice, or ranks disagree on size, fingerprint or protocol; AuthError
-    if they do not share the secret. On one rank: StoreError if the store fails; ValueError and TypeError for wrong
-    arguments, before anything is sent.
+    if ranks do not share the secret. Raises, on the rank concerned only: StoreError if the store fails; ValueError and
+    TypeError for wrong arguments, before anything is sent.
     """
     check_store(store)
     rank, size = check_rank(rank, size)
@@ -159,9 +164,9 @@ def form(
 def exchange(store: Store, membership: Membership, value: Any, timeout: float = DEFAULT_TIMEOUT) -> list[Any]:
     """Exchange values through the store; returns the values of all ranks, by rank.
 
-    At most one call per group; every rank has to call. `value` has at most `MAX_RECORD` bytes as JSON. The last rank
-    that has read all values removes them from the store. Raises: OpTimeout with `late`, the ranks that had not called
-    at the deadline; AuthError for a value that no rank of the group wrote; StoreError.
+    A group may exchange values once; all its ranks must call this function. `value` has at most `MAX_RECORD` bytes as
+    JSON. The last rank to read all values removes them from the store. Raises: OpTimeout with `late`, the ranks that
+    have not called before the deadline; AuthError for a value that no rank of the group wrote; StoreError.
     """
     deadline = Deadline(check_timeout(timeout))
     scope = membership.scope
@@ -188,12 +193,12 @@ def exchange(store: Store, membership: Membership, value: Any, timeout: float = 
 
 
 def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
-    """Remove the keys with which this group formed from the store; called when its communicator closes.
+    """Remove from the store the keys that `form` needed for this group; called when its communicator closes.
 
-    Usually this is one read, since the last member that read the roster has removed everything. Otherwise the call
-    waits until `timeout` for members that have not read the roster, then removes the keys: these members have died, or
-    will notice that the group is closed. Idempotent; any rank may call it. Errors of the store are ignored. Raises:
-    ValueError and TypeError for a wrong timeout only.
+    Usually the last rank to read the roster (the list of members) has already removed the keys, and `release` only
+    checks this by one read. Otherwise it waits up to `timeout` seconds for ranks that have not read the roster, and
+    then removes the keys. Ranks that are still missing have died, or will notice that the group is closed. Idempotent;
+    any rank may call it. Errors of the store are ignored. Raises: only ValueError and TypeError, for a wrong timeout.
     """
     deadline = Deadline(timeout)
     scope = membership.scope
@@ -212,7 +217,7 @@ def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
 
 
 def check_rank(rank: int, size: int) -> tuple[int, int]:
-    """`rank` and `size` as ints. TypeError or ValueError unless 0 <= rank < size."""
+    """Returns `rank` and `size` as ints; raises TypeError or ValueError unless 0 <= rank < size."""
     rank, size = _integer("rank", rank), _integer("size", size)
     if not 1 <= size <= MAX_SIZE:
         raise ValueError(f"size must be 1 to {MAX_SIZE}, is {size}")
@@ -236,7 +241,7 @@ def _text(what: str, value: object, limit: int) -> str:
 
 
 def _copy(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record after a round trip through JSON, so that all ranks, this one included, see the same record."""
+    """A copy of `record`, encoded as JSON and decoded, so that this rank sees the same record as the other ranks."""
     if not isinstance(record, Mapping):
         raise TypeError(f"a record is a mapping, not {type(record).__name__}")
     try:

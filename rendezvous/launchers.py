@@ -1,9 +1,9 @@
-"""From launchers' variables to a rank, a size and a store.
+"""Derives rank, size and store of a process from the environment variables that a launcher has set.
 
 Invariant: a launcher's variables are complete, or absent, or reported as incomplete; a process that was started as one
-rank of several never counts as a job of its own. Only variables that launchers set for ranks alone are used. So a login
-shell inside an allocation (SLURM_JOB_ID, SLURM_NTASKS), a batch script, a notebook in a Pod (KUBERNETES_SERVICE_HOST)
-or an exported MASTER_ADDR does not make a process a rank.
+rank of several never counts as a job of its own. A process counts as a rank only if it has variables that launchers set
+for ranks and for no other process. So login shells inside an allocation (SLURM_JOB_ID, SLURM_NTASKS), batch scripts,
+notebooks in a Pod (KUBERNETES_SERVICE_HOST) and processes with an exported MASTER_ADDR do not count as ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PORTS: Final = 15000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The values of one launcher's variables; the names of the variables are for messages."""
+    """The values of one launcher's variables; `rank_name` and `size_name` are variables' names, for error messages."""
 
     launcher: str
     rank: int
@@ -45,7 +45,8 @@ class Found:
 class Incomplete:
     """A launcher started this process as a rank, but not all of its variables are set.
 
-    `rank` and `size` are None if not set. `present`: the variables that are set; `missing`: the names of the others.
+    `rank` and `size` are None if not set. `present`: the variables that are set, with their values; `missing`: the
+    names of the variables that are not set.
     """
 
     launcher: str
@@ -69,9 +70,10 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class _Signs:
-    """The names of the variables that a launcher sets for ranks only. `size` is empty if it sets no size.
+    """The names of the variables that a launcher sets for ranks only.
 
-    `others`: variables that show that this process is a rank, but not its number.
+    `size` is empty if the launcher sets no variable with the number of ranks. `others`: more variables that only ranks
+    have, but that tell neither rank nor size.
     """
 
     launcher: str
@@ -90,7 +92,7 @@ class _Signs:
         return Found(self.launcher, rank, size, self.rank, self.size, *local, run_id, store, self.title)
 
     def incomplete(self, env: Environment) -> Incomplete | None:
-        """The variables that are set, if rank or size is missing; None for a size of one, which needs no other rank."""
+        """The launcher's variables, if some are set, but rank or size is missing; None otherwise, or if size is one."""
         names = (self.rank, self.size, self.local_rank, *self.others)
         present = {name: env[name] for name in names if get(env, name) is not None}
         rank, size = integer(env, self.rank), integer(env, self.size)
@@ -140,9 +142,10 @@ _OTHERS: Final = (
 
 
 def find(env: Environment) -> tuple[Found | None, list[Incomplete]]:
-    """The first launcher whose variables are complete, and the launchers before it with incomplete variables.
+    """The first launcher in `_LAUNCHERS` with complete variables, and those before it with incomplete variables.
 
-    Launchers are tried in the order of `_LAUNCHERS`. Raises ValueError for an invalid number.
+    The first result is None if no launcher has complete variables. Raises ValueError for a variable that should be a
+    number and is not.
     """
     partly: list[Incomplete] = []
     for look, part in _LAUNCHERS:
@@ -206,9 +209,9 @@ def _slurm_store(env: Environment, step: str) -> str | None:
 
 
 def _slurm_part(env: Environment) -> Incomplete | None:
-    """The variables of a Slurm task that are set, if the job step, the task's number or the number of tasks is missing.
+    """The variables of a Slurm task, if the job step, the task's number or the number of tasks is missing; else None.
 
-    Batch scripts and interactive shells, which have the number 0, are no tasks.
+    Also None in a batch script or interactive shell: Slurm sets SLURM_PROCID=0 there, but these are no tasks of a job.
     """
     rank = integer(env, "SLURM_PROCID")
     if _slurm.step(env) is not None:

@@ -1,6 +1,6 @@
 """A store shared by the threads of one process.
 
-Invariant: all open stores of one name share their keys, which are deleted when the last of these stores is closed.
+Invariant: all open stores of one name share their keys. The keys are deleted when the last of these stores is closed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Invariant: after `open_mpi` returns, MPI is not used any more.
 
-Rank 0 of MPI.COMM_WORLD serves a tcp store on a free port and broadcasts its addresses, with a secret made for this
-store; all ranks connect. A store cannot use MPI itself: only one-sided windows resemble set, get and wait, and they
-make no progress while their owner computes. The secret is sent over MPI, which is trusted like the launcher.
+Rank 0 of MPI.COMM_WORLD serves a tcp store on a free port. It broadcasts its addresses, the port, and a secret made for
+this store; all ranks connect. MPI itself is no basis for a store: only its one-sided windows resemble a store's set,
+get and wait, and a window may make no progress while its owner computes. Secrets may be sent over MPI, because MPI is
+trusted like the launcher.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ _SIZE = 4096  # bytes of the broadcast, which are the same for every message
 def world() -> tuple[int, int]:
     """This process's rank in MPI.COMM_WORLD, and the size of MPI.COMM_WORLD.
 
-    Raises: TransportUnavailable.
+    Raises: TransportUnavailable without a working mpi4py.
     """
     comm = _mpi().COMM_WORLD
     return comm.Get_rank(), comm.Get_size()
 
 
 def check_world(rank: int, size: int, variables: str) -> None:
-    """Check that MPI.COMM_WORLD has as many processes as the launcher has started, according to `variables`.
+    """Check that MPI.COMM_WORLD has at least `size` processes, as many as the launcher has started.
 
-    An MPI that does not recognise the launcher of another MPI makes each process a world of one. Raises:
-    ConfigMismatch, which names launcher and library; TransportUnavailable.
+    `rank`, `size` and `variables` (the launcher's variables, as text) are for the error message. If the launcher
+    belongs to another MPI than mpi4py's library, the library puts each process into a world of its own. Raises:
+    ConfigMismatch if the world is smaller than `size`; TransportUnavailable without a working mpi4py.
     """
     mpi = _mpi()
     there = mpi.COMM_WORLD.Get_size()
@@ -56,7 +58,7 @@ def check_world(rank: int, size: int, variables: str) -> None:
 
 
 def open_mpi(*, timeout: float = DEFAULT_TIMEOUT) -> TcpStore:
-    """The store of this MPI job; collective over MPI.COMM_WORLD, which no other thread may use meanwhile.
+    """Open the store of this MPI job; collective over MPI.COMM_WORLD, which no other thread may use during the call.
 
     Raises: TransportUnavailable without a working mpi4py; StoreError if rank 0 cannot be reached.
     """
@@ -93,7 +95,10 @@ def _mpi() -> Any:
 
 
 def _broadcast(comm: Any, message: bytes, deadline: Deadline) -> dict[str, Any]:
-    """Broadcast rank 0's message. MPI cannot cancel a broadcast, so after the deadline it is left unfinished."""
+    """Broadcast rank 0's `message`, a JSON object; returns it on all ranks. StoreError if this exceeds the deadline.
+
+    MPI cannot cancel a broadcast, so after the deadline the broadcast stays unfinished.
+    """
     buffer = bytearray(message.ljust(_SIZE, b" "))
     request = comm.Ibcast(buffer, root=0)
     pause = 0.0005
@@ -125,7 +130,7 @@ def _connect(offer: dict[str, Any], deadline: Deadline) -> TcpStore:
 
 
 def _addresses() -> list[str]:
-    """IPv4 addresses under which other hosts may reach this host, the likeliest first."""
+    """IPv4 addresses at which other hosts can probably reach this host, the most probable address first."""
     found: list[str] = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing; the kernel chooses the source address of the default route

@@ -1,19 +1,20 @@
 """A store in a Redis server (6.0 or newer), over TCP or TLS.
 
-Invariant: each operation is one script, so it is atomic on the server. Every key has a time to live, which is renewed
-when the key is read or written, so the keys of a job that dies are removed some day.
+Invariant: each operation is one Lua script, so it is atomic on the server. Every key has a time to live (`TTL`), which
+each read or write of the key renews. So the server removes the keys of a job that has died when their time is over.
 
 Keys on the server, all under `collectives:`
 
     v:<key>      the value
-    w:<key>      set of the waiters to wake when <key> appears
-    l:<waiter>   list on which one waiter blocks (BLPOP); the client that creates an awaited key pushes to it
+    w:<key>      set of the waiters (one for each call of `wait`) to wake when <key> is created
+    l:<waiter>   list on which one waiter blocks (BLPOP); the script that creates <key> pushes an item, to wake it
 
-One script looks a key up and, if it is missing, adds the waiter to the set of this key; the script that creates the key
-wakes these waiters. So no wake-up is lost, and no client polls. Waiters use lists rather than pub/sub, because Redis
-users are often restricted to key patterns and have no access to channels.
+The script of `wait` looks up its keys, and adds the waiter to the set of the first key that is missing. The script that
+creates a key wakes the waiters in the key's set; they look up their keys again. So no wake-up is lost, and no client
+polls. Waiters use lists rather than pub/sub, because Redis users are often restricted to key patterns and have no
+access to channels.
 
-Scripts compute the names of keys, which Redis Cluster does not allow: use a single server, or the primary of a
+The scripts compute the names of keys. Redis Cluster does not allow this: use a single server, or the primary of a
 replicated server.
 """
 
@@ -61,7 +62,10 @@ _PREFIX = "collectives:"
 
 
 class RedisStore:
-    """`redis://` and `rediss://`. Each call uses a connection of its own, kept for the next call."""
+    """The store for `redis://` and `rediss://` (TLS).
+
+    Calls at the same time use a connection each. After a call, the store keeps the connection for later calls.
+    """
 
     def __init__(
         self,
@@ -78,9 +82,9 @@ class RedisStore:
         timeout: float = DEFAULT_TIMEOUT,
         ttl: float = TTL,
     ) -> None:
-        """Connect; retries for `PATIENCE` if the server is unreachable.
+        """Connect; if the server is unreachable, retry for `PATIENCE` seconds, but at most for `timeout` seconds.
 
-        Raises: StoreError if the server cannot be reached by `timeout`, refuses the password or the database, or has an
+        Raises: StoreError if the server cannot be reached in this time, refuses the password or the database, or has an
         invalid certificate.
         """
         deadline = Deadline(timeout)
@@ -172,7 +176,7 @@ class RedisStore:
         before: Sequence[str | int] = (),
         again: bool = True,
     ) -> Any:
-        """Run a script. `again`: whether it may run a second time if the connection is lost."""
+        """Run a Lua script on the server; returns its result. `again`: whether to retry if the connection is lost."""
         line = (script, 0, _PREFIX, self._ttl, _WAITER_TTL, *before, *keys, *arguments)
         return self._command(deadline, "EVAL", *line, again=again, keys=keys)
 
@@ -184,7 +188,11 @@ class RedisStore:
         extra: float = 0,
         keys: Sequence[str] = (),
     ) -> Any:
-        """The server's answer. `extra`: seconds for which the command may block; `keys` are for messages."""
+        """Send a Redis command; returns the server's answer.
+
+        `again`: whether to send the command again if the connection is lost; `extra`: seconds for which the command may
+        block on the server; `keys`: the keys that an error message names.
+        """
         patience = Deadline(min(PATIENCE, deadline.left()))
         pause = 0.02
         while True:
@@ -245,7 +253,7 @@ class RedisStore:
             self._connecting.release()
 
     def _take_idle(self) -> Any:
-        """A connection that is still open and has no unread data, or None."""
+        """An idle connection that is still open and has no unread data; None if there is no such connection."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -298,9 +306,10 @@ class RedisStore:
 
 
 class _TlsConnection(redis.SSLConnection):
-    """A TLS connection with a given context, because making a context takes longer than all the rest of connecting.
+    """A TLS connection that reuses a given SSL context: to make one takes longer than to connect and shake hands.
 
-    Versions of redis-py that do not call `_wrap_socket_with_ssl` use the options, which have the same effect.
+    For this, the class overrides `_wrap_socket_with_ssl`. Versions of redis-py without this method make a context for
+    each connection, from the options of the same meaning (`ssl_ca_certs` and others).
     """
 
     def __init__(self, context: ssl.SSLContext, **options: Any) -> None:
@@ -313,7 +322,11 @@ class _TlsConnection(redis.SSLConnection):
 
 @functools.lru_cache(maxsize=8)
 def _context(ca: str | None, cert: str | None, key: str | None, *_: float) -> ssl.SSLContext:
-    """A TLS context that trusts the certificates in the file `ca` alone; None: the system's authorities."""
+    """A TLS context that trusts only the authorities in the file `ca`, or the system's authorities if `ca` is None.
+
+    `cert` and `key` are the files of the client's certificate, if any. The other arguments are the times at which the
+    files were last changed, so that a changed file is read again although results are cached.
+    """
     context = ssl.create_default_context(cafile=ca)
     if cert is not None:
         context.load_cert_chain(cert, key)
@@ -325,7 +338,10 @@ def _changed(path: str | None) -> float:
 
 
 def _parsed(read: Callable[[], T]) -> T:
-    """The result of `read()`. Errors of redis-py's parser, which does not check lengths, become InvalidResponse."""
+    """The result of `read()`, a call into redis-py's parser.
+
+    The parser raises arbitrary exceptions for a malformed answer; these become InvalidResponse.
+    """
     try:
         return read()
     except (RedisError, OSError):
@@ -335,7 +351,7 @@ def _parsed(read: Callable[[], T]) -> T:
 
 
 def _hopeless(error: BaseException) -> bool:
-    """Whether a retry is useless: a wrong password, invalid certificates or missing files."""
+    """Whether a retry is useless after `error`: wrong password, invalid certificate, missing or unreadable file."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AuthenticationError | ssl.SSLError | FileNotFoundError | PermissionError):

@@ -1,8 +1,8 @@
-"""The job's secret: 32 random bytes that only the ranks of one job know.
+"""The job's secret: random bytes (32 by default) that only the ranks of one job know.
 
-Invariant: a secret is passed in files of mode 0600, or in a scheduler's own volume of secrets (see `read`), never in
-arguments, messages, logs or the store. The HMAC of a value in the store covers its run, epoch and key, so the value is
-not valid in another place.
+Invariant: a secret is passed in files of mode 0600, or in the volume in which a scheduler such as Kubernetes mounts
+secrets (see `read`). It never appears in arguments, error messages, logs or the store. The HMAC of a value in the store
+also covers run, epoch and key. So a value that is copied to another key or run is not valid there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def mint() -> bytes:
 def write(path: str | os.PathLike[str], secret: bytes) -> None:
     """Store `secret` in a new file of mode 0600, as one line of hexadecimal digits.
 
-    Raises: ValueError for a secret that is too short or too long; OSError, FileExistsError included.
+    Raises: ValueError for a secret of less than 16 or more than 4096 bytes; FileExistsError; other OSErrors.
     """
     check(secret)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -42,13 +42,15 @@ def write(path: str | os.PathLike[str], secret: bytes) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """The secret in `path`: hexadecimal digits, or else the file's bytes; a newline at the end is dropped.
+    """The secret in the file `path`: decoded if the file has only hexadecimal digits, else the file's bytes.
 
-    Only the file's owner may be able to read it. One exception: a volume in memory that is mounted read-only and
-    belongs to root, as Kubernetes, Docker and Podman pass secrets to a container. Its files have mode 0644 or 0444 by
-    default; the mount is visible in the container only, and nothing inside can change the mode. Raises: AuthError if
-    the file cannot be read, is no regular file, can be read by other users, belongs neither to root nor to this user,
-    or has less than 16 or more than 4096 bytes.
+    A newline at the end is dropped. Nobody but the file's owner may have access to it. There is one exception: files
+    of root on a read-only file system in memory (tmpfs), in which Kubernetes, Docker and Podman pass secrets to a
+    container. These files have mode 0644 or 0444 by default. The mode does no harm, since the mount is visible only in
+    the container, and nothing in the container can change it.
+
+    Raises: AuthError if the file cannot be read, is no regular file, is open to other users without this exception,
+    belongs neither to root nor to this user, or if the secret has less than 16 or more than 4096 bytes.
     """
     name = os.fspath(path)
     try:
@@ -83,7 +85,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
 
 def _in_a_volume_of_secrets(descriptor: int, status: os.stat_result) -> bool:
-    """Whether the file is on a read-only file system in memory, belongs to root, and no other user may write to it."""
+    """Whether the open file is root's, is on a read-only file system in memory, and only its owner may write to it."""
     if status.st_uid != 0 or status.st_mode & 0o022 or not _is_read_only(descriptor):
         return False
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
@@ -101,7 +103,7 @@ def _is_read_only(descriptor: int) -> bool:
 
 
 def _cure(name: str, descriptor: int) -> str:
-    """Advice how to restrict the file to its owner, also if its mode cannot be changed."""
+    """Text for an error message: how to restrict the file `name` to its owner, by chmod or on a read-only mount."""
     if not _is_read_only(descriptor):
         return f"run: chmod 600 {shlex.quote(name)}"
     return (
@@ -120,7 +122,7 @@ def check(secret: bytes) -> bytes:
 
 
 def sign(secret: bytes, run: str, epoch: int, key: str, value: bytes) -> bytes:
-    """HMAC-SHA256 of `value` and its run, epoch and key, each with its length, so that fields cannot be confused."""
+    """HMAC-SHA256 over run, epoch, key and `value`; each is preceded by its length, so that none runs into the next."""
     mac = hmac.new(secret, b"pycollectives record 1", hashlib.sha256)
     for field in (run.encode(), str(epoch).encode(), key.encode(), value):
         mac.update(struct.pack("!Q", len(field)))
@@ -129,5 +131,5 @@ def sign(secret: bytes, run: str, epoch: int, key: str, value: bytes) -> bytes:
 
 
 def verify(secret: bytes, run: str, epoch: int, key: str, value: bytes, tag: bytes) -> bool:
-    """Whether `tag` is the result of `sign`, compared in constant time."""
+    """Whether `tag` is what `sign` returns for the other arguments; the comparison takes constant time."""
     return hmac.compare_digest(sign(secret, run, epoch, key, value), tag)

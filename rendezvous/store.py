@@ -2,7 +2,7 @@
 
 Invariant: a store is a flat map from short text keys to bytes, shared by all ranks of a job. Each operation on one key
 is atomic and takes effect at one moment between call and return. Every call ends by its deadline; only a call that
-waits for a server's answer may overrun the deadline by `GRACE`.
+waits for a server's answer may overrun the deadline, by at most `GRACE` (1 s).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Store(Protocol):
     """A map through which the ranks of a job find each other.
 
     Keys are 1 to `MAX_KEY` bytes of printable text, values at most `MAX_VALUE` bytes. A store may be used by several
-    threads at once. The caller owns the arguments and the returned bytes.
+    threads at once. A store never changes its arguments, nor the bytes that it has returned.
 
     For a wrong argument, such as a timeout that is NaN, infinite or negative, all methods raise ValueError or TypeError
     before anything is sent. They raise StoreError if the store is unreachable, refuses the request, has no room or was
@@ -31,13 +31,15 @@ class Store(Protocol):
     """
 
     def set(self, key: str, value: bytes, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Store `value` under `key`, and replace an earlier value.
+        """Store `value` under `key`; an earlier value is replaced.
 
         Raises: StoreError.
         """
 
     def get(self, key: str, timeout: float = DEFAULT_TIMEOUT) -> bytes | None:
-        """The current value of `key`; None if it does not exist. `timeout` limits only the exchange with the store.
+        """The current value of `key`; None at once if the key does not exist.
+
+        `timeout` limits the exchange with the store.
 
         Raises: StoreError.
         """
@@ -49,19 +51,19 @@ class Store(Protocol):
         """
 
     def add(self, key: str, amount: int, timeout: float = DEFAULT_TIMEOUT) -> int:
-        """Add `amount` to the decimal number stored under `key` (0 if it does not exist); returns the sum.
+        """Add `amount` to the decimal number stored under `key` (a missing key counts as 0); returns the sum.
 
-        Raises: StoreError that is also a ValueError, and names store and key, if `key` has no number or the sum does
-        not fit 64 bits; another StoreError, after which the sum may or may not have been stored.
+        Raises: an error that is both StoreError and ValueError if the value is no number, or the sum does not fit into
+        64 bits. Raises any other StoreError if the exchange with the store fails; the sum may then have been stored.
         """
 
     def compare_set(
         self, key: str, expected: bytes | None, value: bytes | None, timeout: float = DEFAULT_TIMEOUT
     ) -> bytes | None:
-        """If the value of `key` is `expected`, store `value`; returns the value of `key` afterwards.
+        """If the value of `key` is `expected`, store `value`; in any case return the value that `key` has then.
 
-        None means that the key does not exist: `compare_set(k, None, v)` creates, `compare_set(k, v, None)` deletes.
-        Raises: StoreError, after which the value may or may not have been stored.
+        None stands for a key that does not exist: `compare_set(k, None, v)` creates the key k, and
+        `compare_set(k, v, None)` deletes it. Raises: StoreError; `value` may have been stored nevertheless.
         """
 
     def delete(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> int:
@@ -71,9 +73,10 @@ class Store(Protocol):
         """
 
     def close(self) -> None:
-        """Close sockets, threads and files; keys stay. Idempotent.
+        """Release the sockets, threads and files of this object; keys stay, unless it keeps them itself. Idempotent.
 
-        Calls that wait in other threads, and later calls, raise StoreError. `close` itself raises nothing.
+        Calls that other threads are waiting in, and all later calls of other methods, raise StoreError. `close` itself
+        raises nothing.
         """
 
 
@@ -90,11 +93,11 @@ def open_store(
     - `memory://name`: shared by the threads of this process
     - `file:///dir`: a directory that all ranks can access, NFS included; created if it does not exist
     - `redis://[[user]:password@]host[:6379][/db]`, `rediss://...[?ca=/path][&cert=/path&key=/path]`
-    - `tcp://host:port`: served by the rank that passes `host=True`; others retry until the server runs
-    - `mpi://`: the ranks of the MPI job of this process; collective over MPI.COMM_WORLD
+    - `tcp://host:port`: a server in the rank that passes `host=True`; other ranks retry until the server runs
+    - `mpi://`: shared by the ranks of this MPI job; all of them must call `open_store` (collective over MPI.COMM_WORLD)
 
-    `secret` authenticates client and server of tcp to each other. Without a secret, a tcp server listens on loopback
-    only, unless `insecure`.
+    `secret`: with it, client and server of a tcp store authenticate each other. Without a secret, a tcp server accepts
+    only a loopback address; `insecure=True` lifts this limit.
 
     Raises: ValueError for an unknown scheme or a malformed URL; StoreError if the store cannot be reached within
     `timeout`; AuthError if server and client do not share the secret; TransportUnavailable for mpi without mpi4py.
@@ -160,7 +163,7 @@ def open_store(
 
 
 def check_store(store: Store) -> Store:
-    """`store` if it has the methods of a store; else TypeError. The caller still has to close it."""
+    """Returns `store` itself if it has the methods of a Store, else raises TypeError; the caller still closes it."""
     for name in ("set", "get", "wait", "add", "compare_set", "delete"):
         if not callable(getattr(store, name, None)):
             raise TypeError(f"a store is a URL or has the methods of Store; {type(store).__name__} has no {name}()")

@@ -1,9 +1,9 @@
 """A store that rank 0 serves on a TCP socket to all ranks, itself included.
 
-Invariant: keys exist exactly as long as the store that serves them. Until its deadline, a client retries while there is
-no server yet; after it has connected, a lost server is an error at once, since its keys are lost, too. If other
-machines can reach a server, client and server prove to each other that they know the job's secret (`_wire` has the
-handshake). Later traffic is not encrypted.
+Invariant: keys exist exactly as long as the store that serves them. While no server runs yet, a new client retries
+until its deadline. Once a client has connected, loss of the server is an error at once, since the keys are lost, too.
+If other machines can reach a server, client and server prove to each other that they know the job's secret, unless the
+caller allows `insecure` (the module `_wire` describes the handshake). Traffic is not encrypted.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _LONGEST = 24 * 3600.0  # seconds of one exchange; sockets refuse timeouts of ye
 
 
 class TcpStore:
-    """`tcp://host:port`: a client of the server there; `TcpStore.serve` starts the server and its client.
+    """A client of the server at `tcp://host:port`; `TcpStore.serve` starts a server and returns a client of it.
 
-    Each call uses a connection of its own, kept for the next call. The server answers a wait when the keys exist, so no
-    client polls.
+    Calls at the same time use a connection each. After a call, the client keeps the connection and reuses it for a
+    later call. The server answers the request of `wait` only when the keys exist, so clients do not poll.
     """
 
     def __init__(self, host: str, port: int, *, secret: bytes | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Connect, retrying until `timeout`.
+        """Connect to the server; retry for at most `timeout` seconds.
 
-        Raises: StoreError; AuthError if client and server do not have the same secret; ConfigMismatch if the server
-        speaks another version of the protocol.
+        Raises: StoreError if no connection is made in this time; AuthError if client and server do not have the same
+        secret; ConfigMismatch if the server speaks another version of the protocol.
         """
         deadline = Deadline(timeout)
         if not 0 < port < 65536:
@@ -76,13 +76,14 @@ class TcpStore:
         insecure: bool = False,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> TcpStore:
-        """Serve on `host`, which must be an address of this machine; port 0 takes a free one (see `url`).
+        """Start a server on `host`, a name or an address of this machine; returns a client of this server.
 
-        If this machine resolves a host name to loopback only (Debian's 127.0.1.1), the server listens on all
-        interfaces, since other machines resolve the name to another address.
+        Port 0 selects a free port, which `url` then shows. If this machine resolves the host name to loopback only
+        (Debian: 127.0.1.1), the server listens on all interfaces, since other machines resolve the name to another
+        address.
 
-        Raises: ValueError without a secret for an address that other machines can reach, unless `insecure`; StoreError
-        if the address cannot be bound.
+        Raises: ValueError if other machines can reach the address, and there is neither a secret nor `insecure`;
+        StoreError if the address cannot be bound.
         """
         deadline = Deadline(timeout)
         if not 0 <= port < 65536:
@@ -145,7 +146,7 @@ class TcpStore:
         return sum(self._number(self._call(_wire.DELETE, part, deadline)) for part in parts(names, _wire.MAX_KEYS))
 
     def close(self) -> None:
-        """As Store.close. The store with the server also deletes all keys and closes all connections."""
+        """As Store.close; a store that `serve` returned also stops the server: all keys and connections are lost."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -161,7 +162,7 @@ class TcpStore:
     # -- one exchange
 
     def _wait(self, names: Sequence[str], deadline: Deadline) -> tuple[list[bytes], list[str]]:
-        """The values of all these keys, or, at the deadline, an empty list and the keys that are missing."""
+        """Wait for the keys `names`; returns (their values, []), or at the deadline ([], the keys that are missing)."""
         while True:
             left = min(deadline.left(), _LONGEST)
             # milliseconds, rounded up, so that the server does not give up before our deadline
@@ -186,7 +187,7 @@ class TcpStore:
     def _exchange(
         self, code: int, fields: Iterable[bytes | None], deadline: Deadline
     ) -> tuple[int, list[bytes | None]]:
-        """Send a request; returns the code and the fields of the answer. Raises the server's errors."""
+        """Send the request `code` with `fields`; returns the answer's status and fields. Raises the server's errors."""
         request = _wire.encode(code, fields)
         connection = self._take(deadline)
         try:
@@ -263,7 +264,7 @@ class TcpStore:
     # -- connecting
 
     def _connect(self, deadline: Deadline, *, patient: bool) -> socket.socket:
-        """A new connection that has authenticated, counted as busy. `patient`: retry even if no server listens."""
+        """A new, authenticated connection, already in `_busy`. `patient`: retry also if the connection is refused."""
         pause = 0.02
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Connections between ranks: one file per transport, and a registry by scheme.
+"""Connections between ranks: one file per transport, and a registry that maps URL schemes to transports.
 
-Invariant: this package imports only `native`.
+Invariant: of the library's own packages, this package imports only `native`, the bindings to the C++ engine.
 """

@@ -1,7 +1,7 @@
 """Names of abstract unix sockets, and whether one is bound in this network namespace.
 
-Invariant: an abstract name belongs to one network namespace of one kernel, and ends with its socket. In one namespace
-it can be bound only once; in other namespaces it can be bound, too.
+Invariant: an abstract name belongs to one network namespace of one kernel, and is free again when its socket is closed.
+In one namespace only one socket can have the name; another namespace may use the same name for another socket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def name() -> str:
 
 
 def bound() -> tuple[str, socket.socket | None]:
-    """A new name and its socket, which the caller owns; empty and None if there are no abstract sockets."""
+    """A new name and the socket bound to it, which the caller must close; "" and None if no name can be bound."""
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     chosen = name()
     try:
@@ -34,15 +34,16 @@ def bound() -> tuple[str, socket.socket | None]:
 
 
 def check(text: str) -> None:
-    """Raise ValueError for a name, received from a peer, that no rank can have made."""
+    """Raise ValueError unless `text`, received from a peer, has the form of the names that ranks make."""
     if len(text) != _LENGTH or not text.startswith(PREFIX) or not text.isascii() or not text.isprintable():
         raise ValueError(f"not the name of a rank's socket: {text[:100]!r}")
 
 
 def is_bound(text: str) -> bool:
-    """Whether a socket of this network namespace has the name, tested by trying to bind the name.
+    """Whether a socket of this network namespace has the name `text`, tested by trying to bind the name.
 
-    A connection would show the same, but would cost the peer a handshake. Raises ValueError, OSError.
+    Connecting to the name would show this, too, but the peer would have to accept the connection. Raises: ValueError if
+    no rank makes such names; OSError.
     """
     check(text)
     for _ in range(3):  # another rank may check at the same moment, and bind the name for that

@@ -1,7 +1,7 @@
 """The addresses of this machine's network interfaces, and the order in which to try the addresses of a peer.
 
-Invariant: nothing here resolves names. An address is numeric, and comes from an interface that is up or from a peer's
-record. Loopback is used only between ranks of one machine and network namespace.
+Invariant: this module resolves no host names. An address is numeric, and comes from an interface that is up or from
+the record that a peer has published. Loopback is used only between ranks of one machine and network namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _MOST_LINK_SCOPES = 4  # interfaces on which a peer's link-local address is trie
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:
-    """One address of one interface. `ip` has no scope: a link-local address is one on the link of interface `index`."""
+    """One address of one interface, whose kernel number is `index`.
+
+    `ip` has no IPv6 scope id: for a link-local address, `index` is the scope.
+    """
 
     interface: str
     index: int
@@ -39,7 +42,7 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a peer listens: `text()` is the form that ranks publish, `native()` the form for the engine."""
+    """Address and port at which a peer listens. `text()`: the form that ranks publish; `native()`: the form for C++."""
 
     ip: IP
     port: int
@@ -54,7 +57,7 @@ class Endpoint:
 
     @staticmethod
     def parse(text: str) -> Endpoint:
-        """The endpoint that a peer has published as `text`. Raises ValueError if it is malformed."""
+        """The endpoint that a peer has published as `text`. Raises ValueError if `text` is malformed."""
         address, _, port = text.partition(" ")
         host, _, interface = address.partition("%")
         if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or len(interface) > 15:
@@ -90,10 +93,11 @@ def interface_addresses() -> list[InterfaceAddress]:
 
 
 def choose(addresses: Sequence[InterfaceAddress], interface: str | None) -> list[InterfaceAddress]:
-    """The addresses to publish: those of `interface` (a name or an address); None: of all interfaces that are up.
+    """Those of `addresses` that this rank publishes: of `interface` (name or address), or of all interfaces if None.
 
-    Loopback is included only if `interface` names it. Link-local addresses are included only if their interface has no
-    other address. If `interface` does not exist here, a ValueError lists the interfaces.
+    Only interfaces that are up count. Loopback is included only if `interface` names it. Link-local addresses are
+    included only if their interface has no other address. If `interface` does not exist
+    here, a ValueError lists the interfaces.
     """
     if interface:
         wanted = [a for a in addresses if a.interface == interface] or _having(addresses, interface)
@@ -113,12 +117,14 @@ def candidates(
     interface: str | None,
     source_of: Callable[[Endpoint], IP | None] | None = None,
 ) -> list[Endpoint]:
-    """A peer's endpoints in the order to try them: loopback on the same host, then shared subnets, then other routes.
+    """The peer's endpoints `theirs` in the order to try them.
 
-    `mine` are all addresses of this machine. Within one machine and network namespace (`same_network`) any address
-    works and loopback is the shortest. For a peer on another host, three kinds of addresses are left out: loopback;
-    addresses that this machine has itself, because bridges have the same address on many hosts; addresses without a
-    route. `source_of` is `source_address`, or a routing table for tests.
+    `mine` are all addresses of this machine. If the peer is in the same machine and network namespace (`same_network`),
+    loopback comes first, and link-local addresses are left out. For any other peer, addresses in a subnet of this
+    machine come before those behind a router. If `interface` is given, addresses that this machine reaches through this
+    interface come before all others. Three kinds of addresses are left out: loopback; addresses that this machine has
+    itself, because bridges have the same address on many hosts; addresses without a route. `source_of` replaces
+    `source_address` in tests.
     """
     if same_network:
         return sorted((e for e in theirs if not e.ip.is_link_local), key=lambda e: not e.ip.is_loopback)
