@@ -1,7 +1,7 @@
-"""The targets (bars): the largest accepted ratios of our time to another system's, by ranks, collective and size.
+"""The targets (bars): the largest accepted ratio of our time to another system's, by ranks, collective and size.
 
-Invariant: targets are data; nothing here measures or judges. A prototype of the library reached them on a machine with
-two cores.
+Invariant: this module has only the targets; other modules measure times and compare them with the targets. A prototype
+of the library reached the targets on a machine with two cores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MPI: Final = ("openmpi", "mpich", "impi")
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A range of sizes in bytes, both ends included, and the measured sizes in it."""
+    """A range of sizes in bytes, both ends included; `sizes` are the sizes in this range that are measured."""
 
     first: int
     last: int
@@ -33,10 +33,11 @@ BANDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: our time over that of the fastest system in `against` has to be at most the target (bar).
+    """A line of targets: the largest accepted ratios of our time to that of the fastest system in `against`.
 
-    `bars` has one target for each band of sizes. `near`: the targets if the cores share a cache (see `ping`).
-    `buffers`: the kind of arrays. `row`: how many calls follow one another without a barrier. Both are as in `Plan`.
+    `bars` has one target (ratio) for each band of sizes. `near`: targets that replace `bars` if the cores share a cache
+    (measured by bench/ping.py). `buffers`: the kind of arrays, "plain" or "shared" (from `comm.empty`). `row`: how many
+    calls follow one another without a barrier.
     """
 
     transport: str

@@ -1,7 +1,7 @@
-"""A case bound to a communicator and to memory: one call, ready to be repeated.
+"""Makes the call for a benchmark case, with its communicator and arrays, so that the call can be repeated and timed.
 
-Invariant: the call is one that a user would write, with all its checks; arrays are made once per case and used for all
-measurements of the case.
+Invariant: the call is one that a user would write, with all checks of its arguments. Arrays are made once per case and
+used for all measurements of the case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITH_OUT: Final = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan", "
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """A rank's memory for one case. `out` is the array that a call gets as `out=`, unless it works in place."""
+    """A rank's memory for one case. `out` is the array that a call gets as `out=`, unless the call works in place."""
 
     inp: Array
     out: Array
@@ -34,7 +34,7 @@ class Arrays:
 
     @staticmethod
     def of(comm: Communicator, case: Case, shared: bool, needs_out: bool) -> Arrays:
-        """New arrays. If `shared`, they come from `comm.empty`, so that ranks of this host read them directly."""
+        """New arrays. If `shared`, they are in memory (`comm.empty`) that ranks of this host read directly."""
         dtype = dtype_of(case.dtype)
         ranks = case.ranks
 
@@ -59,11 +59,11 @@ class Bound:
     call: Callable[[], Any]
 
     def renew(self) -> None:
-        """Write the input, so that the caches hold it like data that was just computed."""
+        """Write the input array again, so that it is in the CPU's caches, like data that was just computed."""
         self.arrays.inp.fill(1)
 
     def wrong(self, salt: int) -> int:
-        """Call once, with values chosen by `salt`; returns the number of wrong elements in this rank's result."""
+        """Make one call with values chosen by `salt`; returns the number of wrong elements in this rank's result."""
         if self.case.collective == "barrier":
             self.call()
             return 0
@@ -90,14 +90,14 @@ def bind(comm: Communicator, case: Case, place: str, arrays: Arrays) -> Bound:
 
 
 def _one(comm: Communicator, case: Case, x: Array, out: Array) -> tuple[Callable[[], Any], Array]:
-    """The call for one array, and the array of its result; `out` may be `x`."""
+    """A function that runs the collective of `case` on `x`, and the array of its result, `out`, which may be `x`."""
     return _call(comm, case, x, out), out
 
 
 def _call(comm: Communicator, case: Case, x: Array, out: Array) -> Callable[[], Any]:
-    """The call as a lambda, like those in the workers of other systems.
+    """A lambda that runs the collective of `case` on `x`, as the benchmark of other systems also calls lambdas.
 
-    `functools.partial` would make a dictionary of the keyword arguments in each call.
+    `functools.partial` would cost time, because it makes a dictionary of the keyword arguments in each call.
     """
     op, root, algorithm = case.op, case.root, case.algorithm
     match case.collective:
@@ -130,7 +130,7 @@ def _call(comm: Communicator, case: Case, x: Array, out: Array) -> Callable[[], 
 
 
 def algorithm_of(comm: Communicator, case: Case) -> str:
-    """The name of the algorithm that runs for this case; the number of calls, if the case is a sequence of calls."""
+    """The name of the algorithm that runs for this case; for a sequence of calls their number, such as "3_calls"."""
     if case.bucket:
         return f"{len(buckets(case.parts, case.bucket // case.itemsize))}_buckets"
     if case.parts:

@@ -1,16 +1,19 @@
-"""The cases of the benchmark: a collective, its elements, and the definition of its bytes.
+"""The cases of the benchmark: a collective, its number of elements, and the definition of its size in bytes.
 
-Invariant: "size" and "count" mean what they mean in nccl-tests, and depend on nothing but the case, so every rank,
-and every system that is compared, moves the same bytes. Imports nothing but the standard library: the workers of
-peers use it with a Python of their own.
+Invariant: "size" and "count" mean what they mean in nccl-tests. They depend on nothing but the case, so every rank, and
+every system that is compared, moves the same bytes. This module imports nothing but the standard library, because the
+workers of other systems import it in another Python.
 
-    collective                        size                     count               bus bandwidth / (size / time)
-    allreduce                         a rank's array           elements of it      2(n-1)/n
-    reduce, broadcast                 a rank's array           elements of it      1
-    allgather, gather                 all parts together       elements of a part  (n-1)/n
-    reduce_scatter, scatter           all parts together       elements of a part  (n-1)/n
-    alltoall                          what a rank sends        elements of a part  (n-1)/n
-    barrier                           0                        0                   0
+    collective                      size, in bytes of           count, in elements of  bus bandwidth / (size / time)
+    allreduce                       a rank's array              a rank's array         2(n-1)/n
+    reduce, broadcast               a rank's array              a rank's array         1
+    scan, exscan                    a rank's array              a rank's array         1
+    allgather, gather               the parts of all ranks      one part               (n-1)/n
+    reduce_scatter, scatter         the parts of all ranks      one part               (n-1)/n
+    alltoall                        all parts that a rank sends one part               (n-1)/n
+    barrier                         nothing: 0                  nothing: 0             0
+
+n is the number of ranks. A part is the block of elements of one rank; all parts have the same length.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ IN_PLACE: Final = "in-place"
 class Kind:
     """A collective in the benchmark.
 
-    `parts`: whether the size counts the parts of all ranks together. `places`: "out-of-place" and "in-place", as far as
-    the collective has these forms, the more frequent form first. `factor(ranks)`: bus bandwidth over algorithm
-    bandwidth.
+    `reduces`: whether it has an op. `rooted`: whether it has a root. `parts`: whether its size is that of the parts of
+    all ranks together. `places`: its forms, "out-of-place", "in-place" or both, with the more usual form first.
+    `factor(ranks)`: its bus bandwidth divided by its algorithm bandwidth (size / time).
     """
 
     name: str
@@ -67,11 +70,11 @@ KINDS: Final = {kind.name: kind for kind in _KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the table. `op` is "none" and `root` -1 if the collective has none.
+    """One line of a table of results. `op` is "none" if the collective has no op, `root` is -1 if it has no root.
 
-    `count` as in nccl-tests: elements of a rank's array, or of one part if ranks have parts. A case with `parts` is a
-    sequence of calls, one for each gradient of the model `trace`: `parts` has the numbers of elements, `count` in all.
-    The gradients are fused into buckets of `bucket` bytes, unless that is 0.
+    `count`, as in nccl-tests: the elements of a rank's array, or of one part if the collective has parts. A case with
+    `parts` is a sequence of calls, one for each gradient of the model `trace`. Then `parts` has the number of elements
+    of each gradient, and `count` is their sum. Gradients are fused into buckets of `bucket` bytes; 0: not fused.
     """
 
     collective: str
@@ -97,18 +100,18 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """The size: bytes of the larger of a rank's two arrays, input and output."""
+        """The size in bytes: that of a rank's input array or of its output array, whichever is larger."""
         return self.count * (self.ranks if self.kind.parts else 1) * self.itemsize
 
     @property
     def elements_in(self) -> int:
-        """Elements of the array that a rank (a scatter's root) passes."""
+        """The number of elements in the array that a rank passes (in a scatter: that the root passes)."""
         whole = self.collective in ("reduce_scatter", "alltoall", "scatter")
         return self.count * self.ranks if whole else self.count
 
     @property
     def elements_out(self) -> int:
-        """Elements of the array that a rank (a gather's or reduce's root) gets."""
+        """The number of elements in the array that a rank gets (in a gather or reduce: that the root gets)."""
         whole = self.collective in ("allgather", "alltoall", "gather")
         return self.count * self.ranks if whole else self.count
 
@@ -117,12 +120,12 @@ class Case:
         return self.nbytes / seconds / 1e9 if seconds > 0 else 0.0
 
     def busbw(self, seconds: float) -> float:
-        """`algbw` scaled to the load of a link, so that runs with different numbers of ranks can be compared."""
+        """The bus bandwidth of nccl-tests, in 10^9 bytes a second: `algbw` times the collective's `factor`."""
         return self.algbw(seconds) * self.kind.factor(self.ranks)
 
 
 def count_for(kind: Kind, nbytes: int, itemsize: int, ranks: int) -> int:
-    """The count for about `nbytes`: rounded down to whole elements in equal parts, but at least one."""
+    """The `count` of a case of at most `nbytes` bytes, or 1 if even a count of 1 needs more bytes; 0 for barrier."""
     if kind.name == "barrier":
         return 0
     return max(1, nbytes // (itemsize * (ranks if kind.parts else 1)))

@@ -1,10 +1,11 @@
-"""Messages between processes of this machine that sleep while they wait.
+"""Messages between the benchmark's processes on this machine, which sleep while they wait for a message.
 
-Invariant: a process that waits here is blocked in the kernel and uses no processor time, unlike a rank that waits in a
-collective; only processes of this user are accepted. Imports nothing but the standard library: the workers of other
-systems use it with a Python of their own.
+Invariant: a process that waits for a message is blocked in the kernel and uses no processor time, unlike a rank that
+waits in a collective. Connections from processes of other users are closed. This module imports nothing but the
+standard library, because the workers of other systems import it in another Python.
 
-One side opens a `Listener` and passes its name to the others, which `connect`; a message is a line of JSON.
+One process opens a `Listener` and passes the listener's name to the other processes, which call `connect`. A message is
+a line of JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class Channel:
-    """One connection; owns its socket. Methods raise TimeoutError; ConnectionError if the other process has ended."""
+    """A connection; owns its socket. Methods raise TimeoutError, or ConnectionError if the other process ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket: Final = connection
@@ -54,7 +55,7 @@ class Channel:
 
 
 class Listener:
-    """Accepts connections, each under the number that it passes. Close it, or use it in a `with` statement."""
+    """Accepts connections; each process that connects sends its number. Close it, or use it in a `with` statement."""
 
     def __init__(self) -> None:
         self.name: Final = f"pycollectives-bench-{secrets.token_hex(16)}"
@@ -63,7 +64,10 @@ class Listener:
         self._socket.listen(256)
 
     def accept(self, missing: Collection[int], timeout: float) -> tuple[int, Channel]:
-        """The number and channel of the next connection, which the caller closes. TimeoutError, ConnectionError."""
+        """The number that the next process sends, and its channel, which the caller has to close.
+
+        Raises TimeoutError, or ConnectionError if the number is not in `missing` or the process has ended.
+        """
         end = time.monotonic() + timeout
         while True:
             self._socket.settimeout(max(end - time.monotonic(), 1e-3))
@@ -93,7 +97,7 @@ class Listener:
 
 
 def connect(name: str, number: int, timeout: float) -> Channel:
-    """Connect to the listener called `name`; `number` identifies this process there. Raises OSError."""
+    """Connect to the listener called `name`; `number` tells the listener which process this is. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)

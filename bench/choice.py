@@ -1,7 +1,8 @@
-"""Measures how close the automatic choice comes to the best single algorithm: the code of a rank, and its launcher.
+"""Measures the automatically chosen algorithm against the fastest one: the code of a rank, and its launcher.
 
-Invariant: the automatic choice and every algorithm that is not far slower take turns within one run, and are compared
-round by round; a time is that of the slowest rank, after every rank has written its input again and left a barrier.
+Invariant: automatic choice and single algorithms take turns in one run, and are compared round by round. Algorithms
+that are far slower are left out. Before each timed call, every rank writes its input again and passes a barrier. The
+time of the call is that of the slowest rank.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ _BOUNDS: Final = (3, 200)  # iterations in a round
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Times of one call: the algorithm `chosen`, and the seconds of AUTO and of each other algorithm in every round.
+    """The times of one collective and size, with the automatic choice (AUTO) and with each other algorithm.
 
-    The seconds are None for the rounds of a launch in which the algorithm was far slower, and was left out.
+    `chosen`: the algorithm that AUTO runs. `seconds`: by algorithm, the seconds of one call in each round; None in the
+    rounds of a launch that left out the algorithm because it was far slower.
     """
 
     collective: str
@@ -50,7 +52,7 @@ class Heat:
 
     @property
     def ratio(self) -> float:
-        """The automatic choice's time over the best algorithm's: the median over the rounds, at least 1."""
+        """The time of AUTO divided by that of the best algorithm, as the median over the rounds; at least 1."""
         return max([1.0, *self._behind().values()])
 
     def _behind(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""The lowest layer: the C++ engine (`collectives.native._engine`) and the error tree (`collectives.native.errors`).
+"""The lowest layer: the C++ engine (`collectives.native._engine`) and the error classes (`collectives.native.errors`).
 
-Invariant: `collectives.native.errors` imports nothing of the library; if the engine was not built, the error of an
-import explains how to build it.
+Invariant: `collectives.native.errors` imports nothing of the library. If the engine was not built, importing it raises
+an ImportError that explains how to build it.
 """
 
 import importlib
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> "ModuleType":
-    """Load the engine at the first `from collectives.native import _engine`."""
+    """The module `_engine`, which is loaded at the first `from collectives.native import _engine`."""
     if name != "_engine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,20 +1,20 @@
-"""Every error the library raises on its own account, as one tree.
+"""The library's own error classes, as one tree.
 
     CollectiveError           also a RuntimeError, like the errors of Horovod and PyTorch
     ├── PeerLost              a rank's process or connection is gone
     ├── OpTimeout             a deadline passed; also a TimeoutError
     ├── DesyncError           ranks called different operations, or called them in a different order
-    ├── StaleEpoch            planned: this rank belongs to an earlier epoch of the group
+    ├── StaleEpoch            planned: the group has continued without this rank
     ├── Aborted               the operation was given up: another rank failed, or this communicator was closed
     ├── StoreError            the rendezvous store is unreachable, refused a request or lost keys
-    ├── ConfigMismatch        ranks disagree on size, rank numbers, version or configuration
+    ├── ConfigMismatch        ranks disagree on the number of ranks, rank numbers, version or configuration
     ├── AuthError             a peer could not prove that it knows the job's secret
     ├── QuorumLost            planned: too few ranks survive to go on
     └── TransportUnavailable  the requested transport cannot work here
 
 Invariant: a wrong argument raises ValueError or TypeError before anything is sent. Failures outside this process (of
 peers, network or store) raise one of these errors. Every error can be pickled, so that process pools and launchers can
-pass it on.
+pass errors on.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DesyncError(CollectiveError):
 
 
 class StaleEpoch(CollectiveError):
-    """The group has begun a later epoch without this rank. Nothing raises it yet: groups do not shrink."""
+    """The group has continued without this rank. Nothing raises it yet: groups keep all their ranks."""
 
 
 class Aborted(CollectiveError):
@@ -89,7 +89,7 @@ class AuthError(CollectiveError):
 
 
 class QuorumLost(CollectiveError):
-    """Too few ranks survive to continue. Nothing raises it yet: groups do not shrink."""
+    """Too few ranks are left to continue. Nothing raises it yet: groups keep all their ranks."""
 
 
 class TransportUnavailable(CollectiveError):

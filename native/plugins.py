@@ -1,6 +1,7 @@
-"""Plug-ins, shared objects of other packages that add links: the folder of the headers, and loading a plug-in.
+"""Loads plug-ins, and tells the folder of their headers. A plug-in is a shared object that adds a transport's links.
 
-Invariant: no code of a plug-in runs before its file shows that it was built for this version of the C++ interface.
+Links are the engine's connections between ranks. Invariant: before any code of a plug-in runs, its file is checked to
+be built for this version of the C++ interface.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _loaded: dict[Path, ctypes.CDLL] = {}
 
 
 def get_include() -> str:
-    """The folder (`-I`) with the headers for a link in another package, such as `<collectives/link/link.hpp>`.
+    """The folder with the C++ headers for plug-ins, such as `<collectives/link/link.hpp>`, for the compiler's `-I`.
 
     The headers are those of this installation of the library. A plug-in that is built with them fits all installations
     with the same version of the C++ interface.
@@ -30,13 +31,13 @@ def get_include() -> str:
 
 
 def load(path: str | os.PathLike[str], transport: str) -> ctypes.CDLL:
-    """Load the plug-in at `path`, which registers `transport`; returns it, so that its own functions can be called.
+    """Load the plug-in at `path`, which registers `transport`; returns it, for calls of its functions.
 
-    A second call returns the loaded plug-in. The plug-in's undefined symbols are those of the engine, whose exported
-    symbols become global.
+    A second call with the same file returns the plug-in that is already loaded. The call makes the engine's exported
+    symbols global, so that the plug-in can use them.
 
-    Raises TransportUnavailable if the file is missing or no plug-in, was built for another version of the C++
-    interface, cannot be loaded, or does not register that transport.
+    Raises TransportUnavailable if the file is missing, is no plug-in, was built for another version of the C++
+    interface, cannot be loaded, or does not register `transport`.
     """
     file = Path(path).resolve()
     with _loading:

@@ -1,6 +1,6 @@
 """Suggests a known name in place of an unknown one.
 
-Invariant: only this module compares names by similarity; every message about an unknown name uses it.
+Invariant: only this module compares names by similarity; every error message about an unknown name uses this module.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def meant(name: object, known: Iterable[str]) -> str | None:
 
 
 def hint(name: object, known: Iterable[str]) -> str:
-    """The suggestion as the end of a message, for example " (did you mean 'avg'?)"; empty if there is none."""
+    """The suggestion as the end of an error message, for example " (did you mean 'avg'?)"; empty if there is none."""
     found = meant(name, known)
     return "" if found is None else f" (did you mean {found!r}?)"

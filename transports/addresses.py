@@ -144,7 +144,7 @@ def candidates(
 
 
 def source_address(to: Endpoint) -> IP | None:
-    """The address from which this machine would reach `to`; None if there is no route. Sends nothing."""
+    """The local address that a connection to `to` would use as its source; None without a route. Sends nothing."""
     family = socket.AF_INET if to.ip.version == 4 else socket.AF_INET6
     where = (str(to.ip), to.port) if to.ip.version == 4 else (str(to.ip), to.port, 0, to.scope)
     try:
@@ -167,9 +167,9 @@ def _having(addresses: Sequence[InterfaceAddress], text: str) -> list[InterfaceA
 
 
 def _scoped(endpoint: Endpoint, mine: Sequence[InterfaceAddress], interface: str | None) -> list[Endpoint]:
-    """An IPv6 link-local address, once for each link of this machine; other addresses unchanged.
+    """The endpoints to try for `endpoint`: one for each local interface if it is IPv6 link-local, else itself only.
 
-    A link whose interface has the same name as the publisher's comes first.
+    `interface`: the only interface to use, if not None. An interface with the same name as the publisher's comes first.
     """
     if endpoint.ip.version == 4 or not endpoint.ip.is_link_local:
         return [endpoint]
@@ -220,7 +220,10 @@ def _read(entry: _IfAddrs, indexes: dict[str, int]) -> InterfaceAddress | None:
 
 
 def _ip(pointer: ctypes._Pointer[_SockAddr], like: ctypes._Pointer[_SockAddr] | None = None) -> IP | None:
-    """The address in a sockaddr; `like` has the address family, which the kernel may omit in netmasks."""
+    """The IP address in the sockaddr at `pointer`; None for other families.
+
+    The family is read from `like`, if given, because the kernel may omit the family in netmasks.
+    """
     family = (like or pointer).contents.family
     start = ctypes.addressof(pointer.contents)
     if family == socket.AF_INET:

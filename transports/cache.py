@@ -16,7 +16,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str = "/sys/devices/system/cpu") -> int:
-    """A rank's share of the last-level cache of this machine, in bytes; 0 if there is no such cache or it is unknown.
+    """A rank's share of this machine's last-level cache (level 3 or higher), in bytes; 0 if no such cache is known.
 
     `everyone` has one identity for each rank. Ranks are assumed to be spread evenly over the cores that they may use.
     """
@@ -27,7 +27,7 @@ def cache_share(mine: HostIdentity, everyone: Sequence[HostIdentity], root: str 
 
 
 def _last_cache(folder: Path) -> tuple[int, int]:
-    """The bytes of the last-level cache, and the cores that share it, as a mask."""
+    """The size of the last-level cache in bytes, and the mask of the cores that share it; (0, 0) if none is known."""
     found = (0, 0, 0)
     for index in folder.glob("index[0-9]*"):
         try:

@@ -1,7 +1,7 @@
 """Where a rank runs: machine, network namespace and process, and the cores it may use.
 
-Invariant: whether two ranks share a host is decided by the kernel's boot id, and by `neighbours` if the boot id is not
-sufficient, never by a host name; names are only for messages.
+Invariant: the kernel's boot id decides whether two ranks share a host, or the module `neighbours` if the boot id is not
+sufficient. Host names decide nothing: they only appear in texts for the user.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LONGEST_NAME = 255
 
 @dataclass(frozen=True, slots=True)
 class HostIdentity:
-    """`boot` and `netns` identify machine and network namespace; `cookie` names this process for its lifetime.
+    """Where a rank runs: `boot` identifies the machine, `netns` the network namespace and `cookie` the process.
 
-    `boot` is empty if the kernel hides it. `proof` is the name of an abstract socket that this rank has bound while the
-    group forms, which is visible in its network namespace only; empty if that failed. `cpus` is the affinity mask (bit
-    i: core i), `quota` the cgroup's limit in cores, 0.0 if there is none.
+    `boot`: the kernel's boot id, empty if the kernel hides it. `proof`: the name of an abstract socket that the rank
+    binds while the group forms; only ranks in its network namespace can see this socket. `proof` is empty if the socket
+    could not be bound. `cpus`: the affinity mask (bit i: core i). `quota`: the cgroup's CPU limit in cores; 0.0: none.
     """
 
     host: str
@@ -60,7 +60,7 @@ class HostIdentity:
         return self.boot == other.boot if self.boot else self.same_process(other)
 
     def same_network(self, other: HostIdentity) -> bool:
-        """Whether both are in one network namespace of one machine, and so share loopback and abstract sockets."""
+        """Whether both ranks are in one network namespace of one machine, with its loopback and abstract sockets."""
         return self.same_machine(other) and self.netns == other.netns
 
     def proven(self, other: HostIdentity) -> bool:
@@ -84,7 +84,7 @@ class HostIdentity:
 
     @staticmethod
     def from_json(value: Any) -> HostIdentity:
-        """Raises ValueError for values, which came from a peer, that `to_json` cannot have made."""
+        """The identity that a peer sent as `value`. Raises ValueError if `to_json` cannot have made `value`."""
         match value:
             case {
                 "host": str(host),
@@ -103,7 +103,7 @@ class HostIdentity:
 
 
 class _Process:
-    """Random values that are drawn once per process, and again in a forked child."""
+    """The random `cookie` of this process; a forked child draws a new one."""
 
     def __init__(self) -> None:
         self.renew()
@@ -123,15 +123,15 @@ def on_machine(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> tuple[li
 
 
 def _alike(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> list[int]:
-    """The ranks on this machine that may use the same cores as this rank, which is among them."""
+    """The numbers of the ranks on this machine whose affinity mask equals this rank's, including this rank."""
     return [r for r, identity in enumerate(everyone) if identity.same_machine(mine) and identity.cpus == mine.cpus]
 
 
 def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
     """Whether the ranks of this machine outnumber the cores that they may use.
 
-    `everyone` has one identity for each rank. Ranks that are pinned to a core each do not outnumber the cores; ranks
-    that are all pinned to the same few cores do.
+    `everyone` has one identity for each rank. Ranks that are pinned to different cores do not outnumber the cores; too
+    many ranks that are pinned to the same cores do. A cgroup's CPU quota counts as a number of cores.
     """
     here, union = on_machine(mine, everyone)
     if len(here) > union.bit_count():
@@ -145,7 +145,7 @@ def oversubscribed(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool
 def fill_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> bool:
     """Whether there is at least one rank for each core that this rank may use.
 
-    `everyone` has one identity for each rank; ranks of this machine with the same affinity mask count.
+    `everyone` has one identity for each rank. Only ranks of this machine with this rank's affinity mask are counted.
     """
     return len(_alike(mine, everyone)) >= mine.cpus.bit_count()
 
@@ -162,10 +162,10 @@ def ranges(numbers: Sequence[int], separator: str = ",") -> str:
 
 
 def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The home core of that rank, on which it waits if ranks use all cores; -1 for none.
+    """The home core of `rank`: the core on which it waits, if the ranks use all cores; -1 for none.
 
-    `everyone` has one identity for each rank. Ranks that may use the same cores are spread over these cores evenly,
-    consecutive ranks together. If a CPU quota is smaller than the number of these cores, there is no home core.
+    `everyone` has one identity for each rank. Ranks that may use the same cores are spread over these cores evenly, in
+    ascending order. If the rank's CPU quota is smaller than the number of these cores, the rank has no home core.
     """
     mine = everyone[rank]
     if 0 < mine.quota < mine.cpus.bit_count():
@@ -176,7 +176,7 @@ def home_core(rank: int, everyone: Sequence[HostIdentity]) -> int:
 
 
 def group_cores(mine: HostIdentity, everyone: Sequence[HostIdentity]) -> int:
-    """The number of cores that the ranks of this machine may keep busy together; at least 1.
+    """The number of cores that all ranks of this machine together may keep busy, by affinity and quota; at least 1.
 
     `everyone` has one identity for each rank.
     """

@@ -1,7 +1,7 @@
-"""Ranks that are threads of one process.
+"""The transport between ranks that are threads of one process.
 
-Invariant: only this process knows the address for a token that a listener publishes, and it forgets the address when
-the listener closes.
+Invariant: a listener publishes a random token. Only this process knows the address to which the token belongs, and it
+forgets the address when the listener closes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class InprocTransport:
 
 
 class _InprocListener:
-    """Publishes a token instead of an address, because the engine's address exists only after the group has formed."""
+    """Publishes a token instead of an address, because the engine makes the address only after the group has formed."""
 
     def __init__(self) -> None:
         self._token = secrets.token_hex(16)
@@ -62,7 +62,7 @@ class _InprocListener:
 
 
 class _Attached:
-    """The engine's address for each token, for all groups of this process."""
+    """Maps the token of each listener to its address in the engine, for all groups of this process."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}

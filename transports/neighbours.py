@@ -1,10 +1,10 @@
 """Which ranks share a host, if the kernel's boot id is not sufficient.
 
 A boot id is hidden by an empty /proc and by some sandboxes, differs in each container of systemd-nspawn, and is the
-same in machines that were cloned from one snapshot. So ranks whose identities leave a doubt check for each other's
-proofs, which are names of abstract sockets, and exchange the results.
+same in machines that were cloned from one snapshot. If identities leave a doubt, each rank looks for the proofs of the
+others: abstract sockets that are visible in one network namespace only. All ranks exchange what they have seen.
 
-Invariant: all ranks of a group compute the same identities, since they use the same results.
+Invariant: all ranks of a group compute the same corrected identities, since all use the same exchanged results.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collectives.transports.host import HostIdentity
 
 
 def doubtful(everyone: Sequence[HostIdentity]) -> bool:
-    """Whether it is uncertain that all ranks are in one namespace of one machine; the same on every rank."""
+    """Whether it is uncertain that all ranks share one network namespace. All ranks get the same answer."""
     first = everyone[0]
     alike = all((i.boot, i.netns, i.host) == (first.boot, first.netns, first.host) for i in everyone)
     return len(everyone) > 1 and not (alike and first.boot)
 
 
 def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
-    """The lowest rank whose proof this rank, `rank`, can see; -1 if it cannot check."""
+    """The lowest rank whose proof (an abstract socket) the calling rank, `rank`, can see; -1 if it cannot check."""
     if everyone[rank].proof:
         with contextlib.suppress(OSError):
             for other, identity in enumerate(everyone[: rank + 1]):
@@ -37,9 +37,9 @@ def seen(rank: int, everyone: Sequence[HostIdentity]) -> int:
 def settled(everyone: Sequence[HostIdentity], answers: Sequence[int]) -> list[HostIdentity]:
     """The identities, by rank, with boot ids and namespaces changed to agree with `answers`, the results of `seen`.
 
-    Ranks that see the same proof share a namespace, and so a machine. For a rank without a result, its boot id and
-    namespace decide; if it has no boot id either, it counts as alone. Boot ids still determine which namespaces belong
-    to one machine. Raises ValueError for impossible results.
+    Ranks that see the same proof share a network namespace, and so a machine. If a rank could not check (-1), its
+    published boot id and namespace count; without a boot id, it counts as alone in its namespace. Namespaces whose
+    ranks have the same boot id belong to one machine. Raises ValueError if a rank claims to see a rank above its own.
     """
     namespaces: list[int] = []  # for each rank, the first rank of its namespace
     unseen: dict[tuple[str, int], int] = {}
@@ -59,7 +59,7 @@ def settled(everyone: Sequence[HostIdentity], answers: Sequence[int]) -> list[Ho
 
 
 def _joined(keys: Sequence[Sequence[str]]) -> list[int]:
-    """For each entry the first entry that shares a key with it, directly or through other entries."""
+    """For each entry of `keys`, the index of the first entry that shares a key with it, directly or by others."""
     first: dict[str, int] = {}
     found = list(range(len(keys)))
     changed = True

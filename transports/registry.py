@@ -1,6 +1,6 @@
-"""The registry of transports, by scheme: built-in transports, and transports of installed packages.
+"""The registry of transports, by name (scheme): built-in transports, and transports of installed packages.
 
-Invariant: for each name there is either a transport or an error with the reason; nothing is replaced silently.
+Invariant: each name gives either the transport of that name or an error with the reason, never another transport.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def schemes() -> tuple[str, ...]:
 
 
 def transport(scheme: str) -> Transport:
-    """The transport of that name.
+    """The transport with the name `scheme`.
 
     Raises ValueError, which lists the known names, for an unknown name; TransportUnavailable for a planned transport,
     or for a transport of another package that cannot be loaded.

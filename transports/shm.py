@@ -1,7 +1,8 @@
-"""Shared memory between processes of one machine; peers connect to an abstract unix socket and pass descriptors.
+"""Shared memory between processes of one machine; peers pass its descriptors over an abstract unix socket.
 
-Invariant: nothing is created in any file system (also not in /dev/shm), so a killed process leaves nothing behind. A
-rank whose limits leave no room for the group's shared memory publishes no address for it, so that no rank uses it.
+Invariant: nothing is created in any file system (also not in /dev/shm), so a killed process leaves nothing behind. If a
+rank's resource limits are too low for the group's shared memory, the rank publishes no address for this transport, and
+its peers use another one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _BOUNDED = "bounded"  # a rank whose address space is limited publishes this wit
 
 
 class ShmTransport:
-    """Connects ranks of one machine and network namespace, to which the names of abstract sockets belong."""
+    """Connects ranks in one network namespace of one machine: names of abstract sockets are visible only there."""
 
     @property
     def scheme(self) -> str:
@@ -110,15 +111,16 @@ class _ShmListener:
 
 
 def have_heaps(addresses: Iterable[Sequence[str]]) -> bool:
-    """Whether the ranks with these addresses can map each other's heaps, the memory for `comm.empty`.
+    """Whether ranks can map each other's heaps: the memory from which `comm.empty` allocates arrays.
 
-    A heap is as large as the machine's memory, so the address space of every rank has to be unlimited.
+    `addresses` has the published addresses of each rank. A heap reserves as much address space as the machine has
+    memory, so the address space of every rank has to be unlimited.
     """
     return not any(_BOUNDED in texts for texts in addresses)
 
 
 def _name(place: Place) -> str:
-    """The name of a rank's socket. Raises ValueError for names that no rank publishes."""
+    """The name of a rank's socket. Raises ValueError for addresses that no rank of this library publishes."""
     name, *more = place.addresses
     if more not in ([], [_BOUNDED]):
         raise ValueError(f"not what a rank publishes beside the name of its socket: {more[0][:100]!r}")
@@ -127,7 +129,7 @@ def _name(place: Place) -> str:
 
 
 def _pass_memory_around() -> None:
-    """Try the steps that links need: make memory, pass its descriptor over a socket, map it twice, check one write."""
+    """Try what connections need: make memory, pass its descriptor over a socket, map it twice, check one write."""
     memory = os.memfd_create("pycollectives-probe", os.MFD_CLOEXEC)
     try:
         os.ftruncate(memory, mmap.PAGESIZE)

@@ -1,7 +1,7 @@
-"""TCP between any two ranks, over the addresses of the interfaces between them.
+"""The TCP transport: connects any two ranks by the addresses of their network interfaces.
 
-Invariant: without a secret, ranks listen on loopback only, unless the user has passed `insecure`. Loopback is never
-used between ranks that are known to be in different network namespaces.
+Invariant: if the job has no secret, ranks listen on loopback only, unless the user has passed `insecure` to `init`.
+Loopback is never used between ranks that are known to be in different network namespaces.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TcpTransport:
 
 
 class _TcpListener:
-    """One socket for all addresses, or, if an interface was chosen, one for each of its addresses and for loopback."""
+    """Listens on one socket, or, if the user chose an interface, on one for each of its addresses and for loopback."""
 
     def __init__(self, scope: Scope) -> None:
         self._sockets: list[socket.socket] = []
@@ -154,7 +154,7 @@ def _loopback_socket() -> socket.socket:
 
 
 def _wildcard_socket() -> socket.socket:
-    """A listening socket on every IPv4 and IPv6 address; on IPv4 only if the machine has no IPv6."""
+    """A socket that listens on every IPv4 and IPv6 address; if the machine has no IPv6, on every IPv4 address."""
     try:
         return _listening(socket.AF_INET6, ("::", 0, 0, 0), dual=True)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The interface of a transport: how ranks of one group can be reached, before the engine opens links.
+"""The interface of a transport, which finds out how ranks reach each other, before the engine opens links between them.
 
-Invariant: a transport moves no data. It listens, publishes addresses, decides from the published places of two ranks
-whether they can connect, and passes the addresses to the engine, whose links do the rest. Both ranks of a pair come to
-the same decision, because both use the same two places.
+Invariant: a transport moves no data. It listens, publishes addresses and passes the addresses of peers to the engine,
+whose links (connections) carry the data. It decides whether two ranks can connect by their places: the published host
+and addresses of each. Both ranks come to the same decision, because both use the same two places.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """From where a listener may be reached.
+    """From where a listener may be reached, and the sizes for which it needs room.
 
-    `network`: also from other machines (the job has a secret, or the user passed `insecure`); else from loopback only.
-    `interface`: the name or address of the only interface to use between machines, None for all that are up. `ranks`:
-    the number of ranks of the group, on all hosts. `segment`: as in `init`, 0 for the default. The transport for shared
-    memory computes its size from `ranks` and `segment`.
+    `network`: whether other machines may connect (the job has a secret, or the user passed `insecure`); if not, only
+    loopback is used. `interface`: the name or address of the only interface to use between machines, None for all that
+    are up. `ranks`: the number of ranks of the group, on all hosts. `segment`: bytes staged at a time, as in `init`; 0
+    for the default. The size of the shared memory depends on `ranks` and `segment`.
     """
 
     network: bool
@@ -35,7 +35,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank can be reached over one transport: its host and the addresses its listener published."""
+    """Where a rank can be reached over one transport: its host, and the addresses that its listener published."""
 
     rank: int
     identity: HostIdentity
@@ -46,23 +46,24 @@ class Place:
 
 
 class Listener(Protocol):
-    """The listener of one rank over one transport. Owns its sockets until they are attached.
+    """The listener of one rank over one transport. Owns its sockets until `attach` passes them to the engine.
 
-    It serves one communicator and, if `split` returns the listener itself, all communicators made from that one.
+    A listener serves one communicator. If `split` returns the listener itself, it also serves all communicators that
+    are made from this communicator.
     """
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The addresses for peers: short ASCII texts, for this rank's published record. Never secret."""
+        """The addresses that this rank publishes for its peers, as short ASCII texts. Never secret."""
 
     def attach(self, group: Group) -> None:
-        """Let `group` accept connections here from now on; called once for each group. Raises OSError.
+        """Let `group` accept connections on this listener from now on; called once for each group. Raises OSError.
 
-        After the first call, the engine's job owns the sockets.
+        The first call passes the sockets to the engine, which owns them from then on.
         """
 
     def split(self) -> Listener:
-        """The listener for a communicator made from one that uses this listener: itself or a new one. Does not block.
+        """This listener or a new one, for a communicator that is made from this listener's. Does not block.
 
         Raises TransportUnavailable if this process has no room for another group.
         """
@@ -72,7 +73,7 @@ class Listener(Protocol):
 
 
 def left_out(scheme: str) -> str | None:
-    """The reason why this build has no links of that transport, or None if it has."""
+    """None if the engine has links of the transport `scheme`, else the reason as an error text."""
     from collectives.native import _engine
 
     known = _engine.transports()
@@ -89,25 +90,26 @@ class Transport(Protocol):
         """The transport's name, as in `init(transport=...)`."""
 
     def available(self) -> str | None:
-        """None if the transport works on this machine, else the reason why not. Tries it, which takes milliseconds."""
+        """None if the transport works on this machine, else the reason why not. Tests it, in milliseconds."""
 
     def listen(self, scope: Scope) -> Listener:
         """Open a listener. Does not block.
 
-        Raises TransportUnavailable, also if this process lacks the resources for a group of `scope`; ValueError for an
-        unknown interface.
+        Raises TransportUnavailable if the transport does not work here, or if this process lacks the resources for the
+        group that `scope` describes; ValueError for an unknown interface.
         """
 
     def reaches(self, mine: Place, theirs: Place) -> str | None:
-        """None if the two ranks can connect, else the reason. Does not block, opens nothing.
+        """None if the two ranks can connect, else the reason why not. Does not block, opens no connection.
 
         The result does not depend on the order of the two places.
         """
 
     def route(self, group: Group, mine: Place, theirs: Place, scope: Scope, timeout: float) -> None:
-        """Tell the engine, by `group.route`, how to reach a peer for which `reaches` has returned None. Opens nothing.
+        """Tell the engine, by `group.route`, how to reach the peer `theirs`, after `reaches` returned None for it.
 
-        The call names a kind of links that the engine has: shm, tcp, inproc, or one that a package has loaded
-        (docs/plugins.md). May wait up to `timeout` seconds for the peer. Raises TransportUnavailable if no address of
-        the peer can be used from here, ValueError for a malformed address, OpTimeout.
+        Opens no connection. `group.route` needs the name of a kind of links in the engine: shm, tcp, inproc, or one
+        that a package has loaded (docs/plugins.md). May wait up to `timeout` seconds for the peer, then raises
+        OpTimeout. Raises TransportUnavailable if no address of the peer can be used from here, ValueError for a
+        malformed address.
         """
