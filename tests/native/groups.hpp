@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/group.hpp"
+#include "data.hpp"
 
 namespace collectives::testing {
 
@@ -242,25 +243,6 @@ inline void check_gone(std::span<const std::optional<Error>> errors, std::size_t
 }
 
 inline std::byte* raw(std::vector<float>& data) { return reinterpret_cast<std::byte*>(data.data()); }
-
-// What a rank makes up for itself need not be watched: the thread sanitizer takes minutes over it.
-__attribute__((no_sanitize("thread"))) inline void add_values(int rank, float* data, std::size_t n) {
-    for (std::size_t i = 0; i < n; ++i)
-        data[i] += static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101);
-}
-
-// Values whose sums are exact.
-inline std::vector<float> values(int rank, std::size_t n) {
-    std::vector<float> data(n);
-    add_values(rank, data.data(), n);
-    return data;
-}
-
-inline std::vector<float> total(int size, std::size_t n) {
-    std::vector<float> sum(n);
-    for (int rank = 0; rank < size; ++rank) add_values(rank, sum.data(), n);
-    return sum;
-}
 
 // Thirty sums of those sizes at a time, made in all those ways.
 inline void check_many_at_a_time(int rank, int size, Group& group, std::span<const std::size_t> sizes,

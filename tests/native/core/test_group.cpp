@@ -81,8 +81,8 @@ TEST_CASE("memory of the arena is read where it lies") {
         for (int i = 0; i < 5; ++i) {
             group.run(operation, reinterpret_cast<std::byte*>(x), reinterpret_cast<std::byte*>(y), 30.0, {});
         }
-        const std::vector<float> expected = total(2, n);
-        CHECK(std::equal(expected.begin(), expected.end(), y));
+        const Floats expected = total(2, n);
+        CHECK(same(expected, {y, n}));
         arena_of(group)->release(reinterpret_cast<std::byte*>(x), n * sizeof(float));
         arena_of(group)->release(reinterpret_cast<std::byte*>(y), n * sizeof(float));
     });
@@ -101,13 +101,13 @@ TEST_CASE("results go straight to memory of the arena, where a peer has such") {
                     float* const y = x + n;
                     std::ranges::copy(values(rank, n), x);
                     const auto operation = sum_of_floats(two_shot(rank, size), n);
-                    const std::vector<float> expected = total(size, n);
+                    const Floats expected = total(size, n);
                     for (int i = 0; i < 3; ++i) {
                         std::fill_n(y, n, -1.0F);
                         const auto job = group.start(operation, reinterpret_cast<std::byte*>(x),
                                                      reinterpret_cast<std::byte*>(y), 30.0);
                         REQUIRE(group.wait(*job, 30.0, {}));
-                        CHECK(std::equal(expected.begin(), expected.end(), y));
+                        CHECK(same(expected, {y, n}));
                     }
                     arena_of(group)->release(memory, 2 * n * sizeof(float));
                 }
@@ -162,16 +162,15 @@ TEST_CASE("results go straight to where they replace what was added, in any mixt
                     const auto raw_of = [](float* p) { return reinterpret_cast<std::byte*>(p); };
                     const auto operation = sum_of_floats(two_shot(rank, size, false, in_place), n);
                     const auto again = sum_of_floats(two_shot(rank, size, false, true), n);
-                    const std::vector<float> expected = total(size, n);
+                    const Floats input = values(rank, n);
+                    const Floats expected = total(size, n, static_cast<float>(size));
                     for (int i = 0; i < 3; ++i) {
-                        std::ranges::copy(values(rank, n), x);
+                        std::ranges::copy(input, x);
                         const auto first = group.start(operation, raw_of(x), raw_of(y), 30.0);
                         if (!behind) REQUIRE(group.wait(*first, 30.0, {}));
                         const auto second = group.start(again, raw_of(y), raw_of(y), 30.0);
                         REQUIRE(group.wait(*second, 30.0, {}));
-                        const auto times = static_cast<float>(size);
-                        CHECK(std::equal(expected.begin(), expected.end(), y,
-                                         [&](float a, float b) { return b == times * a; }));
+                        CHECK(same(expected, {y, n}));
                     }
                     arena_of(group)->release(memory, 2 * n * sizeof(float));
                 }
@@ -190,16 +189,15 @@ TEST_CASE("two results on their way into the same memory come one after the othe
         std::ranges::copy(values(rank, n), x);
         const auto operation = sum_of_floats(two_shot(rank, 2), n);
         const auto raw_of = [](float* p) { return reinterpret_cast<std::byte*>(p); };
-        std::vector<float> expected = total(2, n);
+        const Floats expected = total(2, n);
         for (int i = 0; i < 5; ++i) {
             // Both ranks have the same sum, so its sum is twice that.
             group.start(operation, raw_of(x), raw_of(y), 30.0);
             group.start(operation, raw_of(y), raw_of(z), 30.0);
             const auto last = group.start(operation, raw_of(x), raw_of(y), 30.0);
             REQUIRE(group.wait(*last, 30.0, {}));
-            CHECK(std::equal(expected.begin(), expected.end(), y));
-            CHECK(
-                std::equal(expected.begin(), expected.end(), z, [](float a, float b) { return b == 2 * a; }));
+            CHECK(same(expected, {y, n}));
+            CHECK(same(total(2, n, 2.0F), {z, n}));
         }
         arena_of(group)->release(raw_of(x), 3 * n * sizeof(float));
     });
@@ -311,10 +309,8 @@ TEST_CASE("an operation on the result of an earlier one waits for it") {
             group.start(operation, raw(x), raw(once), 30.0);
             const auto last = group.start(operation, raw(once), raw(twice), 30.0);
             REQUIRE(group.wait(*last, 30.0, {}));
-            std::vector<float> expected = total(2, n);
-            for (float& value : expected) value *= 2;
             CHECK(once == total(2, n));
-            CHECK(twice == expected);
+            CHECK(twice == total(2, n, 2.0F));
         });
     }
 }

@@ -122,7 +122,7 @@ TEST_CASE("a result that comes after the deadline reaches nobody") {
 }
 
 TEST_CASE("who was to write half of a message to ordinary memory cannot do so after the deadline") {
-    constexpr std::size_t length = 128 * tuning::cma_piece;
+    constexpr std::size_t length = 16 * tuning::cma_piece;
     Geometry geometry;
     geometry.size = 2;
     geometry.slot_bytes = 64 << 10;

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "data.hpp"
 #include "shm/link.hpp"
 #include "shm/places.hpp"
 
 using namespace collectives;
+using namespace collectives::testing;
 
 namespace {
 
@@ -94,7 +96,7 @@ struct Pair {
         std::vector<std::byte> got(data.size());
         REQUIRE(side.link->read(got.data(), got.size(), Stores::cached) == got.size());
         REQUIRE(side.link->received());
-        REQUIRE(got == data);
+        REQUIRE(same(got, data));
         return found;
     }
 
@@ -104,13 +106,6 @@ struct Pair {
     Context context;
     Carriage carriage;
 };
-
-std::vector<std::byte> bytes(std::size_t n, int seed) {
-    std::vector<std::byte> data(n);
-    std::mt19937 random(static_cast<unsigned>(seed));
-    for (std::byte& b : data) b = static_cast<std::byte>(random());
-    return data;
-}
 
 }  // namespace
 
@@ -138,7 +133,7 @@ TEST_CASE("both sides know a place by the same number, and none lies in another 
 
 TEST_CASE("an answer lies where the message before it was read") {
     Pair pair(128 << 10);
-    const std::vector<std::byte> data = bytes(100'000, 1);
+    const std::vector<std::byte> data = random_bytes(100'000, 1);
     pair.send(0, data);
     const Found first = pair.receive(1, data);
     CHECK(first.in_place);
@@ -157,10 +152,10 @@ TEST_CASE("who has given all places away goes on in staging memory, and nothing 
     Pair pair(64 << 10);
     std::vector<std::vector<std::byte>> messages;
     for (int i = 0; i < static_cast<int>(places_per_link) + 3; ++i) {
-        messages.push_back(bytes(50'000, i));
+        messages.push_back(random_bytes(50'000, static_cast<unsigned>(i)));
         pair.send(0, messages.back());
     }
-    const std::vector<std::byte> other = bytes(50'000, 99);
+    const std::vector<std::byte> other = random_bytes(50'000, 99);
     pair.send(1, other);
     CHECK(pair.receive(0, other).in_place);
     for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -184,7 +179,7 @@ TEST_CASE("messages of all lengths, to both sides at once or to one") {
             std::array<std::vector<std::byte>, 2> got;
             for (const int from : {0, 1}) {
                 const std::size_t n = random() % 3 == 0 ? 0 : random() % (12 * slot + 5000);
-                sent[from] = bytes(n, round);
+                sent[from] = random_bytes(n, static_cast<unsigned>(round));
                 got[1 - from].resize(n);
                 pair.sides[from].link->begin(pair.context, n);
                 pair.sides[1 - from].link->expect(pair.context, n);
@@ -200,7 +195,7 @@ TEST_CASE("messages of all lengths, to both sides at once or to one") {
                     std::min<std::size_t>(got[side].size() - read[side], random() % 9000);
                 read[side] += link.read(got[side].data() + read[side], more, Stores::cached);
             }
-            for (const int from : {0, 1}) REQUIRE(got[1 - from] == sent[from]);
+            for (const int from : {0, 1}) REQUIRE(same(got[1 - from], sent[from]));
         }
     }
 }
@@ -211,7 +206,7 @@ TEST_CASE("a place that was not the sender's is refused") {
          {of_receiver, std::uint32_t{2 * places_per_link + 1}, ~std::uint32_t{0}}) {
         CAPTURE(said);
         Pair pair(64 << 10);
-        const std::vector<std::byte> data = bytes(50'000, 1);
+        const std::vector<std::byte> data = random_bytes(50'000, 1);
         pair.send(0, data);
         pair.sides[0].own->outlet(1).lines[1].slice.place = said;
         ShmLink& link = *pair.sides[1].link;
@@ -229,7 +224,7 @@ TEST_CASE("a message that is too long for places, or too short, does not take on
                                     {std::size_t{60'000}, true},
                                     {std::size_t{60'001}, false}}) {
         CAPTURE(n);
-        const std::vector<std::byte> data = bytes(n, 3);
+        const std::vector<std::byte> data = random_bytes(n, 3);
         pair.send(0, data);
         CHECK(pair.receive(1, data).in_place == placed);
     }

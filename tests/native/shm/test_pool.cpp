@@ -29,7 +29,7 @@ class Array {
     std::byte* bytes() { return heap_ != nullptr ? heap_ : raw(own_); }
     std::span<float> floats() { return {reinterpret_cast<float*>(bytes()), n_}; }
     void fill(const std::vector<float>& values) { std::ranges::copy(values, floats().begin()); }
-    bool holds(const std::vector<float>& values) { return std::ranges::equal(values, floats()); }
+    bool holds(const std::vector<float>& values) { return same(values, floats()); }
 
   private:
     std::shared_ptr<Arena> arena_;
@@ -94,11 +94,7 @@ TEST_CASE("sums in one place, of ranks that share two cores, side by side or not
                     Array y(group, n, false);
                     for (int round = 0; round < 4; ++round) {
                         x.fill(values(rank + round, n));
-                        std::vector<float> sum(n, 0.0F);
-                        for (int other = 0; other < size; ++other) {
-                            const std::vector<float> theirs = values(other + round, n);
-                            std::ranges::transform(sum, theirs, sum.begin(), std::plus<>());
-                        }
+                        const Floats sum = total(size, n, 1.0F, round);
                         run(group, operation, x, y);
                         CHECK(y.holds(sum));
                         run(group, operation, x, x);

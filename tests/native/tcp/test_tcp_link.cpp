@@ -72,13 +72,6 @@ Context operation(std::uint64_t sequence) {
     return Context(call);
 }
 
-std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
-    std::mt19937 random(seed);
-    std::vector<std::byte> bytes(n);
-    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
-    return bytes;
-}
-
 // The next message of n bytes, as far as it comes; read into place, or looked at.
 std::vector<std::byte> take(Half& half, const Context& context, std::size_t n, bool by_looks) {
     TcpLink& link = *half.link;
@@ -196,8 +189,8 @@ TEST_CASE("messages of all lengths get through any number of lanes, both ways at
                     }
                 }
             }
-            CHECK(got_there == there);
-            CHECK(got_back == back);
+            CHECK(same(got_there, there));
+            CHECK(same(got_back, back));
         }
     }
 }
