@@ -51,7 +51,10 @@ class Play:
         self._happened(range(len(group.steps) - 1, -1, -1), self._missing, self._possible)
 
     def _happened(self, waiting: Iterable[int], missing: list[int], possible: list[int]) -> None:
-        """Of each of these steps one condition is met: update `missing`, and add steps that can run to `possible`."""
+        """Count one more condition as met for each step in `waiting`; append steps that can run now to `possible`.
+
+        `missing[n]` is the number of conditions that step n still waits for.
+        """
         takers = self._takers
         for n in waiting:
             missing[n] -= 1
@@ -65,9 +68,10 @@ class Play:
                     possible.append(n)
 
     def events(self, random: Random | None = None) -> Iterator[int]:
-        """The steps other than sends, in a possible order; sends happen together with the steps that receive them.
+        """Yields the numbers of all steps except sends, in a possible order.
 
-        The caller performs a step before it requests the next. With `random` the order differs each time.
+        A send is not listed, because it happens together with the steps that receive its messages. The caller performs
+        each step before it requests the next number. With `random` the order is a random one of the possible orders.
         VerificationError if the steps end in a deadlock.
         """
         if random is None and self._order is not None:
@@ -97,10 +101,11 @@ class Play:
             self._order = order
 
     def rounds(self) -> list[int]:
-        """Each step's round: the number of messages in the longest chain that leads to the step.
+        """For each step its round: the number of messages in the longest chain of dependencies up to this step.
 
-        A message is one round after the steps on which its send and the step that receives it depend. Local steps and
-        queues add no round.
+        A message's round is one higher than the highest round of the steps whose data its send or its receiving step
+        needs. Local steps add no round. Waiting for an earlier step of the same queue, such as an earlier send to the
+        same peer, adds no round either.
         """
         waits, behind = self.waits, self.group.behind
         result = [0] * len(waits)
@@ -118,7 +123,7 @@ class Play:
         return result
 
     def _report_deadlock(self, complete: list[bool]) -> NoReturn:
-        """Follow the dependencies to a cycle, and raise an error that shows the cycle."""
+        """Find a cycle of incomplete steps that wait for each other, and raise an error that shows the cycle."""
         group = self.group
 
         def before(n: int) -> list[int]:

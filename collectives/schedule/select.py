@@ -1,7 +1,7 @@
-"""Chooses the algorithm for "auto", with the reason.
+"""Chooses the algorithm of a call with algorithm "auto", and gives the reason for the choice.
 
-Invariant: the choice depends only on data that is the same on every rank (collective, group, bytes, the group's table),
-never on one rank's buffers, since ranks that choose differently cannot exchange messages.
+Invariant: the choice depends only on data that is the same on every rank (collective, group, number of bytes, the
+group's decision table), never on one rank's buffers. Ranks that choose different algorithms cannot exchange messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collectives.schedule.table import Row, Situation, Table
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The algorithm of a call. `row`: the row of the table of algorithms that decided."""
+    """The algorithm chosen for a call. `row` is the row of the decision table that led to the choice."""
 
     algorithm: str
     reason: str
@@ -25,7 +25,10 @@ class Choice:
 def select(
     collective: str, nbytes: int, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS
 ) -> Choice:
-    """The table's first matching row whose algorithm is `usable`. LookupError if there is none."""
+    """The choice by the first row of `table` that matches the call; LookupError if no row does.
+
+    Rows with an algorithm for which `usable(algorithm)` is False are skipped.
+    """
     for row in table.rows:
         if row.collective == collective and nbytes <= row.bytes and row.fits(situation) and usable(row.algorithm):
             return Choice(row.algorithm, row.reason or "no reason given", row)
@@ -33,7 +36,7 @@ def select(
 
 
 def ladder(collective: str, situation: Situation, usable: Callable[[str], bool], table: Table = DEFAULTS) -> list[Row]:
-    """The rows of the table that `select` chooses for the group `situation`, in order of message size."""
+    """The rows of `table` by which `select` decides in the group `situation`, from small to large messages."""
     rows: list[Row] = []
     for row in table.rows:
         fits = row.collective == collective and row.fits(situation) and usable(row.algorithm)

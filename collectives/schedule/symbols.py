@@ -1,6 +1,7 @@
 """Symbolic values and memory, on which `verification` runs schedules.
 
-Invariant: equal expressions have equal numbers, so comparing two values costs nothing.
+Invariant: a value is the number of an expression, and equal expressions have the same number. So values are compared as
+integers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collectives.schedule.form import IN, OUT, SCRATCH, Chunk, Schedule
 
 
 class Values:
-    """Expressions, referred to by numbers; 0 is no value. Equal expressions have equal numbers."""
+    """The symbolic expressions that ranks compute, each with a number: the value.
+
+    Equal expressions have the same number. 0 means that there is no value.
+    """
 
     def __init__(self, name: str, in_order: bool) -> None:
         contract = collective(name)
@@ -36,7 +40,7 @@ class Values:
         return number
 
     def reduced(self, operands: tuple[int, ...]) -> int | str:
-        """The value of operands reduced from left to right, or a description of the fault."""
+        """The value of reducing `operands` from left to right; or, if the reduction is wrong, a text that says why."""
         known = self._numbers.get(operands)
         if known is not None:
             return known
@@ -89,7 +93,10 @@ class Memory:
             self.unread.append(bytearray([given and contract.asks_of(schedule.rank, schedule.size)]) * blocks)
 
     def copy(self, in_place: bool) -> Memory:
-        """A copy of the values and marks. With `in_place`, OUT and IN of the copy are the same memory."""
+        """A copy of the values, and of the marks of which values have yet to be read.
+
+        With `in_place`, the output buffer OUT and the input buffer IN of the copy are the same memory.
+        """
         copied = copy(self)
         copied.values = [values.copy() for values in self.values]
         copied.unread = [unread.copy() for unread in self.unread]

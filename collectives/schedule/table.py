@@ -1,6 +1,7 @@
-"""The decision table: which algorithm runs for which call, as a value and as text.
+"""The decision table: which algorithm runs for which call, as a Python object and as text.
 
-Invariant: `parse` and `text` are inverse to each other, except for sources. The first row that fits decides.
+Invariant: `parse` and `text` are inverse to each other, except for `Row.source`. The first row that fits a call
+decides.
 
     # collective   kinds            ranks  up to  algorithm   conditions                    reason
     allreduce      shm,inproc       3-4    32K    one_shot                                 : reading all copies is cheap
@@ -9,12 +10,14 @@ Invariant: `parse` and `text` are inverse to each other, except for sources. The
 Each line is a row; "#" begins a comment. A row's fields:
 
 - collective: allreduce, reduce, broadcast, ...
-- kinds: the slowest transport between any two ranks, several joined by commas, or any
+- kinds: the slowest transport between any two ranks of the group; alternatives are joined by commas; or any
 - ranks: the size of the group: 4, 3-16, 17- (17 or more), or any
-- up to: the largest size in bytes of the larger of a rank's two buffers, such as 512, 64K, 2M, 1G, or any
+- up to: the row is for calls in which a rank's input and output buffers have at most this many bytes each, such as
+  512, 64K, 2M, 1G, or any
 - algorithm: its name
-- conditions, which are optional: hosts=HOSTS, the number of hosts, as 4, 3-16 or 17-; per-host=RANKS, the most ranks
-  on a host; oversubscribed=yes or no, whether ranks outnumber cores on any host
+- conditions, which are optional: hosts=HOSTS, the number of hosts, written as 4, 3-16 or 17-; per-host=RANKS, the
+  number of ranks on the host with the most ranks, written likewise; oversubscribed=yes or no, whether any host has more
+  ranks than cores
 - after a ":", the reason, which is optional
 
 A line NAME = VALUE is a fact about the table: when and where it was made, what was measured. Facts have no effect, with
@@ -49,8 +52,9 @@ _WHAT: Final = (
 class Situation:
     """The properties of a group by which rows of the table are chosen.
 
-    `kind` is the slowest transport between any two of its ranks ("self" for a single rank). `hosts`: the number of
-    hosts; `per_host`: the most ranks on a host; 0 if unknown. `oversubscribed`: some host has more ranks than cores.
+    `size`: the number of ranks. `kind`: the slowest transport between any two ranks ("self" for a single rank).
+    `hosts`: the number of hosts. `per_host`: the number of ranks on the host with the most ranks. Both are 0 if
+    they are unknown. `oversubscribed`: some host has more ranks than cores.
     """
 
     size: int
@@ -62,10 +66,11 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rule: use `algorithm` for groups of `ranks` (least, most) ranks over a transport of `kinds`, up to `bytes`.
+    """A rule: use `algorithm` for calls of `collective` that meet the row's conditions.
 
-    Empty `kinds`, and `per_host`, `oversubscribed` and `hosts` of None, match any group. `source`: the row's origin,
-    for people.
+    The call moves at most `bytes` bytes. The group has `ranks` (least, most) ranks, and `kinds` has its slowest
+    transport. An empty `kinds` matches any transport. None for `per_host`, `oversubscribed` or `hosts` matches any
+    group. `source` tells people where the row comes from, such as a file and a line.
     """
 
     collective: str
@@ -99,7 +104,7 @@ class Row:
             raise ValueError(f"a reason is one line without '#': {self.reason!r}")
 
     def fits(self, situation: Situation) -> bool:
-        """Whether the row matches the group `situation`; `bytes` is not considered."""
+        """Whether the row matches the group `situation`, for any collective and any number of bytes."""
         return (
             (not self.kinds or situation.kind in self.kinds)
             and self.ranks[0] <= situation.size <= self.ranks[1]
@@ -119,10 +124,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, each a rule that names an algorithm, and facts about them; the first row that matches a call decides.
+    """Rows, each a rule that names an algorithm, and facts about the table; the first row that matches a call decides.
 
-    `in_order`: reductions combine their operands in the order of the schedule. So ranks that share memory use neither
-    the pool, which adds up their arrays in an order of its own, nor sums of the ranks of each core.
+    With `in_order`, reductions combine their operands in the order of the schedule. So ranks that share memory do not
+    use the pool, shared memory in which they add up their arrays in another order. Nor do they first add up the arrays
+    of the ranks of each core.
     """
 
     rows: tuple[Row, ...]
@@ -149,7 +155,10 @@ class Table:
 
 
 def join(tables: Iterable[Table]) -> Table:
-    """All tables' rows in order; of the facts only `sockets`, from the first table that has it."""
+    """A table with the rows of all `tables`, in order.
+
+    Its only fact is `sockets`, from the first of `tables` that has this fact.
+    """
     joined = list(tables)
     stated = next((table.facts["sockets"] for table in joined if "sockets" in table.facts), None)
     facts = {} if stated is None else {"sockets": stated}
@@ -157,9 +166,10 @@ def join(tables: Iterable[Table]) -> Table:
 
 
 def parse(text: str, name: str = "table", source: str | None = None) -> Table:
-    """The table that `text` describes. `source` is the source of its rows, by default `name` and the line.
+    """The table that `text` describes.
 
-    ValueError, beginning with `name` and the line, for an invalid table.
+    Every row gets `source` as `Row.source`, by default `name` and the number of the row's line. ValueError for an
+    invalid table; its message begins with `name` and the number of the wrong line.
     """
     if len(text) > LONGEST:
         raise ValueError(f"{name}: {len(text)} characters, more than the {LONGEST} that a table may have")
@@ -181,7 +191,7 @@ def parse(text: str, name: str = "table", source: str | None = None) -> Table:
 
 
 def text(table: Table) -> str:
-    """The table as `parse` reads it, in columns; ends with a newline unless it is empty."""
+    """The table as a text that `parse` reads, in columns; the text ends with a newline unless it is empty."""
     lines = [f"{name} = {value}" for name, value in table.facts.items()]
     cells = [_fields(row) for row in table.rows]
     cells = [[*cell[:5], " ".join(cell[5:])] for cell in cells]

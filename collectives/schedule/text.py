@@ -1,7 +1,8 @@
-"""Steps as text: one line each.
+"""The steps of a schedule as text, one line for each step.
 
-Invariant: the notation is the same in errors, listings, tables and drawings. `IN[2]`, `OUT[0:4]` and `S1[3]` are blocks
-of IN, OUT and scratch slot 1; `>3` is a message to rank 3, `<3` is the next message from rank 3.
+Invariant: the notation is the same in errors, listings, tables and drawings. `IN[2]` is block 2 of the input buffer,
+`OUT[0:4]` blocks 0 to 3 of the output buffer, `S1[3]` block 3 of scratch slot 1. `>3` is a message to rank 3, `<3` the
+next message from rank 3.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def step_text(step: Step) -> str:
 
 
 def excerpt(schedule: Schedule, step: int | None = None) -> str:
-    """The steps around `step`, which is marked; the first steps if `step` is None."""
+    """A few lines of the schedule: the steps around number `step`, which is marked.
+
+    If `step` is None, they are the first steps.
+    """
     at = 0 if step is None else step
     first, last = max(0, at - _AROUND), min(len(schedule.steps), at + _AROUND + 1)
     lines = [f"    rank {schedule.rank}:"]

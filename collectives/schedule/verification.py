@@ -1,18 +1,20 @@
 """Proves that an algorithm fulfils the contract of its collective, by running it on symbolic values.
 
 Invariant: schedules that pass are right for every input, element type and count, on links without buffers and with any
-timing. For one size, root, layout of hosts, and IN and OUT either separate or the same memory, it is shown that
+timing. A proof is for one number of ranks, one root, one layout of ranks on hosts, and for IN and OUT that are either
+separate or the same memory. The proof shows that
 
-- no rank waits forever, and every message meets a receiver of the same size, block by block;
-- nothing is read before it is written, nothing is overwritten or left in scratch before it is read;
-- every rank ends with the result that `conditions` demands, with each rank's contribution counted exactly once;
+- no rank waits forever, and every message has the size that its receiver expects, block by block;
+- no block is read before it is written, and no value is overwritten, or left in scratch memory, without being read;
+- every rank ends with the result that module `conditions` demands, with each rank's contribution counted exactly once;
 - scan, exscan, and algorithms that declare `in_order`, combine operands in the order of ranks;
 - ranks that end with the same reduction computed it by the same expression with operands in the same order, so
   they hold the same bits;
-- `final` marks exactly the reductions that contain every rank's contribution, and none in scan and exscan;
+- exactly the reductions that contain every rank's contribution are marked as `final`, and none in scan and exscan;
 - other orders in which the steps could have run give the same results.
 
-Values are numbers: equal expressions have equal numbers, so comparing two of them costs nothing.
+A symbolic value is the number of an expression, and equal expressions have the same number. So two values are compared
+as integers.
 """
 
 from __future__ import annotations
@@ -40,10 +42,11 @@ _EVERY_LAYOUT_UP_TO = 12
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a verified group; each number is that of the rank with the largest.
+    """The cost of a verified group; each number is that of the rank for which it is largest.
 
-    `rounds`: the longest chain of messages that depend on each other. `messages` and `blocks`: sent by a rank; a send
-    to several peers counts once for each. `scratch`: blocks of scratch memory.
+    `rounds`: the number of messages in the longest chain in which each depends on the one before. `messages` and
+    `blocks`: how many a rank sends; a send to several peers counts once for each peer. `scratch`: blocks of scratch
+    memory.
     """
 
     rounds: int
@@ -55,7 +58,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One size that was verified, for `roots` roots and `layouts` layouts; `cost` is for the first root and layout."""
+    """The result for one number of ranks, `size`.
+
+    `roots` roots and `layouts` layouts of ranks on hosts were verified. `cost` is for the first root and layout.
+    """
 
     size: int
     roots: int
@@ -100,11 +106,12 @@ def verify(
     orders: int = 1,
     seed: int = 0,
 ) -> Report:
-    """Prove that the algorithm is right for these sizes, or raise VerificationError that describes the fault.
+    """Prove that the algorithm is right for these sizes of groups, or raise VerificationError that describes the fault.
 
-    Sizes that the algorithm does not support are skipped. `roots`: by default all up to 8 ranks, and some for more
-    ranks; roots outside of the group are skipped. `layouts(size)`: the layouts for an algorithm that uses hosts; by
-    default `sample_layouts`. `orders`: the number of random orders that are run besides the first.
+    Sizes that the algorithm does not support are skipped. `roots`: by default every rank of groups of up to 8, and some
+    ranks of larger groups; roots outside of the group are skipped. `layouts(size)`: the layouts of ranks on hosts,
+    for an algorithm that takes account of hosts; by default `sample_layouts`. `orders`: the number of random orders in
+    which the steps are run, after a first order that is not random.
     """
     rooted = algorithm.contract.rooted
     given = None if roots is None else tuple(roots)
@@ -128,7 +135,10 @@ def verify(
 
 
 def sample_layouts(size: int) -> tuple[Layout, ...]:
-    """Layouts of every kind: each rank alone, all together, equal and unequal hosts, consecutive and mixed ranks."""
+    """Various layouts of ranks on hosts: equal and unequal hosts, consecutive and mixed ranks.
+
+    For up to 12 ranks also a host for each rank, and one host for all ranks.
+    """
     unequal = Layout.of(islice((host for host in count() for _ in range(1 + host % 3)), size))
     mixed = Layout.of((rank * rank) % 5 for rank in range(size))
     if size > _EVERY_LAYOUT_UP_TO:
@@ -166,7 +176,11 @@ def _check_names(algorithm: Algorithm, group: Sequence[Schedule], size: int, roo
 def verify_group(
     schedules: Sequence[Schedule], *, in_place: bool = False, uneven: bool = False, orders: int = 1, seed: int = 0
 ) -> None:
-    """Prove that the schedules of ranks 0 to size - 1 are right; VerificationError if they are wrong."""
+    """Prove that `schedules`, one for each rank of a group in order, are right; VerificationError if they are wrong.
+
+    `in_place`: IN and OUT are the same memory. `uneven`: blocks may have different sizes. `orders`: the number of
+    random orders in which the steps are run, after a first order that is not random.
+    """
     _prove(schedules, (in_place,), uneven, orders, seed)
 
 
@@ -178,7 +192,10 @@ def _prove(
     seed: int,
     in_order: bool = False,
 ) -> list[Play]:
-    """A proof for each of `modes`: whether IN and OUT are the same memory."""
+    """Prove the schedules once for each of `modes`, and return the `Play` of each proof.
+
+    A mode says whether IN and OUT are the same memory.
+    """
     extents = [check(schedule, any(modes), uneven) for schedule in schedules]
     group = Group(schedules)
     _check_sizes(group, extents)
@@ -189,7 +206,10 @@ def _prove(
 
 
 def _play(group: Group, values: Values, start: Sequence[Memory], in_place: bool, orders: int, seed: int) -> Play:
-    """Run the group in one order and then in `orders` random orders. `start`: each rank's memory at the beginning."""
+    """Run the group's steps in a fixed order, then in `orders` random orders, and compare the results.
+
+    `start`: each rank's memory at the beginning.
+    """
     play = Play(group, in_place)
     try:
         result = _run(play, values, [memory.copy(in_place) for memory in start], None)

@@ -1,4 +1,4 @@
-"""Simulation: the time of a schedule on machines that need not exist.
+"""Predicts by simulation the time that a schedule takes, also on machines that do not exist.
 
-Invariant: nothing here runs a collective.
+Invariant: nothing in this package runs a collective.
 """

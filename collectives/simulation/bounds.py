@@ -1,6 +1,6 @@
-"""The least number of bytes that a collective has to move, and how efficient a prediction is compared with it.
+"""The least number of bytes that a collective has to move, and the efficiency of a predicted time.
 
-Invariant: a bound counts bytes alone and is the same for all algorithms, so no algorithm can be faster.
+Invariant: a bound counts bytes alone and is the same for all algorithms, so no algorithm can move fewer bytes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collectives.simulation.topology import Topology
 
 
 def least_bytes(collective: str, ranks: int, nbytes: int, topology: Topology) -> float:
-    """Bytes that the busiest host has to send or to receive; with one host, those of the busiest rank.
+    """Bytes that the busiest host has to send or to receive; if there is one host, bytes of its busiest rank.
 
-    `nbytes`: the size of the larger of a rank's two arrays.
+    `nbytes`: the size in bytes of the larger of a rank's input and output arrays.
     """
     per_host = min(topology.ranks_per_host, ranks)
     hosts = -(-ranks // topology.ranks_per_host)
@@ -29,7 +29,8 @@ def efficiency(
 ) -> float | None:
     """The least time that bandwidth allows, divided by the predicted time `seconds`.
 
-    The bandwidth is that of a host's network cards, or of a core if there is one host. None if nothing has to be moved.
+    The bandwidth is that of a host's network cards; if there is one host, that of a core that copies through shared
+    memory. None if nothing has to be moved.
     """
     least = least_bytes(collective, ranks, nbytes, topology)
     pace = costs.bandwidth * topology.cards if ranks > topology.ranks_per_host else costs.inside_bandwidth

@@ -1,4 +1,4 @@
-"""The costs of links and reductions: the alpha-beta-gamma model, as a value with a text form.
+"""The costs of links and reductions in the alpha-beta-gamma model, as a Python object and as text.
 
 Invariant: this is the only place where costs are named, and `from_text(to_text(costs)) == costs`. In the code, times
 are in seconds and rates in bytes per second; other units are only in the text form.
@@ -13,16 +13,16 @@ in which they sum long arrays:
     hop = 300ns                 # for each switch on the path
     inside_latency = 300ns      # between two ranks of one host
     inside_bandwidth = 10GB     # one core moving bytes into or out of memory that ranks share
-    inside_overhead = 200ns
+    inside_overhead = 200ns     # of the sender's core, and of the receiver's, for a message inside a host
     memory_bandwidth = 100GB    # all ranks of a host together, when they move bytes between them
     reduce_bandwidth = 8GB      # one core adding one operand to another
     call = 1us                  # a call before its first step
     slice = 128KiB              # bytes that the engine moves at once
-    switch = 0s                 # if a rank has to wait: time for each other rank on its core
+    switch = 0s                 # context switches when a rank waits: time for each other rank on its core
     stagger = 0s                # for each pair of ranks that share a core: time until both have started the call
     staging = 0s                # additional latency of a message inside a host that does not fit into a cache line
     cache = 1MiB                # of a core: the part of its ranks' arrays that fits is moved and reduced faster
-    cached = 1                  # how many times as fast arrays in the cache are
+    cached = 1                  # how many times as fast as other arrays those in the cache are moved and reduced
     pool_bandwidth = 0B         # one core that adds to sums in the pool and copies them out; 0: no pool
     board = 0s                  # until all ranks of a host have read all chunks on the board; 0: no board
     board_overhead = 0s         # additional time on the board for each other rank
@@ -63,9 +63,10 @@ def seconds(text: str) -> float:
 
 
 def rate(text: str, may_be_none: bool = False) -> float:
-    """The bytes (per second) of a text like "12.5GB", "100Gbit", "8GB/s", in powers of 1000.
+    """The bytes, or bytes per second, for a text like "12.5GB", "100Gbit", "8GB/s", "128KiB".
 
-    ValueError for other texts, and for 0 unless `may_be_none`.
+    k, K, M, G and T are powers of 1000; Ki, Mi and Gi are powers of 1024. ValueError for other texts, and for 0 unless
+    `may_be_none`.
     """
     found = _RATE.fullmatch(text.strip())
     value = float(found[1]) * _RATES[found[2]] if found else -1.0
@@ -76,7 +77,7 @@ def rate(text: str, may_be_none: bool = False) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs that the module's docstring explains.
+    """The costs of links and reductions, each of which the module's docstring explains.
 
     Units are seconds, bytes and bytes per second. ValueError for invalid values.
     """
@@ -113,7 +114,10 @@ class Costs:
         return "".join(f"{name} = {getattr(self, name)!r}{'s' * (name in _TIMED)}\n" for name in NAMES)
 
     def holding(self, nbytes: float) -> Costs:
-        """These costs if the arrays of a core's ranks have `nbytes` in total, a part of which fits into the cache."""
+        """A copy of the costs for arrays of `nbytes` bytes in total on each core.
+
+        The more of these arrays fits into the core's cache, the higher are the bandwidths inside the host.
+        """
         if self.cached == 1:
             return self
         pace = 1 - (1 - 1 / self.cached) * min(1.0, self.cache / max(nbytes, 1.0))
@@ -121,7 +125,10 @@ class Costs:
         return replace(self, **{name: getattr(self, name) / pace for name in names})
 
     def with_(self, name: str, value: str) -> Costs:
-        """A copy with cost `name` set to `value`, a text. ValueError lists the known names."""
+        """A copy in which the cost `name` is set to `value`, a text such as "2us".
+
+        ValueError for an invalid value, and for an unknown name; the latter error lists the known names.
+        """
         if name not in NAMES:
             raise ValueError(f"there is no cost {name!r}{hint(name, NAMES)}; there are {', '.join(NAMES)}")
         try:

@@ -1,6 +1,7 @@
-"""Simulates a group round by round; arrays hold the steps of all its ranks.
+"""Simulates all ranks of a group round by round, with arrays that hold the steps of all ranks.
 
-Invariant: a round consists of the steps whose data all comes from earlier rounds, so every step is simulated once.
+Invariant: a round consists of all remaining steps that depend only on steps of earlier rounds. So every step is
+simulated exactly once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class MismatchError(ValueError):
 
 
 class Everyone:
-    """All steps of a group. Sizes are in blocks; `root` is the rank that has number 0 in the families."""
+    """All steps of a group. Sizes are in blocks.
+
+    Families, sets of ranks with the same steps, count ranks from the root: rank `root` of the group is their rank 0.
+    """
 
     def __init__(self, found: Sequence[Family], size: int, root: int = 0) -> None:
         self.size = size
@@ -92,7 +96,10 @@ class Everyone:
         self._first_message = _starts(self._sender, self.rank.size)
 
     def play(self, network: Network, unit: float) -> Played:
-        """Simulate with blocks of `unit` bytes. MismatchError if steps wait for each other."""
+        """Simulate the steps on `network`, with blocks of `unit` bytes.
+
+        MismatchError if steps wait for each other in a cycle.
+        """
         count = self.rank.size
         nbytes, missing = self.blocks * unit, self._missing.copy()
         inside = network.is_inside(self.rank[self._sender], self.rank[self._taker])
@@ -143,12 +150,18 @@ def _columns(rows: Sequence[tuple[Array, ...]], count: int) -> list[Array]:
 
 
 def _starts(values: Array, count: int) -> Array:
-    """For each number below `count` its first position in the sorted `values`; then the length of `values`."""
+    """Where the entries of each number from 0 to `count` - 1 begin in the sorted array `values`.
+
+    The last item of the result, after those of the numbers, is the length of `values`.
+    """
     return np.append(0, np.cumsum(np.bincount(values, minlength=count)))
 
 
 def _spread(starts: Array, chosen: Array) -> tuple[Array, Array]:
-    """All entries of the chosen numbers: for each entry the index in `chosen` of its number, and its position."""
+    """The positions of all entries of the numbers `chosen` in a sorted array; `starts` is its result of `_starts`.
+
+    Returns two arrays with an item for each entry: the index of its number in `chosen`, and the entry's position.
+    """
     lengths = starts[chosen + 1] - starts[chosen]
     owner = np.repeat(np.arange(chosen.size), lengths)
     begin = np.repeat(starts[chosen] - np.cumsum(lengths) + lengths, lengths)

@@ -1,11 +1,15 @@
-"""Simulates a group in which all ranks have the same schedule; only the ranks of one period of the topology.
+"""Simulates a group in which all ranks have the same schedule, by simulating only some of the ranks.
 
-Invariant: the times are those that `everyone` gives, because ranks in other repetitions of the topology have the same
-times as their counterparts in this period. A simulated rank is called a lane.
+These are the ranks of one period: the number of ranks after which the topology (hosts and switches) repeats itself. A
+simulated rank is called a lane.
 
-If rounds repeat themselves, as in a ring, the times on which later rounds depend are compared after each repetition.
-Once all of them have increased by the same amount, they increase by it in every later repetition, because later times
-are maxima and sums of these times. Then the simulation continues with the last repetition.
+Invariant: the times are those that module `everyone` gives, because ranks in other repetitions of the topology have the
+same times as their counterparts among the lanes.
+
+In some schedules, such as a ring, the same rounds are repeated. After each repetition, the times on which later rounds
+depend are compared with those before. If all of these times have increased by the same amount, they increase by this
+amount in every later repetition too, because later times are maxima and sums of them. Then the simulation skips the
+remaining repetitions.
 """
 
 from __future__ import annotations
@@ -31,14 +35,18 @@ _KEPT: Final = 1 << 24  # times; if there are more, those of early rounds are dr
 
 
 class _Times(NamedTuple):
-    """For each lane the times of a step's first slice and last byte."""
+    """For each lane (simulated rank), when a step's first slice is done, and when its last byte is done."""
 
     first: Array
     last: Array
 
 
 class _Repetitions(NamedTuple):
-    """For each round the repetition that it is part of: its period, its first round, and the round after its last."""
+    """For each round, the sequence of repeated rounds that contains the round.
+
+    `period`: the number of rounds after which the sequence repeats itself. `begin`: the first round of the sequence.
+    `until`: the round after the last round of the sequence.
+    """
 
     period: Array
     begin: Array
@@ -47,7 +55,7 @@ class _Repetitions(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Equipment:
-    """The network's data for a round; the same for all rounds with the same steps."""
+    """The steps of a round in the form that `network` simulates; rounds with the same steps share it."""
 
     takes: Takes | None
     sends: Sends | None
@@ -64,7 +72,10 @@ class _Mark:
 
 
 class Lanes:
-    """All steps of the ranks of a family, of which the first `lanes` are simulated. Sizes are in blocks."""
+    """All steps of the ranks of a family (ranks with the same steps); the first `lanes` ranks are simulated.
+
+    Sizes are in blocks.
+    """
 
     def __init__(self, family: Family, size: int, lanes: int) -> None:
         assert family.whole is not None
@@ -151,7 +162,10 @@ class Lanes:
         return rounds
 
     def _signatures(self) -> Array:
-        """A number for each round; rounds with the same number have the same steps, with waits as many rounds ago."""
+        """A number for each round; rounds with the same number have the same steps and dependencies.
+
+        Dependencies are the same if they are on the same steps, the same number of rounds earlier.
+        """
         known: dict[object, int] = {}
         looks = []
         for number, tasks in enumerate(self.rounds):
@@ -220,7 +234,10 @@ class _Run:
                 self._times.pop(task, None)
 
     def forward(self, number: int) -> int:
-        """The next round to simulate: `number`, or, if times repeat from here on, the last round that repeats it."""
+        """The next round to simulate: `number`, or a later round if the rounds between are skipped.
+
+        Rounds are skipped if they are repetitions whose times follow from those of the last repetition.
+        """
         if number >= len(self._all.rounds):
             return number
         period, begin, until = (int(column[number]) for column in self._all.repetitions)
@@ -316,14 +333,17 @@ class _Run:
         return _Mark(number, state, [resource.busy.copy() for resource in self._network.resources])
 
     def _is_over(self, earlier: int, number: int) -> bool:
-        """Whether on each rank round `earlier` was complete when round `number` began."""
+        """Whether each rank had completed round `earlier` when the rank began round `number`."""
         rounds = self._all.rounds
         last = [self._times[task].last for task in rounds[earlier] if task in self._times]
         first = [self._times[task].first for task in rounds[number]]
         return not last or bool((np.max(last, axis=0) <= np.max(first, axis=0)).all())
 
     def _skip(self, number: int, length: int, times: int, step: float, mark: _Mark) -> None:
-        """Skip `times` repetitions, each of `length` rounds and `step` seconds."""
+        """Skip `times` repetitions, each of which has `length` rounds and takes `step` seconds.
+
+        `number` is the first round that is skipped. `mark` has the times one repetition earlier.
+        """
         rounds, place, move, on = self._all.rounds, self._all.place, times * step, times * length
 
         def later(task: int) -> int:

@@ -1,11 +1,11 @@
 """The resources that messages use and wait for: cores, memory, network cards, links between switches.
 
-Invariant: shared resources serve requests slice by slice, in the order in which they are ready, and never exceed their
-bandwidth. Nothing here knows a schedule.
+Invariant: shared resources serve requests slice by slice, in the order in which the requests become ready, and never
+exceed their bandwidth. This module knows nothing of schedules.
 
-Messages and steps have two times: when the first slice is ready, and when the last byte is ready. A step that depends
-on a message or step starts when the first slice is ready, as in the engine, and ends at least a slice's time after the
-last byte is ready. Links buffer everything: a sender never waits for its receiver.
+The engine moves data in slices. So a message or step has two times: when its first slice is ready, and when its last
+byte is ready. A step that needs the data starts when the first slice is ready. The step ends at least a slice's time
+after the last byte is ready. Links buffer everything: a sender never waits for its receiver.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _SIDE_BY_SIDE: Final = 32  # the first requests of each queue are served for all
 class Resource:
     """Many resources of one kind, such as cores; the requests to each are served slice by slice.
 
-    For each resource: `free[0]` is the time at which earlier first slices are done, and another first slice can be
-    served. `free[1]` is the time at which all earlier requests are done. `busy` is the time for which the resource has
-    worked.
+    For each resource: `free[0]` is the time at which the first slices of all earlier requests are done, so that another
+    first slice can be served. `free[1]` is the time at which all earlier requests are done entirely. `busy` is the
+    total time for which the resource has worked.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -41,10 +41,11 @@ class Resource:
         self._stamp = np.zeros(count, np.int64)
 
     def serve(self, which: Array, ready: Array, heads: Array, takes: Array, tie: Array | None = None) -> Array:
-        """When each request's first slice, which takes `heads` seconds, and its whole, which takes `takes`, start.
+        """The times at which the first slice of each request, and the request as a whole, start to be served.
 
-        The result's shape is (2, requests). `ready`: when each request is ready. Of requests that are ready at once,
-        the request with the lowest `tie` is served first, or the first in the array.
+        The result's shape is (2, requests). For each request: `which` is its resource, `ready` the time at which it is
+        ready, `heads` the seconds that its first slice takes, `takes` the seconds that it takes as a whole. Of requests
+        that are ready at once, that with the lowest `tie` is served first; without `tie`, the first in the array.
         """
         if self._are_different(which):
             start = np.maximum(ready, self.free.take(which, axis=1))
@@ -99,7 +100,10 @@ class _Stage:
 
 @dataclass(slots=True, eq=False)
 class Sends:
-    """Sends of one round, and the path of their messages. `task` is the send of each message; times are in seconds."""
+    """The sends of one round, and the paths of their messages. Times are in seconds.
+
+    For each message, `task` is the index of the send to which the message belongs.
+    """
 
     core: Array
     busy: Array  # time of the core
@@ -131,7 +135,10 @@ class Takes:
 
 
 class Network:
-    """The resources of the first `ranks` ranks; ranks in repetitions of the topology use the same ones."""
+    """The resources that the first `ranks` ranks use: cores, memory, network cards, links between switches.
+
+    Later ranks, in repetitions of the topology, count as the first ranks that have the same places in it.
+    """
 
     def __init__(self, topology: Topology, costs: Costs, ranks: int) -> None:
         self.topology, self.costs, self._ranks = topology, costs, ranks
@@ -159,10 +166,13 @@ class Network:
         return found
 
     def sends(self, rank: Array, nbytes: Array, task: Array, target: Array, turn: Array, order: Array) -> Sends:
-        """Sends of `nbytes` bytes by `rank`; message number `turn` of send `task` goes to `target`.
+        """The sends of one round, with the paths of their messages.
 
-        Targets are numbers of ranks in the whole group. Of messages that are ready at once, the message from or to
-        the lower rank is served first, and of messages of one rank that with the lowest `order`.
+        `rank` and `nbytes` have an item for each send: its rank, and its size in bytes. The other arrays have an item
+        for each message: `task` is the index of its send, `turn` its number among the messages of that send, `target`
+        the rank in the whole group that receives it. If several messages are ready at once, a resource on the sender's
+        side serves them by sender, the lowest rank first, and a resource on the receiver's side by receiver. Messages
+        of the same rank are served in ascending `order`.
         """
         costs, per = self.costs, self.topology.ranks_per_host
         source = rank[task]
@@ -228,7 +238,10 @@ class Network:
         return [stage for stage in (*ups, *reversed(downs)) if stage.which.size], hops
 
     def takes(self, rank: Array, kind: Array, nbytes: Array, operands: Array, near: Array, far: Array) -> Takes:
-        """Steps of `rank` that receive `near` messages from the same host and `far` messages from other hosts."""
+        """The steps of one round that receive, reduce or copy; each array has an item for each step.
+
+        `near`: the number of messages that the step receives from its own host. `far`: the number from other hosts.
+        """
         costs = self.costs
         reduces = kind == REDUCE
         copies = np.where(kind == RECV, near > 0, ~reduces)  # the network card writes messages from other hosts
@@ -246,10 +259,12 @@ class Network:
     def depart(
         self, sends: Sends, first: Array, last: Array, tie: Array | None = None
     ) -> tuple[Array, Array, Array, Array]:
-        """For each message, when its first slice and last byte arrive; for each send, when they have left.
+        """Simulate sends, and return four arrays of times.
 
-        `first` and `last`: when the first slice and last byte to send are ready. Of sends of one core that are ready at
-        once, the send with the lowest `tie` is first.
+        The first two have an item for each message: when its first slice arrives, and when its last byte arrives. The
+        other two have an item for each send: when its first slice has left, and when its last byte has left. `first`
+        and `last`: when the first slice and the last byte of each send are ready. Of sends of one core that are ready
+        at once, the send with the lowest `tie` is served first.
         """
         turn, start = self._core.serve(sends.core, first, sends.head, sends.busy, tie)
         out = np.maximum(start + sends.busy, last + sends.tail)
@@ -279,7 +294,11 @@ class Network:
         return begun, ended, turn + sends.head, out
 
     def perform(self, takes: Takes, first: Array, last: Array, tie: Array | None = None) -> tuple[Array, Array]:
-        """Receive, reduce and copy. Returns for each step when its first slice and its last byte are done."""
+        """Simulate steps that receive, reduce or copy.
+
+        Returns for each step when its first slice is done, and when its last byte is done. `first` and `last`: when the
+        first slice and the last byte of the step's data are ready.
+        """
         turn, start = self._core.serve(takes.core, first, takes.head, takes.busy, tie)
         return turn + takes.head, np.maximum(start + takes.busy, last + takes.tail)
 

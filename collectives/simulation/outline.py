@@ -1,11 +1,11 @@
 """Schedules without the names of blocks, and the sets of ranks whose schedules are the same.
 
-Invariant: an outline has all properties of a schedule on which its time depends: kinds of steps, peers, numbers of
-blocks, dependencies.
+Invariant: an outline has all properties of a schedule on which the schedule's time depends: kinds of steps, peers,
+numbers of blocks, dependencies.
 
-A group of a million ranks has few families. A family is a set of ranks with the same steps, whose peers follow from
-their numbers by the same formula. `families` computes the schedules of only some members. If another member had other
-steps, the caller would detect that, because it matches all messages.
+Even a group of a million ranks has few families. A family is a set of ranks with the same steps; one formula, such as
+rank + 1, gives the peer of each rank. `families` computes the schedules of only some ranks of a family. If another rank
+of the family had other steps, the caller would detect this when it matches the sends and receives of all messages.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ Array = npt.NDArray[Any]
 
 
 class Wait(NamedTuple):
-    """A step starts when the share `progress` (0 to 1) of step `task` is done, and ends after `task` has ended.
+    """A dependency of a step on an earlier step, `task`.
 
-    With the progress `BEHIND` its start does not wait.
+    The step starts when the fraction `progress` (0 to 1) of `task` is done, and ends after `task` has ended. If
+    `progress` is `BEHIND`, only the end of the step waits for `task`.
     """
 
     task: int
@@ -60,8 +61,9 @@ class Shape(NamedTuple):
 class Outline:
     """One rank's steps as numbers.
 
-    With `whole`, two messages count as one if the second continues at the start of the buffer at whose end the first
-    stops. Numbers of ranks, in `rank` and `peers`, count from the root.
+    With `whole`, two consecutive messages with the same peers count as one if they wrap around a buffer: the first
+    stops at the end of the buffer, and the second begins at its start. In `rank` and `peers`, ranks are counted from
+    the root, so that the root is 0.
     """
 
     def __init__(self, schedule: Schedule, whole: bool = True) -> None:
@@ -132,7 +134,10 @@ class Outline:
 
     @cached_property
     def places(self) -> Array:
-        """The steps' chunks; in a buffer with one block for each rank, blocks are counted from the rank's own block."""
+        """The chunks (buffer, first block, number of blocks) that the steps use, one chunk in each row.
+
+        In a buffer with one block for each rank, blocks are counted from the rank's own block, so that this block is 0.
+        """
         chunks = np.array(self._chunks, np.int64).reshape(-1, 3)
         for buffer, blocks in enumerate(self.schedule.grid):
             if blocks == self.schedule.size:
@@ -151,7 +156,7 @@ class Outline:
 
 
 def _goes_round(schedule: Schedule, before: Step, step: Step) -> bool:
-    """Whether the step continues at the beginning of the buffer at whose end the previous step stopped."""
+    """Whether the step `before` stops at the end of a buffer, and `step` continues at the start of that buffer."""
     if type(before) is not type(step) or isinstance(step, Copy):
         return False
     for ends, begins in zip(_all_chunks(before), _all_chunks(step), strict=False):
@@ -167,7 +172,11 @@ def _all_chunks(step: Step) -> tuple[Chunk, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """Ranks with the same steps. `relations` and `constants` have an entry for each peer of each task, in order."""
+    """Ranks with the same steps.
+
+    `relations` and `constants` have an entry for each peer of each step, in order. The two entries say how the peer's
+    number follows from the rank's number, such as (rank + constant) mod size.
+    """
 
     members: range
     outline: Outline
@@ -201,7 +210,10 @@ def singles(outlines: Sequence[Outline]) -> list[Family]:
 
 
 def families(outline: Callable[[int], Outline], size: int, stride: int = 1) -> list[Family]:
-    """The families of ranks 0 to size - 1, from their outlines; members of a family are multiples of `stride` apart."""
+    """The families (ranks with the same steps) into which the outlines divide ranks 0 to `size` - 1.
+
+    `outline(rank)` makes the outline of a rank. The ranks of a family are multiples of `stride` apart.
+    """
     found: list[Family] = []
     pending = [range(first, size, stride) for first in range(min(stride, size))]
     while pending:

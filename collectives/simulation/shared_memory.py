@@ -3,9 +3,9 @@
 The board is shared memory to which each rank writes a short message that the other ranks read. The pool is shared
 memory in which the ranks of a host add up long arrays.
 
-Invariant: both engines are used under the same conditions as in the native engine, see native/src/shm/board_task.cpp,
-board_by_core.cpp and pool_task.cpp. R. L. Graham, G. Shipman: MPI Support for Multi-core Architectures: Optimized
-Shared Memory Collectives, EuroPVM/MPI 2008.
+Invariant: the simulation uses the board and the pool under the same conditions as the native engine; see
+native/src/shm/board_task.cpp, board_by_core.cpp and pool_task.cpp. Literature: R. L. Graham, G. Shipman: MPI Support
+for Multi-core Architectures: Optimized Shared Memory Collectives, EuroPVM/MPI 2008.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POOLED_WITH_CORES: Final = 8  # most ranks, if each rank has a core of its own
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A call's predicted time, its rounds, the bytes that a rank publishes, and the time for which a core is busy."""
+    """A call's predicted time, number of rounds, bytes that a rank publishes, and seconds for which a core is busy."""
 
     seconds: float
     rounds: int
@@ -37,9 +37,10 @@ class Done:
 class Shortcuts:
     """The properties of a schedule that decide whether the board or the pool can run it.
 
-    `blocks`: the number of blocks of the larger buffer. On a board, where ranks publish chunks for the others to read,
-    a rank publishes `published` blocks, 0 if the schedule cannot use a board, and reads `read` blocks of each other
-    rank. `mutual`: all ranks publish and read.
+    The board is shared memory in which ranks publish chunks that the others read; the pool is shared memory in which
+    ranks add up arrays. `blocks`: the number of blocks of the larger of a rank's input and output buffers. `published`:
+    the number of blocks that a rank publishes on the board; 0 if the schedule cannot use the board. `read`: the number
+    of blocks that a rank reads from each other rank. `mutual`: each rank both publishes and reads.
     """
 
     blocks: int
@@ -59,7 +60,7 @@ class Shortcuts:
         return Shortcuts(blocks, schedule.pooled, published, read, mutual, bool(reductions))
 
     def replaced(self, nbytes: int, ranks: int, topology: Topology, costs: Costs) -> Done | None:
-        """The predicted time of a call that the board or the pool runs; None if the ranks exchange messages instead."""
+        """The prediction for a call that the board or the pool runs; None if the ranks exchange messages instead."""
         if not 1 < ranks <= topology.ranks_per_host:
             return None
         per_core = topology.per_core(ranks)
@@ -74,11 +75,15 @@ class Shortcuts:
         return None
 
     def _is_added_by_all(self) -> bool:
-        """Whether all ranks publish their whole arrays, and each rank reduces them all."""
+        """Whether each rank publishes its whole array, and reduces the arrays of all ranks."""
         return self.mutual and self.reduces and self.published == self.read == self.blocks
 
     def _on_board(self, publishes: int, block: float, ranks: int, per_core: int, costs: Costs) -> Done:
-        """Every rank publishes its chunk and reads all other ranks' chunks; ranks of a core run one after the other."""
+        """Predict a call on the board: every rank publishes its chunk and reads all other ranks' chunks.
+
+        The ranks of a core run one after the other. `publishes`: the number of blocks that a rank publishes. `block`:
+        the bytes of a block.
+        """
         published, read = publishes * block, self.read * block * (ranks - 1)
         if not self.reduces:
             moved = (published + read) / costs.inside_bandwidth
@@ -89,7 +94,10 @@ class Shortcuts:
 
 
 def _by_core(nbytes: int, per_core: int, cores: int, costs: Costs) -> Done:
-    """The last rank of a core adds up the chunks of that core's ranks; then each rank adds up the sums of all cores."""
+    """Predict a reduction on the board in two stages, first the ranks of each core, then the cores.
+
+    The last rank of a core adds up the arrays of that core's ranks. Then each rank adds up the sums of all cores.
+    """
     others_here, others = per_core - 1, cores - 1
     added = others_here + per_core * others  # additions of one array
     moved = others_here + (0 if others else per_core)
@@ -99,7 +107,7 @@ def _by_core(nbytes: int, per_core: int, cores: int, costs: Costs) -> Done:
 
 
 def _pooled(nbytes: int, ranks: int, per_core: int, costs: Costs) -> Done:
-    """Every rank adds its array to a sum in shared memory, the pool, and copies the sum out; nothing else is moved.
+    """Predict a call in the pool: every rank adds its array to a sum in shared memory, and copies the sum out.
 
     The ranks of a core run one after another, three times: they add one half of the array, add the other half, and
     copy the sum out.

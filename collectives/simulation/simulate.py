@@ -1,11 +1,12 @@
-"""The time of a collective: its schedules, simulated over a topology with costs for all resources.
+"""Predicts the time of a collective: simulates its schedules on a topology, with costs for all resources.
 
 Invariant: the simulated steps and dependencies are those that the engine runs. Steps are simulated in rounds: a step is
 in a later round than all steps that it waits for, and the steps of one round are served in the order in which they are
 ready.
 
-There are two simulations over the same network. `everyone` has all ranks' steps in arrays. `lanes` is for groups in
-which all ranks have the same schedule; `outline` finds these by comparing schedules, not by the algorithm's name.
+There are two simulations over the same network. Module `everyone` simulates all ranks. Module `lanes` simulates only
+some ranks of a group in which all ranks have the same schedule. Module `outline` finds such groups by comparing
+schedules, not by the algorithm's name.
 """
 
 from __future__ import annotations
