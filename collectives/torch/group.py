@@ -53,7 +53,7 @@ class Group(dist.ProcessGroup):
     # --- how operations run
 
     def _run(self, opts: Any, title: str, inputs: Sequence[Any], operation: Operation) -> Any:
-        """Run an operation, and return a work. The profiler shows `title` and `inputs`."""
+        """Run an operation and return a torch `Work`. Torch's profiler shows `title` and `inputs`."""
         limit = self._limit(opts)
         if not opts.asyncOp and self._together is None and not profiles():
             self._call(operation, limit)
@@ -73,7 +73,7 @@ class Group(dist.ProcessGroup):
         operations: Sequence[Operation],
         then: Callable[[], None] | None = None,
     ) -> Any:
-        """Run several operations as one work; `then` is called when all have ended."""
+        """Run several operations and return one torch `Work` for all; `then` is called when all have ended."""
         if len(operations) == 1 and then is None:
             return self._run(opts, title, inputs, operations[0])
         limit = self._limit(opts)
@@ -120,7 +120,10 @@ class Group(dist.ProcessGroup):
         record: Entry | None = None,
         **more: Any,
     ) -> Pending:
-        """The communicator's method of that name, in the background; `finish` gets its result."""
+        """Start the communicator's method `name` in the background; `finish` is called with the method's result.
+
+        `record`: the entry of the operation in torch's profiler.
+        """
         given = {key: value for key, value in more.items() if value is not None}
         with self._lock:
             self._sequence += 1
@@ -237,7 +240,7 @@ class Several:
         return all(work.is_completed() for work in reversed(self._works))
 
     def wait(self, timeout: float | None = None) -> None:
-        """All works share one `timeout`, in seconds. Raises the error of the first work that fails or is late."""
+        """Wait for all works, at most `timeout` seconds in total. Raises the first work's error, or OpTimeout."""
         end = None if timeout is None else time.monotonic() + timeout
         for work in self._works:
             work.settle(None if end is None else max(0.0, end - time.monotonic()))

@@ -3,9 +3,9 @@
     model.register_comm_hook(None, collectives.torch.bf16_hook)
     model.register_comm_hook(collectives.torch.HookState(error_feedback=True), collectives.torch.fp16_hook)
 
-Invariant: the average is an operation of the process group, in the order of its operations, as without a hook. Sums are
-rounded once if the library adds up in float32. Errors of a hook have the communicator's types, which a future's `then`
-would lose.
+Invariant: a hook's average is an operation of the process group. It is ordered with the group's other operations, as
+DistributedDataParallel's own average is. Errors of a hook have the communicator's types, which a future's `then` would
+lose. Where the library adds several ranks' gradients in one step, it adds in float32 and rounds only the sum.
 """
 
 # No `from __future__ import annotations`: DistributedDataParallel compares a hook's annotations with its own.

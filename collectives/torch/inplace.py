@@ -1,8 +1,9 @@
 """Tells torch's autograd about collectives that overwrite tensors.
 
 Invariant: a collective that overwrites a tensor behaves as an in-place operation of torch. A leaf tensor that requires
-a gradient is refused with torch's message before anything is sent. A backward pass that needs a saved tensor raises
-torch's error if the tensor was overwritten since. The gradient is that of the collective.
+a gradient is refused with torch's error text before anything is sent. If a collective overwrites a tensor that the
+backward pass has saved, the backward pass raises torch's error. The backward pass includes the gradient of the
+collective itself.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def check(tensors: Sequence[Any]) -> None:
 
 
 def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
-    """Tell autograd that a collective has overwritten, or will overwrite, these tensors, which `check` has accepted."""
+    """Tell autograd that a collective overwrites these tensors; called before or after the collective.
+
+    `check` has accepted the tensors. `gradient` computes a tensor's gradient from that of the collective's result.
+    """
     recording = torch.is_grad_enabled()
     for tensor in tensors:
         if recording and tensor.requires_grad:
@@ -36,14 +40,17 @@ def overwritten(tensors: Sequence[Any], gradient: Gradient) -> None:
 
 
 def differentiable(tensor: Any, gradient: Gradient) -> None:
-    """Record `gradient` for a tensor that was overwritten under torch.no_grad(), unless it is a leaf."""
+    """Record `gradient` as the backward function of a tensor overwritten under torch.no_grad(), except for a leaf."""
     if torch.is_grad_enabled() and tensor.requires_grad and not tensor.is_leaf:
         _Overwritten.apply(tensor, gradient)
 
 
 @contextmanager
 def overwriting(tensors: Sequence[Any], gradient: Gradient) -> Iterator[None]:
-    """Around a blocking collective that overwrites these tensors. If it fails, their values are undefined."""
+    """A context for a blocking collective that overwrites these tensors; tells autograd that it has done so.
+
+    If the collective fails during the transfer, the tensors' values are undefined.
+    """
     check(tensors)
     try:
         yield

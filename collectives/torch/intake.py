@@ -1,8 +1,8 @@
-"""Receives from any rank: a receive gets the message of the first rank that sends.
+"""Receive operations without a source (`recv_anysource`): each gets a message of whichever rank sends one.
 
-Invariant: receives of one tag are matched in the order of their calls, and messages of one rank in the order in which
-they were sent: the first receive that matches a message gets it. A message is received only when there is a receive for
-it.
+Invariant: receives of one tag are matched in the order in which they were called, and messages of one rank in the order
+in which they were sent. A message goes to the earliest receive that accepts its sender. A message's data is read only
+when a receive has been matched with the message.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ _LOOKS: Final = 0.01  # seconds between two checks for ranks that have begun to 
 
 
 class FromAny(Early):
-    """A receive that starts when a message has come. `source` is then the sender's rank; before, `wanted` or -1."""
+    """A receive that starts when a message has come.
+
+    `source`: the sender's rank. Until a message has come, `source` is `wanted`, or -1 if any rank is wanted.
+    """
 
     def __init__(self, wanted: int | None, receive: Callable[[Channel], Started], seconds: float) -> None:
-        """`wanted`: the source; None for any rank. `receive` receives the message from the source's channel."""
+        """`wanted`: the source's rank; None for any rank. `receive` starts to receive from the source's channel.
+
+        `seconds`: how long to wait for a message.
+        """
         super().__init__(seconds)
         self.wanted: Final = wanted
         self.receive: Final = receive
@@ -75,7 +81,7 @@ class Both:
 
 
 def announce(comm: Communicator, timeout: float | None) -> Started:
-    """Send a message's header, one byte, with which a receiver can wait for a message that may never be sent."""
+    """Send a message's header, one byte, by which the receiver detects the message before it receives the data."""
     return comm.send_async(np.zeros(1, np.uint8), 1, timeout=timeout)
 
 
@@ -85,10 +91,13 @@ def announcement(comm: Communicator, timeout: float | None) -> Started:
 
 
 class Intake:
-    """Matches all receives of one tag, once there has been a receive from any rank."""
+    """Matches messages with receives of one tag; made at the tag's first receive that accepts any rank."""
 
     def __init__(self, sources: list[int], channel: Callable[[int], Channel | None], name: str) -> None:
-        """`channel` returns the channel from a rank; None while that rank has not requested a channel."""
+        """`channel(source)` returns the channel from rank `source`, or None if that rank has not asked for one yet.
+
+        `sources`: the ranks that may send. `name`: the name of the thread that waits for messages.
+        """
         self._channel: Final = channel
         self._unknown: Final = set(sources)
         self._known: Final[dict[int, Announced]] = {}
@@ -148,7 +157,7 @@ class Intake:
                 self._known[source] = Announced(channel)
 
     def _match(self, receive: FromAny) -> bool:
-        """Give `receive` an available message, or the error that none can arrive; returns whether it got either."""
+        """Give `receive` a message that has come, or the error if none can come; returns whether either was given."""
         wanted = [source for source in self._known if receive.wanted in (None, source)]
         for source in wanted:
             announced = self._known[source]

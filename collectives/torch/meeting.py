@@ -1,6 +1,7 @@
-"""Forms the communicators of torch's process groups through torch's store.
+"""Forms the communicators of torch's process groups; the ranks find each other through torch's store.
 
-Invariant: a communicator made here is used by one process group alone; it is never a default communicator.
+Invariant: each communicator made here belongs to one process group alone, and calls without a communicator never use
+it as their default.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class Options:
 
 
 class Place(NamedTuple):
-    """The name and the store with which the ranks of one process group form a communicator."""
+    """The store, timeout and options with which the ranks of one process group form communicators."""
 
     store: Any
     timeout: float
     options: Options
 
     def meet(self, rank: int, size: int, name: str, *, store: TorchStore | None = None) -> Communicator:
-        """Form a communicator; blocks until all its ranks are there. Raises what `collectives.init` raises."""
+        """Form a communicator; blocks until all `size` ranks call this. Raises the errors of `collectives.init`."""
         options = self.options
         comm = init(
             store or TorchStore(self.store),
@@ -67,7 +68,10 @@ class Place(NamedTuple):
         return comm
 
     def channel(self, source: int, dest: int, tag: int, *, sends: bool) -> Channel:
-        """The channel for messages of a tag from `source` to `dest`; connected when both ranks have called this."""
+        """Return a channel for messages with `tag` from `source` to `dest`, connected once both ranks have called this.
+
+        `sends`: whether this rank is `source`.
+        """
         store = TorchStore(self.store)
         name = f"{_MESSAGES} {source} {dest} {tag}"
         if sends:
@@ -139,9 +143,10 @@ class Early:
 
 
 class Channel:
-    """Messages from one rank to another, in the order of their calls, independent of the group's other operations.
+    """A connection for messages from one rank to another, on a communicator of these two ranks.
 
-    Sends and receives that are called before the two ranks are connected start afterwards; the caller does not wait.
+    Messages keep the order of the calls, and do not wait for the group's other operations. A send or receive that is
+    called before the two ranks are connected returns at once, and starts when they are.
     """
 
     def __init__(self, meet: Callable[[], Communicator], give_up: Callable[[], None], name: str) -> None:

@@ -67,7 +67,7 @@ class Messages:
         return Pending(receive, (tensor,), after, completer, source=lambda: receive.source, record=record)
 
     def close(self, name: str) -> None:
-        """Close the channels of the group of that name; operations in progress fail with Aborted."""
+        """Close all channels; operations in progress fail with Aborted, whose text names the process group `name`."""
         with self._lock:
             self._closed = Aborted(f"process group {name!r} is closed: it was destroyed")
             intakes, channels = list(self._intakes.values()), list(self._channels.values())
@@ -95,7 +95,7 @@ class Messages:
             return found
 
     def _intake(self, tag: int, source: int | None) -> tuple[Intake, Completer] | None:
-        """The intake of a tag; None if all receives of that tag so far, and this one, named their source."""
+        """The `Intake` that matches receives of `tag`; None if all of them, the current one too, name a source."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed

@@ -1,6 +1,7 @@
-"""Translates calls of a process group to calls of its communicator: a method for each, which checks the tensors.
+"""Translates calls of a process group to calls of its communicator. One method for each call also checks the tensors.
 
-Invariant: nothing is sent here. Errors that this rank can detect alone raise TypeError or ValueError.
+Invariant: this module sends nothing. For mistakes that a rank can detect without the other ranks, it raises TypeError
+or ValueError.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ After: TypeAlias = "Callable[[Any], None] | None"
 
 
 class Operation(NamedTuple):
-    """A method of the communicator and its arguments. `after` copies its result to `tensors`, if necessary."""
+    """A call to make: a communicator's method and its arguments.
+
+    `after` copies the call's result to `tensors`; None if that is not necessary.
+    """
 
     name: str
     args: tuple[Any, ...]
@@ -46,7 +50,7 @@ class Operations:
         return Operation("allreduce", (array, reduces.op), (tensor,), after, array)
 
     def allreduce_coalesced(self, tensors: Sequence[Any], op: Any) -> list[Operation]:
-        """One operation for all tensors if possible; one for each tensor to average integers."""
+        """Return one operation for all tensors, or, for an average of integers, one operation for each tensor."""
         written = [writing(tensor) for tensor in tensors]
         arrays = [array for array, _ in written]
         if not arrays or any(averages_integers(op, array.dtype) for array in arrays):
@@ -194,7 +198,7 @@ class Operations:
         return Operation("alltoallv", (array, counts), outputs, after)
 
     def _everyones(self, lists: Any, what: str) -> list[Any]:
-        """A tensor for each rank: the list of them, or a list of that list."""
+        """The list of tensors, one for each rank. `lists`: that list itself, or a list that has only that list."""
         tensors = list(lists if lists and isinstance(lists[0], torch.Tensor) else one(lists, what))
         if len(tensors) != self._size:
             raise ValueError(f"{what}: a list of {len(tensors)} tensors was given for {self._size} ranks")

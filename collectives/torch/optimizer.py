@@ -1,7 +1,7 @@
 """DistributedOptimizer: any optimizer of torch, with gradients averaged over all ranks during backpropagation.
 
-Invariant: buckets start in one order on every rank, for any order of gradients, and no step uses gradients that were
-not averaged. If a parameter has no gradient on any rank, it gets none.
+Invariant: buckets of gradients are sent in the same order on every rank, in whatever order the gradients are computed.
+No step uses gradients that were not averaged. A parameter without a gradient on any rank gets none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ _NONE, _DENSE, _SPARSE, _AS_DENSE = range(4)  # kinds of gradients; the last is 
 
 
 class Item(NamedTuple):
-    """A parameter in progress: the tensor to send, its destination, and the function that copies the result there."""
+    """A gradient that is being exchanged.
+
+    `place`: the index of its parameter. `sent`: the tensor to send. `grad`: the tensor for the result. `finish` copies
+    the received data to `sent`; None if they are there already.
+    """
 
     place: int
     sent: Any
@@ -55,19 +59,22 @@ def DistributedOptimizer(
     error_feedback: bool = False,
     timeout: float | None = None,
 ) -> Any:
-    """`optimizer`, whose `step` first waits for the averages of all ranks' gradients; an instance of the same class.
+    """Return an optimizer of `optimizer`'s class, whose `step` first waits for the averages of all ranks' gradients.
 
-    - `named_parameters`: names for error messages, as from `model.named_parameters()`
-    - `compression`: "fp16" or "bf16" on the wire; `error_feedback` adds the rounding error to the next gradient
-    - `backward_passes_per_step`: gradients of so many passes are added locally before they are sent
+    - `named_parameters`: the parameters' names, shown in errors, as from `model.named_parameters()`
+    - `compression`: "fp16" or "bf16", the dtype in which gradients are sent; None sends them in their own dtype
+    - `error_feedback`: with `compression`, add the rounding error of a gradient to the gradient of the next step
+    - `backward_passes_per_step`: gradients of this many backward passes are added locally before they are sent
     - `op`: "average" or "sum"
-    - `comm`: None for that of `collectives.init`. Collective: makes a `dup` of it, which is closed when `comm` is
-    - `bucket_bytes`: gradients are joined into buckets of up to this size
-    - `sparse_as_dense`: send sparse gradients as dense; by default they stay sparse, and their rows are gathered
+    - `comm`: None for the communicator that `collectives.init` made. The call is collective: it makes a `dup` of the
+      communicator, which is closed with it
+    - `bucket_bytes`: gradients are sent in buckets of up to this many bytes
+    - `sparse_as_dense`: send sparse gradients as dense tensors; by default every rank receives the rows of all ranks
 
-    Gradients of the first step are sent at its end; from then on buckets start while other gradients are computed. The
-    new optimizer takes over the state of `optimizer`, which must not be used any more. ValueError if names are missing
-    or occur twice; DesyncError at the first step if ranks have different parameters.
+    In the first step, gradients are sent after the backward pass; in later steps, buckets are sent while other
+    gradients are still computed. The new optimizer takes over the state of `optimizer`, which must not be used any
+    more. ValueError if names are missing or occur twice; DesyncError at the first step if ranks have different
+    parameters.
     """
     if op_name(op) not in ("avg", "sum"):
         raise ValueError(f"op is {op!r}: gradients are averaged or summed")
@@ -170,9 +177,9 @@ class _Distributed:
     # --- the step
 
     def synchronize(self) -> None:
-        """Wait until all gradients are averaged. `step` calls it; users call it to clip gradients before `step`.
+        """Wait until all gradients are averaged. `step` calls this; users call it to clip gradients before `step`.
 
-        Raises PeerLost, DesyncError, ...
+        Raises the errors of collectives, such as PeerLost and DesyncError.
         """
         announced = None if self._announce is None else self._announce()
         kinds = np.array([self._kind(param) for param in self._params], np.uint8)
@@ -231,13 +238,16 @@ class _Distributed:
         self._reset()
 
     def close(self) -> None:
-        """Remove the hooks and close the communicator that was made for them."""
+        """Remove the hooks from the parameters, and close the communicator that was made for this optimizer."""
         for hook in self._hooks:
             hook.remove()
         self._comm.close()
 
     def _step_empty(self) -> None:
-        """For hvd.join: take part in the others' `synchronize` with zeros and no rows; no parameter changes."""
+        """For hvd.join: take part in the other ranks' `synchronize`, without changing parameters.
+
+        This rank sends zeros for dense gradients, and no rows for sparse gradients.
+        """
         nothing = np.full(len(self._params), _NONE, np.uint8)
         if not self._buckets and not self._sparse:
             self._plan(nothing)
@@ -257,9 +267,10 @@ class _Distributed:
     # --- helpers
 
     def _plan(self, kinds: Any) -> None:
-        """Fill buckets in reverse order of parameters, since gradients of the last layers are computed first.
+        """Assign parameters to buckets in reverse order, since gradients of the last layers are computed first.
 
-        Parameters without a gradient on any rank are last, so that no bucket waits for them.
+        `kinds`: whether each parameter's gradient is missing, dense or sparse on this rank. Parameters without a
+        gradient on any rank come last, so that no bucket before them waits for them.
         """
         self._agree()
         anywhere = self._comm.allreduce(kinds, "max", timeout=self._timeout)
@@ -320,7 +331,7 @@ class _Distributed:
         param.grad = item.grad.to_sparse(axes) if sparse else item.grad
 
     def _gathered(self, i: int, own: Any) -> Any:
-        """All ranks' rows of a sparse gradient; `own` is this rank's gradient, or None."""
+        """Return the sum or average of all ranks' sparse gradients of parameter `i`; `own`: this rank's, or None."""
         param = self._params[i]
         grad = torch.zeros_like(param).to_sparse(1) if own is None else own
         grad = (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()

@@ -1,9 +1,10 @@
-"""Converts all forms in which torch allows calls of a process group's methods to one form.
+"""Converts calls of a process group's methods, which torch allows in several forms, to one form.
 
     pg.allreduce([tensor], AllreduceOptions())   pg.allreduce([tensor], ReduceOp.MAX)   pg.allreduce(tensor, op=...)
 
-Invariant: for each form the method gets its tensors and an options object. Arguments that are not given keep torch's
-default; 0, for example as root, counts as given. Other calls raise TypeError before anything is sent.
+Invariant: for each form the method gets its tensors and an options object. Omitted arguments have torch's defaults; an
+argument of 0, such as root=0, does not count as omitted. Calls of any other form raise TypeError before anything is
+sent.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ _FIELDS: Final = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 
 
 def overloaded(options: Any, *tensors: str, instead: tuple[str, ...] = ("timeout",)) -> Callable[[Method], Method]:
-    """A decorator for a method whose arguments are these `tensors`, then options.
+    """Return a decorator with which a method that takes `tensors` and an options object accepts all forms of calls.
 
-    "tensors|tensor" lists an argument's names in different forms. `instead`: the arguments of other forms in place of
-    the options, in order, out of "root", "op" and "timeout".
+    `options`: the class of the options object. `tensors`: the tensor arguments; "tensors|tensor" means that the name is
+    "tensors" in one form and "tensor" in another. `instead`: the arguments that other forms have in place of the
+    options object, in their order: "root", "op" or "timeout".
     """
     parameters = [*tensors, "|".join(("opts", instead[0])), *instead[1:]]
     places = {name: place for place, names in enumerate(parameters) for name in names.split("|")}

@@ -1,7 +1,8 @@
 """The backend "collectives" of torch.distributed: a process group whose operations run on a communicator.
 
-Invariant: each method accepts every form that torch documents for it; `operations` has the implementation. All calls
-raise the errors of `collectives`; TypeError and ValueError are raised before anything is sent.
+Invariant: each method accepts every form of call that torch documents for it. The module `operations` translates the
+calls for the communicator. Methods raise the error types of `collectives`; TypeError and ValueError are raised before
+anything is sent.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class CollectivesProcessGroup(Group):
         return self._run(opts, "barrier", (), Operation("barrier", (), ()))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier. Its OpTimeout names all ranks that are late, as the OpTimeout of every operation does."""
+        """A barrier. After `timeout` its OpTimeout names all late ranks, whether or not `wait_all_ranks` is set."""
         opts = BarrierOptions()
         opts.asyncOp = False
         if timeout is not None:

@@ -1,7 +1,7 @@
 """Entries in torch's profiler for operations that begin in one thread and end in another.
 
-Invariant: nothing is done while no profiler runs. A profiler belongs to the thread that started it; it sees the end of
-an operation in another thread only through one of torch's futures.
+Invariant: nothing is done while no profiler runs. A profiler belongs to the thread that started it. If an operation
+ends in another thread, the profiler learns of the end only from a torch future.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Entry:
 
 @contextmanager
 def recorded(title: str, inputs: Sequence[Any]) -> Iterator[Entry | None]:
-    """An entry for operations that start in this context; it ends here only on an error. None without a profiler."""
+    """A context that yields an entry for the operations started in it, or None if no profiler runs.
+
+    The context ends the entry only on an error; otherwise the operation ends it.
+    """
     if not profiles():
         yield None
         return

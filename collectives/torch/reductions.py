@@ -1,6 +1,7 @@
-"""Torch's reduce ops in terms of the communicator's ops.
+"""Translates torch's reduce ops to ops of the communicator.
 
-Invariant: the table has every op of torch; the communicator refuses dtypes for which an op makes no sense.
+Invariant: every op of torch has a translation. The communicator, not this module, refuses an op that the dtype does not
+allow.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _OPS: Final = {
 
 
 class Reduction(NamedTuple):
-    """The communicator's name of an op, and the divisor of its result: 1 except for the average of integers."""
+    """The communicator's op, and the divisor for its result: the number of ranks to average integers, else 1."""
 
     op: str
     divisor: int = 1
@@ -46,12 +47,15 @@ def factor_of(op: Any) -> Any:
 
 
 def averages_integers(op: Any, dtype: Dtype) -> bool:
-    """Whether the average of integers is requested, which is computed as a sum."""
+    """Whether `op` is the average and `dtype` an integer; then the sum is computed, and divided afterwards."""
     return op == ReduceOp.AVG and dtype.kind in "iu"
 
 
 def reduction(op: Any, size: int, dtype: Dtype, *arrays: Array) -> Reduction:
-    """The reduction for `size` ranks; if `op` has a factor, multiplies `arrays` by it. ValueError for unknown ops."""
+    """Return the `Reduction` for torch's `op` on `size` ranks. ValueError for unknown ops.
+
+    If `op` has a factor (PREMUL_SUM), the function multiplies `arrays` by it, in place.
+    """
     if op == ReduceOp.SUM:  # the most frequent op, without a look-up in the table
         return _SUM
     name = _OPS.get(op.op)

@@ -1,6 +1,7 @@
 """`init_method="collectives://"`: torch's processes find each other through the settings of their launcher.
 
-Invariant: no port is opened, and written values cannot be mistaken for those of another job or an earlier call.
+Invariant: no port is opened besides that of the store itself. Keys in the store differ from those of other jobs and
+earlier calls.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _kept: Final[list[OurStore]] = []
 def meet(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
     """torch's handler for `collectives://` URLs: returns the store, this process's rank and the number of ranks.
 
-    Raises ValueError without a launcher, and the errors of opening the store.
+    Raises ValueError if the launcher's settings are invalid or incomplete, and the errors of opening the store.
     """
     launch = bootstrap()
     if launch.launcher == "torchrun" and os.environ.get("MASTER_ADDR"):

@@ -1,7 +1,7 @@
 """Sums of sparse tensors (COO) over all ranks.
 
-Invariant: every rank adds up the same entries in the same order, so all have the same bits. Shapes are compared before
-anything is added.
+Invariant: every rank adds up the same entries in the same order, so that the results are bitwise equal on all ranks.
+The tensors' shapes are compared before anything is added.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collectives.torch.tensors import assign, reading, tensor_of
 
 
 def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callable[[], None]]:
-    """Two operations, and a function to call when both have ended, which sets `tensor` to the sum or average.
+    """Return two operations, and a function to call when both have ended: it sets `tensor` to the sum or average.
 
-    The result is coalesced. All ranks' indices and values go to every rank: of n ranks with k entries each, every rank
-    receives n*k entries. TypeError for other layouts, ValueError for other ops.
+    The result is coalesced. Every rank receives the indices and values of all ranks: n*k entries, if n ranks have k
+    entries each. TypeError for layouts other than COO, ValueError for ops other than SUM and AVG.
     """
     if tensor.layout is not torch.sparse_coo:
         raise TypeError(f"the tensor is sparse ({tensor.layout}): give tensor.to_sparse(), or tensor.to_dense()")
@@ -57,7 +57,11 @@ def allreduce(tensor: Any, op: Any, size: int) -> tuple[list[Operation], Callabl
 
 
 def _entries(described: Any, form: list[int], size: int) -> list[Any]:
-    """Each rank's indices, of shape (sparse dimensions, entries). DesyncError if ranks' tensors differ in form."""
+    """Return each rank's indices, as a tensor of shape (number of sparse dimensions, number of entries).
+
+    `described`: every rank's form (sparse dimensions and shape), number of entries, and indices. DesyncError if a
+    rank's form is not `form`.
+    """
     found, start = [], 0
     for rank in range(size):
         length = int(described[start])

@@ -1,6 +1,6 @@
-"""Makes models and optimizers the same on every rank: one rank's, or the average of all.
+"""Makes models and optimizers equal on all ranks: copies those of one rank, or averages models over all ranks.
 
-Invariant: no pickle. Values are sent as tensors, and their description as JSON.
+Invariant: pickle is not used. An optimizer's tensors are sent as tensors, and the rest of its state as JSON.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collectives.torch.tensors import check
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
-    """Overwrite all tensors with the root's.
+    """Overwrite all tensors of `parameters` with those of the root.
 
-    `parameters`: a module, with its buffers, a state dict, or pairs (name, tensor); the same names and shapes on every
-    rank.
+    `parameters`: a module (its parameters and buffers), a state dict, or pairs (name, tensor). Names and shapes must be
+    the same on every rank.
     """
     comm = default(comm)
     found = _tensors(parameters)
@@ -35,17 +35,18 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, *, comm: Communica
 
 
 def broadcast_object(value: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> Any:
-    """The root's `value`: None, bool, int, float, complex, str, bytes, tensors, arrays, and lists, tuples, dicts, sets.
+    """Return the root's `value` on every rank.
 
-    For any other object the root raises TypeError, and the other ranks Aborted.
+    Supported types: None, bool, int, float, complex, str, bytes, tensors, arrays; lists, tuples, dicts and sets of
+    these. For any other object the root raises TypeError, and the other ranks raise Aborted.
     """
     return objects.broadcast_object(default(comm), value, root_rank)
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, *, comm: Communicator | None = None) -> None:
-    """Set the state and settings of `optimizer` to the root's; the other ranks may not have made a step yet.
+    """Set the state and settings of `optimizer` to the root's; the other ranks need not have made a step before.
 
-    TypeError, on every rank, if the root's state has objects other than tensors, numbers, texts, lists and dicts.
+    Raises TypeError on every rank if the root's state has objects other than tensors, numbers, strings, lists, dicts.
     """
     comm = default(comm)
     root = comm.rank == root_rank
@@ -79,14 +80,15 @@ def average_parameters(parameters: Any, *, comm: Communicator | None = None) -> 
 
 
 class ModelAverager:
-    """Local SGD: ranks train by themselves, and their models are averaged every so many steps.
+    """Local SGD: each rank trains its own model, and the models are averaged over all ranks once in `every` steps.
 
         averager = ModelAverager(model, every=8)
         for batch in batches:
             ...; optimizer.step(); averager.step()
 
-    `every=1` is synchronous SGD, except for the optimizer's own state. All ranks make the same number of steps. The
-    constructor is collective, since it makes a `dup` of `comm` (None: the communicator that `collectives.init` made).
+    With `every=1` this is synchronous SGD, but each rank's optimizer keeps a state of its own, such as momentum. All
+    ranks must make the same number of steps. The constructor is collective, since it makes a `dup` of `comm` (None: the
+    communicator that `collectives.init` made).
     """
 
     def __init__(self, parameters: Any, every: int = 1, *, warmup: int = 0, comm: Communicator | None = None) -> None:
@@ -103,7 +105,7 @@ class ModelAverager:
         self.steps = 0
 
     def step(self) -> bool:
-        """Count a step; average the models if one is due. Returns whether they were averaged."""
+        """Count a step, and average the models if `every` or `warmup` says so. Returns whether they were averaged."""
         self.steps += 1
         due = self.steps <= self._warmup or (self.steps - self._warmup) % self._every == 0
         if due:
@@ -143,7 +145,10 @@ def _tensors(parameters: Any) -> list[tuple[str, Any]]:
 
 
 def _describe(value: Any, tensors: list[Any], where: str) -> Any:
-    """`value` as JSON; its tensors are moved to `tensors`. TypeError names unsupported objects."""
+    """Return a description of `value` for JSON; the tensors in `value` are appended to `tensors`.
+
+    `where`: the place of `value` in the state, for the TypeError if the object is not supported.
+    """
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
@@ -157,7 +162,10 @@ def _describe(value: Any, tensors: list[Any], where: str) -> Any:
 
 
 def _restore(described: Any, tensors: list[Any], root: bool) -> Any:
-    """The described value. On the root, its tensors are in `tensors`; on other ranks, new ones are added there."""
+    """Return the value that `_describe` described.
+
+    On the root `tensors` has the value's tensors; on other ranks the function appends new tensors to receive them.
+    """
     ((kind, content),) = described.items()
     if kind == "value":
         return content

@@ -1,8 +1,8 @@
-"""Torch's stores (TCPStore, FileStore, HashStore, PrefixStore) as a store of this library.
+"""Adapts torch's stores (TCPStore, FileStore, HashStore, PrefixStore) to this library's interface of a store.
 
-Invariant: each stored value begins with a random number of its own. So the result of compare_set, the only call of
-torch's stores that is atomic and never blocks, shows which rank wrote the value. A deleted key keeps such a number
-without a value.
+Invariant: each stored value begins with a new random number. It shows in the result of compare_set whether this rank or
+another has written the value. (compare_set is the only call of torch's stores that is atomic and never blocks.) A
+deleted key keeps a random number without a value.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHORTEST, _LONGEST = 0.0005, 0.02  # seconds between two reads
 
 
 class TorchStore:
-    """`store` as a `rendezvous.Store`. `close` leaves `store` open. Values have at most `MOST` bytes."""
+    """A `rendezvous.Store` over torch's `store`. `close` leaves `store` open. Values have at most `MOST` bytes."""
 
     def __init__(self, store: Any) -> None:
         self._store: Final = store
@@ -57,8 +57,11 @@ class TorchStore:
         return _value(self._read(check_key(key)))
 
     def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
-        """Reads the keys again and again, because torch's own `wait` treats deleted keys as present, blocks all other
-        calls of its connection, and prints a warning after a timeout."""
+        """Wait until all keys exist, and return their values.
+
+        The method reads the keys repeatedly and does not use torch's `wait`: that treats deleted keys as present,
+        blocks all other calls on its connection, and prints a warning after a timeout.
+        """
         names = check_keys(keys)
         deadline = Deadline(timeout)
         pause = _SHORTEST
@@ -116,7 +119,10 @@ class TorchStore:
         return self._compare(name, _NEVER, _NEVER)
 
     def _replace(self, name: str, old: bytes, new: bytes) -> bool:
-        """Replace `old` by `new`, and return whether that worked. If b"" is expected, torch creates the key."""
+        """If the key `name` still has the value `old`, replace it by `new`; returns whether that was so.
+
+        `old` is `_NEVER` for a missing key: torch creates the key if the expected value is b"".
+        """
         return self._compare(name, b"" if old == _NEVER else old, new) == new
 
     def _compare(self, name: str, expected: bytes, desired: bytes) -> bytes:

@@ -33,7 +33,7 @@ _RAW: Final[dict[int, Dtype]] = {
 
 
 class Written(NamedTuple):
-    """Memory for a result, and the function to call when the result is in it."""
+    """An array for a result, and the function that then copies the result to the tensor; None if not needed."""
 
     array: Array
     finish: Finish
@@ -50,7 +50,7 @@ def reading(tensor: Any, *, moved: bool = False) -> Array:
 
 
 def writing(tensor: Any, *, moved: bool = False) -> Written:
-    """Memory that is read and overwritten: the memory of `tensor`, or a copy."""
+    """An array that an operation reads and overwrites: over the memory of `tensor`, or a copy of `tensor`."""
     plain = _plain(tensor)
     if _direct(plain):
         return Written(_array(plain, moved), None)
@@ -63,7 +63,7 @@ def writing(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def filling(tensor: Any, *, moved: bool = False) -> Written:
-    """Memory that is overwritten: the memory of `tensor`, or new memory of the same shape."""
+    """An array that an operation only overwrites: over the memory of `tensor`, or a new array of the same shape."""
     plain = _plain(tensor)
     if _direct(plain):
         return Written(_array(plain, moved), None)
@@ -76,9 +76,9 @@ def filling(tensor: Any, *, moved: bool = False) -> Written:
 
 
 def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
-    """Tensors of one shape and dtype, stacked: their own memory if it is consecutive, else a copy.
+    """One array of these tensors, stacked; over their memory if that is consecutive, else a copy.
 
-    `moved` as for `reading`.
+    The tensors have one shape and dtype. `moved` as for `reading`.
     """
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
@@ -86,7 +86,7 @@ def joined(tensors: Sequence[Any], *, moved: bool = False) -> Array:
 
 
 def spread(tensors: Sequence[Any], *, moved: bool = False) -> Written:
-    """One array for the results of these tensors, which have one shape and dtype."""
+    """One array in which an operation stores the results for all these tensors, which have one shape and dtype."""
     plain = [_plain(tensor) for tensor in tensors]
     whole = _neighbours(plain)
     if whole is not None:
