@@ -64,14 +64,15 @@ class Heat:
         }
 
     def median(self, name: str) -> float:
-        """The median of the seconds of that algorithm, over the rounds in which it took part."""
+        """The median seconds of the algorithm `name`, over the rounds in which the algorithm was measured."""
         return median(seconds for seconds in self.seconds[name] if seconds is not None)
 
 
 def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
-    """Start the ranks `launches` times, to measure; the budget of a size is divided among the launches.
+    """Measure the calls of `order` among `ranks` processes, started `launches` times; returns a Heat for each call.
 
-    Raises StartError, OSError; RuntimeError if a rank failed.
+    The seconds for each size, `order.budget`, are divided equally among the launches. Raises StartError,
+    OSError; RuntimeError if a rank failed.
     """
     each = asdict(replace(order, budget=order.budget / launches))
     reported = [[Heat(**heat) for heat in answer("collectives.bench.choice", each, ranks)] for _ in range(launches)]
@@ -79,14 +80,14 @@ def measure(order: Order, ranks: int, launches: int) -> list[Heat]:
 
 
 def together(heats: Sequence[Heat]) -> Heat:
-    """Join the measurements of one call in several launches: the rounds of all launches, one after the other."""
+    """Join the Heats of one call from several launches into a Heat with the rounds of all launches in sequence."""
     names = dict.fromkeys(name for heat in heats for name in heat.seconds)
     seconds = {n: [s for heat in heats for s in heat.seconds.get(n, [None] * len(heat.seconds[AUTO]))] for n in names}
     return replace(heats[-1], seconds=seconds)
 
 
 def run(order: Order) -> list[dict[str, Any]] | None:
-    """Measure, as one rank; returns the times of each call (`Heat`) as JSON on rank 0, None on other ranks."""
+    """Measure on this rank; returns a `Heat` for each call, as a dict for JSON, on rank 0, and None on other ranks."""
     with collectives.init(transport=order.transport) as comm:
         arrays, watch = Arrays(max(order.sizes), comm.size), Stopwatch(comm)
         situation, table = comm._linked.situation, comm._calls.prepare.table

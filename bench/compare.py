@@ -1,7 +1,7 @@
 """Compares two results of the benchmark: which figures have become slower, and whether noise explains the difference.
 
-Invariant: a figure is compared only with that of the same case on as many ranks, over the same transport and in the
-same mode of the machine. The verdict rests on raw samples, never on two medians alone.
+Invariant: two figures are compared only if the case, the number of ranks, the transport and the mode of the machine
+(which of its cores and caches are fast) are the same. The verdict uses the raw samples, not the two medians alone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Key = tuple[Any, ...]
 
 
 class NotComparable(Exception):
-    """A file is no result of the benchmark, or the two files have no case in common; the message has the reason."""
+    """Raised if a file is no result of the benchmark, or if two files have no case in common; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of this library in both results: its two medians in seconds, and the verdict.
+    """One figure of this library in two results: its medians in seconds, `first` and `second`, and the verdict.
 
-    `low` and `high`: the confidence interval of the quotient second / first.
+    `low` and `high`: the 99 % confidence interval of the quotient second / first.
     """
 
     title: str
@@ -57,7 +57,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`missing`: the number of figures that only one of the results has. `remarks`: other differences, in words."""
+    """The comparison of two results: a Change for each figure that both have.
+
+    `missing`: the number of figures that only one of the results has. `remarks`: differences between the machines and
+    versions, in words.
+    """
 
     changes: tuple[Change, ...]
     missing: int
@@ -84,9 +88,10 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold: float) -> Comparison:
-    """Compare two lists of runs. `threshold`: the fraction by which a figure may rise.
+    """Compare the runs in two results, `first` being the earlier one.
 
-    Raises NotComparable if the two have no case in common.
+    `threshold`: the fraction by which a figure may rise; 0.1 for 10 %. Raises NotComparable if the two results have no
+    case in common.
     """
     before, after = _figures(first), _figures(second)
     common = [key for key in before if key in after]
@@ -99,13 +104,13 @@ def compare(first: list[dict[str, Any]], second: list[dict[str, Any]], threshold
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """The figures of one case, in all processes that were started for it."""
+    """The measurements of one case: times in seconds by round, and readings (`pings`) that show the machine's mode."""
 
     rounds: list[Samples]
     pings: list[list[dict[str, Any]]]
 
     def typical(self, name: str) -> float | None:
-        """The median of all readings called `name`; None if there are none."""
+        """The median of the values `name` (such as "flag") in all readings; None if no reading has that value."""
         known = [reading[name] for pair in self.pings for reading in pair if reading.get(name) is not None]
         return median(known) if known else None
 
@@ -150,7 +155,7 @@ def _change(key: Key, first: _Figure, second: _Figure, threshold: float, random:
 
 
 def _draw(figure: _Figure, random: np.random.Generator) -> Samples:
-    """Medians of blocks drawn at random from the samples (bootstrap): their spread shows the noise of the figure."""
+    """Bootstrap: medians of the figure, each from randomly drawn blocks of samples; their spread shows the noise."""
     parts = max(1, round(_BLOCKS / len(figure.rounds)))
     blocks = [part for samples in figure.rounds for part in np.array_split(samples, min(parts, len(samples)))]
     medians = np.array([float(np.median(block)) for block in blocks])

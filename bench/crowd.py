@@ -1,7 +1,7 @@
-"""Ranks as threads of this process, and stores for them: for measuring how groups form, not how data moves.
+"""Ranks that are threads of this process, and stores for them, to measure how groups form (not how data moves).
 
-Invariant: all tasks run on the same threads, so starting threads does not count among the resources that a task
-leaves behind; a store made here is removed when its context ends.
+Invariant: all tasks run on the same threads, so these threads do not count as resources that a task leaves behind. A
+store that `place` makes is removed when its `with` statement ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEYS: Final = "collectives:*"  # what the library keeps in a Redis server
 
 
 class Crowd:
-    """`ranks` threads, which run tasks together. Use it in a `with` statement."""
+    """A pool of `ranks` threads that all run the same task at the same time; use the pool in a `with` statement."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks: Final = ranks
@@ -78,7 +78,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store for ranks. `kind` is its name in the output, because the URL may have a password in it."""
+    """A rendezvous store. The output names the store by `kind`, because `url` may contain a password."""
 
     kind: str
     url: str
@@ -88,7 +88,10 @@ class Place:
 
 @contextmanager
 def place(name: str) -> Iterator[Place]:
-    """The store called `name`: one of `OWN`, or the URL of a Redis server. Raises ValueError, RedisError."""
+    """A context manager that makes the store `name`: "memory", "file" or "tcp", or the URL of a Redis server.
+
+    Raises ValueError, RedisError.
+    """
     match urlsplit(name).scheme or name:
         case "memory":
             yield Place("memory", f"memory://{secrets.token_hex(8)}", _kept_in_memory, _nothing)
@@ -109,14 +112,14 @@ def place(name: str) -> Iterator[Place]:
 
 
 def usual() -> tuple[str, ...]:
-    """The default stores: those that can be made here, and Redis if the environment names one."""
+    """The default stores: "memory", "file", "tcp", and the URL in COLLECTIVES_STORE if that is a Redis server's."""
     url = os.environ.get("COLLECTIVES_STORE", "")
     return (*OWN, url) if url.startswith("redis://") else OWN
 
 
 @contextmanager
 def job() -> Iterator[bytes]:
-    """Set a run id in the environment and yield a secret, as a launcher does for each job."""
+    """A context manager that sets a run id in the environment and yields a secret, as a launcher makes for each job."""
     before = os.environ.get("COLLECTIVES_RUN_ID")
     os.environ["COLLECTIVES_RUN_ID"] = secrets.token_hex(16)
     try:

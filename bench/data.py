@@ -1,7 +1,7 @@
-"""The inputs of a rank in a case, and the expected results.
+"""The input data of a rank in one case of the benchmark, and the results that the collective has to give.
 
-Invariant: this is the only place that defines the collectives' meaning for the benchmark, so that our results and those
-of other systems are compared with the same values. Imports nothing but NumPy: see `values`.
+Invariant: only this module defines which results the benchmark expects, so our results and those of other systems are
+compared with the same values. The only package that it imports is NumPy, as in `values`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Part = tuple[int, int, Array, int]  # first element, last element + 1, repeated 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One rank's data in one check; a different `salt` gives different values."""
+    """One rank's input and expected output in one check of a case; each `salt` gives different values."""
 
     case: Case
     dtype: np.dtype[Any]
@@ -40,20 +40,20 @@ class Data:
         return self.case.collective not in ("reduce", "gather") or self.rank == self.case.root
 
     def fill(self, array: Array) -> None:
-        """Write this rank's input. In a broadcast, the root sends `array`; the call overwrites it on other ranks."""
+        """Write this rank's input, if any, into `array`; in broadcast and scatter, only the root has an input."""
         if self.sends:
             values.fill(array, self._values.table(self.rank))
 
     def spoil(self, array: Array) -> None:
-        """Set every element of the output to a wrong value. `array` must not be the input, too."""
+        """Set every element of the output `array` to a wrong value; the input must be in another array."""
         if self.receives and not (self.case.collective == "broadcast" and self.sends):
             for start, stop, table, phase in self._expected():
                 values.spoil(array.reshape(-1)[start:stop], table, phase)
 
     def wrong(self, array: Array | None) -> int:
-        """The number of wrong elements in the output; all elements are compared.
+        """The number of wrong elements in the output `array`; all elements are compared.
 
-        If an array is missing, or has another length, all its elements are wrong.
+        If `array` is None or has an unexpected length, all expected elements count as wrong.
         """
         if not self.receives:
             return 0

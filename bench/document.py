@@ -1,7 +1,10 @@
-"""The JSON of a run: all measurements, and the conditions that are needed to judge and repeat it.
+"""The JSON file of a benchmark run: all measurements, and the conditions that are needed to judge and repeat the run.
 
-Invariant: raw samples are kept, so any statistic can be computed again; the file is written in one atomic step, also if
-the run is interrupted (then `complete` is false). It contains no secrets: stores are not named.
+Invariant: raw samples are kept, so any statistic can be computed again. The file is written in one atomic step, also if
+the run is interrupted (then `complete` is false). The file contains no secrets: URLs of stores are left out.
+
+In the following, s stands for seconds. A peer is another system, such as Gloo. A floor is a lower limit of the time,
+measured on this machine. A ping shows whether the machine is in a fast or slow mode.
 
     {"format": "pycollectives bench", "version": 1, "complete": true, "started": ISO 8601, "seconds": s,
      "arguments": the plan, "command": [...], "group": {"ranks": [facts of each], "pairs": {transport: number},
@@ -9,7 +12,7 @@ the run is interrupted (then `complete` is false). It contains no secrets: store
      "results": [{"collective", "bytes", "count", "dtype", "op", "root", "asked", "algorithm",
        "trace": a model's name or "", "bucket": bytes or 0,
        "pings": [[before, after] of each round: {"flag": s one way or null, "link": s, "core": s}],
-       "set_aside": [rounds, from 0, that ratios leave out],
+       "set_aside": [indexes of rounds that ratios leave out],
        "measurements": {"out-of-place" | "in-place" | a floor's or a peer's name:
          {"unsupported": reason} or
          {"wrong": elements or null, "iterations": n, "seconds": {"median", "mean", "min", "max", "p99"},

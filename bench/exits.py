@@ -1,4 +1,4 @@
-"""Exit codes of the benchmark and of the ranks that it starts; the command line has further codes of its own."""
+"""Exit codes of the benchmark and of the ranks that it starts; for a wrong command line, Click exits with code 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERRUPTED: Final = 130
 
 
 def guarded(name: str, work: Callable[[], int]) -> int:
-    """The exit code that `work` returns, or that of its error, which is printed in a line that begins with `name`."""
+    """Call `work` and return its exit code; if it raises an error, print the error after `name`, and return FAILED."""
     try:
         return work()
     except KeyboardInterrupt:

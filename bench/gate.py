@@ -1,6 +1,6 @@
 """Lets our own ranks sleep while other systems are measured.
 
-Invariant: a rank at the gate uses no processor time, and no rank continues before rank 0 opens the gate.
+Invariant: a sleeping rank uses no processor time, and no rank continues before rank 0 wakes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _NAME: Final = 128
 
 
 class Gate:
-    """A gate for the ranks of one communicator, all of them on this machine. Close it, or use it with `with`."""
+    """A gate where the ranks of a communicator, all on this machine, sleep until rank 0 wakes them.
+
+    Close the gate, or use it in a `with` statement.
+    """
 
     def __init__(self, comm: Communicator) -> None:
         """Collective. Raises OSError, CollectiveError."""
@@ -39,7 +42,7 @@ class Gate:
             self._up = connect(name.tobytes().rstrip(b"\0").decode(), comm.rank, JOIN)
 
     def while_asleep(self, work: Callable[[], str]) -> str:
-        """Run `work` on rank 0 while the other ranks sleep; returns its result on every rank."""
+        """Run `work` on rank 0 while the other ranks sleep; returns the result of `work` on every rank."""
         if self._up is not None:
             return str(self._up.receive(WAIT))
         answer = work()

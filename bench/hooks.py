@@ -1,7 +1,7 @@
-"""The cost of gradient hooks compared with the frameworks' own exchange: the cases, the systems, and the targets.
+"""Compares our gradient hooks with the frameworks' own exchange of gradients: the cases, the systems, and the targets.
 
-Invariant: a factor is the quotient of two times that were measured alternately, in one run, of calls whose results were
-checked. If a call has several forms, the framework's fastest form is compared with our fastest.
+Invariant: a factor is the framework's time divided by ours; both are measured in one run, alternately, and the results
+of the calls are checked. If a call has several forms, the framework's fastest form is compared with our fastest.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _USUALLY: Final = 6
 class Framework:
     """A framework whose exchange of gradients is compared with our hook.
 
-    `ours`, `theirs`: names in `peers.HOOKS`. `what`: a description of the framework's exchange for users. `ways`: forms
-    of the call; `own_ways`: whether our hook has these forms, too. `bar`: the target, how many times as fast our hook
-    has to be.
+    `ours`, `theirs`: the names of our hook and of the framework's exchange in `peers.HOOKS`. `what`: a description of
+    the framework's exchange for users. `ways`: the forms of its call, such as one call for each tensor. `own_ways`:
+    whether our hook has these forms, too. `bar`: the target, how many times as fast our hook has to be.
     """
 
     name: str
@@ -58,7 +58,7 @@ NAMES: Final = (*TRACES, *NETWORKS)
 
 
 def cases(framework: Framework, names: Sequence[str], ranks: int) -> Iterator[Case]:
-    """Each list of gradients in each form of the call, and steps of training if the framework has them."""
+    """A case for each list of gradients and form of the call, and for training steps of each network (only PyTorch)."""
     for name in names:
         if name in NETWORKS:
             if framework.name == "torch":
@@ -73,7 +73,7 @@ def _case(name: str, count: int, way: str, ranks: int) -> Case:
 
 
 def memory_needed(case: Case) -> int:
-    """The approximate number of bytes that the ranks of both systems together have in use at one time."""
+    """About how many bytes the ranks of both systems (our hook and the framework) use together at one time."""
     return _LISTS.get(case.algorithm, _USUALLY) * case.ranks * case.nbytes
 
 
@@ -86,10 +86,10 @@ def run(
     note: Note,
     take: Callable[[Row], None],
 ) -> dict[str, dict[str, str]]:
-    """Measure these cases, the systems alternately; returns the versions of the systems' packages.
+    """Measure the cases `todo`, our hook and the framework alternately; returns the versions of their packages.
 
-    `comm` has this process as its only rank: the measured ranks are processes that are started and ended here. `folder`
-    is private.
+    `comm` has this process as its only rank: the measured ranks are processes that this function starts and ends.
+    `folder`: a private directory for these processes. `note` shows progress, and `take` gets each result.
     """
     by_name = {peer.name: peer for peer in plan.peers}
     ranks = todo[0].ranks
@@ -112,7 +112,7 @@ def peers(frameworks: Sequence[Framework], python: str) -> tuple[PeerPlan, ...]:
 
 
 def factor(row: Row) -> float | None:
-    """The framework's time divided by ours, over rounds that alternate; None if one of the two has no figure."""
+    """The framework's time divided by ours, the median over the rounds; None if one of the two was not measured."""
     ours, theirs = _pair(row)
     return None if ours.unsupported or theirs.unsupported else 1 / row.ratio(theirs)
 
@@ -129,7 +129,11 @@ def _pair(row: Row) -> tuple[Measurement, Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """For one list or network: seconds of the fastest forms, their factor, and the target (`bar`) or None."""
+    """The verdict on one list of gradients or one network, from the fastest form of each system's call.
+
+    `ours`, `theirs`: seconds of our hook and of the framework. `factor`: theirs / ours. `bar`: the smallest factor that
+    passes, or None.
+    """
 
     framework: str
     name: str
@@ -146,7 +150,7 @@ class Verdict:
 
 
 def verdicts(framework: Framework, rows: Sequence[Row]) -> list[Verdict]:
-    """A verdict for each list or network for which both systems have figures and correct results."""
+    """A verdict on each list of gradients or network for which our hook and the framework both gave correct results."""
     found = []
     for name in dict.fromkeys(row.case.trace for row in rows):
         sound = [row for row in rows if row.case.trace == name and _sound(row)]

@@ -1,6 +1,7 @@
-"""The conditions of a run, without which its figures have no meaning.
+"""The conditions of a benchmark run, without which its figures have no meaning: machines, cores, and versions.
 
-Invariant: they are read from the kernel and the running interpreter, never from settings of a user or a launcher.
+Invariant: the conditions are read from the kernel and the running interpreter, never from settings of a user or a
+launcher.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from collectives.transports.host import HostIdentity, oversubscribed, processor,
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts about one rank.
+    """The facts about one rank and its machine.
 
-    `cores`: how many cores the rank may keep busy. `affinity`: the cores that it may use, as the kernel writes them
-    ("0-3,8").
+    `cores`: how many cores the rank may keep busy, by its affinity and the cgroup's quota. `affinity`: the numbers of
+    the cores that the rank may use, as the kernel writes them ("0-3,8").
     """
 
     rank: int
@@ -58,7 +59,7 @@ class Group:
 
     @property
     def hosts(self) -> list[tuple[Facts, int]]:
-        """The facts about one rank of each machine, and the number of ranks there."""
+        """For each machine, the facts about one of its ranks, and the number of ranks on that machine."""
         counts = Counter(facts.machine for facts in self.ranks)
         first = {facts.machine: facts for facts in reversed(self.ranks)}
         return [(first[machine], counts[machine]) for machine in counts]
@@ -104,7 +105,7 @@ def gather(comm: Communicator) -> Group:
 
 
 def cores(comm: Communicator) -> list[int]:
-    """The cores that any of the ranks may use; all ranks are on this machine. Collective."""
+    """The numbers of the cores that at least one rank may use; all ranks must be on this machine. Collective."""
     mine = np.array(sorted(os.sched_getaffinity(0)), np.int64)
     return sorted(set(comm.allgatherv(mine).tolist()))
 
@@ -115,7 +116,7 @@ def agree(comm: Communicator, number: int) -> bool:
 
 
 def busy(seconds: float) -> float:
-    """The number of cores of this machine that are busy while this process sleeps for that long; 0.0 if unknown."""
+    """How many cores of this machine are busy, on average, while this process sleeps for `seconds`; 0.0 if unknown."""
     before = _cpu_times()
     time.sleep(seconds)
     spent = [b - a for a, b in zip(before, _cpu_times(), strict=False)]
@@ -125,7 +126,7 @@ def busy(seconds: float) -> float:
 
 
 def _cpu_times() -> list[int]:
-    """Ticks of all cores since the machine's start: user, nice, system, idle, iowait, irq, softirq, steal."""
+    """Clock ticks since boot, summed over all cores: user, nice, system, idle, iowait, irq, softirq, steal."""
     with contextlib.suppress(OSError):
         return [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return []

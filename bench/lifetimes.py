@@ -1,7 +1,7 @@
 """Makes and closes communicators many times in one process, and counts the resources that remain.
 
-Invariant: the kernel's and the store's counts before and after are compared, with the same threads; the first rounds
-are a warm-up, because they load code and fill caches of Python and the allocator.
+Invariant: resources are counted in the kernel and in the store, before and after the rounds, which all run on the same
+threads. Warm-up rounds come before the first count, because they load code and fill caches of Python and the allocator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ELEMENTS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Resources of this process and of the store. `memory`: bytes of resident memory."""
+    """How many resources of each kind this process and the store have in use. `memory`: bytes of resident memory."""
 
     descriptors: int
     threads: int
@@ -52,7 +52,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """`wrong`: the number of wrong elements in all results. `seconds`: the time of all rounds but the warm-up."""
+    """The result of `measure` for one store: the counts before and after the rounds, without the warm-up.
+
+    `wrong`: the number of wrong elements in the results of all rounds. `seconds`: the time of all rounds together.
+    """
 
     store: str
     transport: str
@@ -73,9 +76,9 @@ class Lifetimes:
 def measure(
     place: Place, transport: str, ranks: int, rounds: int, timeout: float, note: Callable[[int], None]
 ) -> Lifetimes:
-    """Make and close communicators `rounds` times; `note` is called with the number of each round.
+    """Make and close communicators through the store `place`, in a warm-up and then in `rounds` counted rounds.
 
-    Raises CollectiveError.
+    `note` is called with the number of each counted round. Raises CollectiveError.
     """
     wrong = 0
     with Crowd(ranks) as crowd, job() as secret:

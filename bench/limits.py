@@ -1,16 +1,17 @@
-"""The floors of this machine: lower limits of a collective's time, measured in the same run.
+"""The floors of this machine: lower limits of a collective's time, measured in the same run as the collective.
 
-Invariant: floors are timed like the systems, alternately with them and by all ranks at the same time, but without the
-library; only `push` uses its function that adds arrays. docs/benchmark.md lists what floors add to the true limit:
-Python's polling in `flag`, NumPy's stores in `push`.
+Invariant: floors are timed on all ranks at once, in turns with this library and other systems. Floors are programs
+without the library, but `push` calls the library's function that adds arrays. Floors are a little above the true
+limits, `flag` by Python's polling and `push` by NumPy's stores: see docs/benchmark.md. N is the collective's size in
+bytes.
 
     flag     8 bytes through memory that two ranks map, one way
-    copy     every rank copies as many bytes as the size, from one ordinary array to another
-    push     an allreduce without waiting: each rank reduces its share of all inputs, in memory that all ranks map,
-             and stores the sums into all outputs
-    oneway   as many bytes as the size from rank 0 to rank 1, through a plain socket over loopback
-    duplex   every rank sends the bytes that bus bandwidth counts to the next rank, and receives as many from the
-             previous rank, through plain sockets over loopback
+    copy     every rank copies N bytes from one ordinary array to another
+    push     an allreduce in which no rank waits: each rank adds up its share of the elements of all inputs, in memory
+             that all ranks map, and stores the sums into all outputs
+    oneway   N bytes from rank 0 to rank 1, through a plain TCP socket over loopback
+    duplex   every rank sends busbw / algbw x N bytes to the next rank, and receives as many from the previous rank,
+             through plain TCP sockets over loopback
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Begin = Callable[[Case], Callable[[], None]]  # raises Unsupported, then on ever
 
 
 def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStack) -> list[Contestant]:
-    """The floors called `names` as contestants; `stack` closes their resources. Collective."""
+    """The floors called `names`, each to be timed like a system; `stack` closes their resources. Collective."""
     ring: Ring | None = None
     if set(names) & set(OF_SOCKETS) and 1 < comm.size == comm.local_size:
         ring = stack.enter_context(contextlib.closing(Ring(comm)))
@@ -59,7 +60,7 @@ def floors(comm: Communicator, names: Sequence[str], ping: Ping, stack: ExitStac
 
 
 class Floor:
-    """A floor that all ranks measure at the same time. `begin` allocates the memory of a case, and returns the call."""
+    """A floor that all ranks measure at once; `begin(case)` allocates the memory and returns the function to time."""
 
     is_ours: Final = False
 
@@ -93,7 +94,7 @@ class Floor:
 
 
 class Flag:
-    """The floor `flag`: its time between ranks 0 and 1 is the same for every size."""
+    """The floor `flag`: the time of 8 bytes between ranks 0 and 1, one way, whatever the size of the collective."""
 
     name: Final = "flag"
     is_ours: Final = False

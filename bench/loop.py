@@ -1,8 +1,9 @@
 """The timing loop, and the figures computed from its times.
 
-Invariant: the clock starts after the barrier on each rank, so neither the barrier nor waiting for the slowest rank's
-previous iteration is measured; nothing else happens inside the loop. Imports nothing but NumPy: the workers of other
-systems run this code, too, with a Python of their own.
+Invariant: on each rank the clock starts after the barrier, so the times include neither the barrier nor the wait for
+ranks that are still in the previous iteration. The loop does nothing else, except to write inputs again before the
+barrier if asked. NumPy is the only imported package: the processes of other systems run this code, too, with a Python
+of their own.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ def sample(
     renew: Callable[[], Any] | None = None,
     row: int = 1,
 ) -> Samples:
-    """Seconds of the call on this rank, in each iteration.
+    """The seconds that `call` takes on this rank, one value for each iteration.
 
-    `renew` writes the input again, before the barrier. `row`: the calls in a row in each iteration; their mean counts.
+    `renew`, if given, writes the input again before each barrier. `row`: how many calls follow one another in each
+    iteration; the iteration's value is the mean of their times.
     """
     many = call if row == 1 else _in_a_row(call, row)
     clock = time.perf_counter_ns
@@ -78,7 +80,7 @@ def elapsed(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The duration of one turn, and its smallest and largest number of iterations."""
+    """The length of one turn, in which one system is timed: seconds, and the fewest and most iterations."""
 
     seconds: float
     fewest: int
@@ -86,13 +88,13 @@ class Pace:
 
     @staticmethod
     def of(budget: float, rounds: int) -> Pace:
-        """The pace of one of `rounds` turns that share `budget` seconds."""
+        """The pace of each turn if `rounds` turns share `budget` seconds equally."""
         return Pace(budget / rounds, max(3, math.ceil(FEWEST / rounds)), max(3, MOST // rounds))
 
     def iterations(self, attempt: Callable[[int], float]) -> int:
         """The number of iterations that fit into a turn.
 
-        `attempt(n)` returns the seconds of n iterations, the same number on all ranks.
+        `attempt(n)` runs n iterations and returns their seconds; the returned value must be the same on all ranks.
         """
         tried = _FIRST
         while (seconds := attempt(tried)) < _ENOUGH * self.seconds and tried < self.most // 4:
@@ -102,7 +104,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Statistics of a series of times, in seconds; `median` is the main one."""
+    """Statistics of a series of times, in seconds; `median` is the time that the benchmark reports first."""
 
     median: float
     mean: float

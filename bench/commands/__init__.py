@@ -1,1 +1,1 @@
-"""The commands of `collectives bench`, a file each with a `command`."""
+"""`collectives calibrate`, `collectives bench` and its subcommands: each has a file that defines it as `command`."""

@@ -1,6 +1,6 @@
 """`collectives bench`: runs the named subcommand; without a subcommand it measures collectives.
 
-Invariant: a command's file is imported when it is used.
+Invariant: a subcommand's file is imported only when that subcommand is called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHERS: Final = {
 
 
 class _Bench(click.Command):
-    """The measuring command, unless the first word is the name of a subcommand."""
+    """Runs the subcommand that the first argument names; without a subcommand's name, measures collectives."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -1,7 +1,7 @@
-"""`collectives calibrate`: measure which algorithm is fastest here, and store the table for `init`.
+"""`collectives calibrate`: measures which algorithms are fastest here, and stores them in a table for `init`.
 
-Invariant: the ranks are those of the running job, or ranks started on this machine; the file is replaced only by a
-complete table.
+Invariant: the measuring ranks are those of the running job; without a job, they are started on this machine. The
+table's file is replaced only by a complete table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NAME: Final = "collectives calibrate"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The task of the ranks, and the output file; `output` None: a file in the cache folder."""
+    """What the ranks measure, and the file for the table (`output`; None stands for a file in the cache folder)."""
 
     transport: str | None
     budget: float
@@ -101,12 +101,12 @@ def command(
     """Measure which algorithm is fastest for each COLLECTIVE (all, unless some are named) and size.
 
     Started by hand it runs N ranks on this machine; under a launcher (collectives run, torchrun, mpirun, srun) the
-    processes are the ranks. The table is kept for groups with this number of ranks, and of ranks per host. From then on
-    collectives.init() uses it in such groups whose rank 0 runs on this machine. With --output the table is written to
-    that file, for COLLECTIVES_TABLE=FILE or init(table=FILE).
+    processes are the ranks. The table is for groups with the same number of ranks, and of ranks per host.
+    collectives.init() uses the table from then on in such groups if their rank 0 runs on this machine. With --output
+    FILE the table is written to FILE instead, and used with COLLECTIVES_TABLE=FILE or init(table=FILE).
 
-    If the machine was not quiet, nothing is kept: other programs used the cores, a hypervisor gave them to other
-    virtual machines, or times differed from round to round. Then the built-in choices stay, and the exit code is 3.
+    The table is not stored if other programs used the cores, if a hypervisor gave the cores to other virtual
+    machines, or if times differed from round to round. Then the built-in choices stay, and the exit code is 3.
 
     \b
       collectives calibrate -n 4
@@ -143,7 +143,10 @@ def command(
 
 
 def run(order: Order, seen: Screen) -> int:
-    """Measure, as one rank; returns the exit code. Raises CollectiveError, ValueError, OSError."""
+    """Measure on this rank, and store the table on rank 0; returns the exit code.
+
+    Raises CollectiveError, ValueError, OSError.
+    """
     effort = FULL.with_(order.budget, order.most, order.collectives)
     with collectives.init(transport=order.transport, calibrate="off") as comm:
         reported = comm._everyones(json.dumps(comm._linked.place.to_json()).encode())

@@ -1,4 +1,4 @@
-"""`collectives bench choice`: the automatic choice compared with every algorithm, and with its target.
+"""`collectives bench choice`: compares the algorithm that the library chooses with every other one, and with a target.
 
 Invariant: all errors in the command line are reported before a process is started.
 """
@@ -59,11 +59,11 @@ def command(
     document: str | None,
     strict: bool,
 ) -> None:
-    """Measure each COLLECTIVE (allreduce, unless some are named) by the automatic choice and by every algorithm, in
-    turns, among ranks on this machine that are started several times. Print how much longer the choice took than the
-    best algorithm.
+    """Measure each COLLECTIVE (allreduce, unless some are named) with the algorithm that the library chooses and with
+    every other algorithm, in turns. The ranks run on this machine and are started several times. Print how much longer
+    the chosen algorithm took than the fastest.
 
-    The choice is that of any program, and takes tables into account that were measured on this machine.
+    The library chooses as in any program: also by tables that collectives calibrate has stored on this machine.
 
     \b
       collectives bench choice

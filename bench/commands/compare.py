@@ -1,6 +1,7 @@
-"""`collectives bench compare`: regressions between two results.
+"""`collectives bench compare`: finds figures that became slower between two result files of the benchmark.
 
-Invariant: the exit code shows whether anything has become slower; undecided figures do not change it.
+Invariant: the exit code shows whether any figure has become slower; a difference that may be noise does not change the
+exit code.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ _STYLES = {SLOWER: "bold red", FASTER: "green", SAME: "dim", MODE: "yellow"}
 )
 @click.option("--all", "everything", is_flag=True, help="Also show figures that are the same.")
 def command(first: str, second: str, threshold: float, everything: bool) -> None:
-    """Compare our figures in SECOND with those in FIRST, two files of --json.
+    """Compare this library's figures in the file SECOND with those in FIRST; --json has written both files.
 
     A figure is SLOWER if its median has risen by more than the threshold, and by more than noise explains:
-    the 99 % interval of the quotient, from the raw samples, lies above 1. Figures taken in different modes of
-    the machine (see the documentation) are shown as "mode" and not judged.
+    the 99 % confidence interval of second / first, computed from the raw samples, lies above 1. Figures are
+    shown as "mode" and not judged if the machine was in different modes: its cores or caches were faster in
+    one of the two files (see the documentation).
 
     The exit code is 1 if anything is SLOWER, 2 if the files cannot be compared.
     """

@@ -1,4 +1,4 @@
-"""`collectives bench hooks`: gradients through our hooks, compared with the frameworks' own exchange.
+"""`collectives bench hooks`: compares our hooks' exchange of gradients with the frameworks' own exchange.
 
 Invariant: all errors in the command line are reported before a process is started.
 """
@@ -114,24 +114,27 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Measure the exchange of a model's gradients through our hooks, and through TensorFlow's and PyTorch's own means.
+    """Measure the exchange of a model's gradients by our hooks, and by what TensorFlow and PyTorch have of their own.
 
     \b
-      tensorflow  GradientExchange in a tf.function; CollectiveReduce over the
-                  ring through gRPC, for each tensor or for all of them joined
-      torch       torch.distributed's all_reduce with our backend and with
-                  Gloo: asynchronous for each tensor, coalesced, and in
-                  buckets as in DistributedDataParallel; and steps of training
-                  with DistributedDataParallel (ddp-…)
+      tensorflow  ours: GradientExchange in a tf.function; TensorFlow's:
+                  CollectiveReduce in a ring over gRPC, one call for each
+                  tensor or one call for all tensors joined
+      torch       torch.distributed's all_reduce, ours with our backend and
+                  PyTorch's with Gloo: asynchronous for each tensor,
+                  coalesced, and in buckets as in DistributedDataParallel;
+                  also steps of training with DistributedDataParallel
+                  (traces ddp-…)
 
-    Ranks are processes of this machine, with the interpreter that runs this command. Systems take turns, and every
-    result is checked. A time is that of the slowest rank; the factor is their time over ours, the median over rounds.
+    The ranks are processes on this machine, and use the Python of this command. Our hook and the framework take turns,
+    and every result is checked. A time is that of the slowest rank; the factor is the framework's time over our hook's,
+    the median over the rounds.
 
     \b
       collectives bench hooks
       collectives bench hooks --framework tensorflow --trace resnet50,bert-large --json hooks.json
 
-    The exit code is 1 if any of our values was wrong, 3 if a system of ours failed.
+    The exit code is 1 if a value from our hooks was wrong, 3 if one of our hooks failed.
     """
     try:
         launcher = bootstrap().launcher

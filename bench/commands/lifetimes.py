@@ -1,6 +1,6 @@
-"""`collectives bench lifetimes`: communicators that are made and closed many times, and resources that remain.
+"""`collectives bench lifetimes`: makes and closes communicators many times, and looks for resources that remain.
 
-Invariant: the exit code shows whether any count has grown.
+Invariant: the exit code shows whether the count of any resource has grown.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _WIDTH = 11
 def command(rounds: int, ranks: int, stores: tuple[str, ...], transport: str, timeout: float, json: str | None) -> None:
     """Make and close communicators many times in one process, and compare the resources in use before and after.
 
-    In each round N ranks, which are threads, meet, run two allreduces, one of them on memory of comm.empty, and
-    close. The command counts file descriptors, threads, mappings of shared memory, keys in the store, files in the
-    store's directory and in /dev/shm, and bytes of resident memory. The first rounds do not count.
+    In each round, N threads form a communicator as its ranks, run two allreduces (one of them on an array from
+    comm.empty), and close the communicator. The command counts file descriptors, threads, mappings of shared
+    memory, keys in the store, files in the store's directory and in /dev/shm, and bytes of resident memory. A
+    warm-up of 100 rounds comes before the first count.
 
-    The exit code is 1 if anything has grown (memory: by more than 4 MiB) or a result was wrong, 3 if ranks
-    did not meet.
+    The exit code is 1 if any count has grown (resident memory: by more than 4 MiB) or a result was wrong, 3 if
+    the ranks could not form a communicator.
     """
     if transport != "auto":
         try:

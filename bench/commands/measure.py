@@ -1,4 +1,4 @@
-"""`collectives bench`: measure collectives, in a running job or with ranks of its own.
+"""`collectives bench`: measures collectives, on the ranks of a running job or on ranks that it starts.
 
 Invariant: all errors in the command line are reported before anything is started or installed.
 """
@@ -238,22 +238,22 @@ def command(
     bucket: int | None,
     in_memory: bool,
 ) -> None:
-    """Measure COLLECTIVE (allreduce, unless another is named, or all) and check its results.
+    """Measure COLLECTIVE (a name or "all"; allreduce if none is given) and check its results.
 
     Started by hand it runs N ranks on this machine; under a launcher (collectives run, torchrun, mpirun, srun)
     the processes are the ranks. The columns are those of nccl-tests:
 
     \b
-      size   bytes of the array that a rank passes and gets; if ranks have
-             parts (allgather, reduce_scatter, alltoall, gather, scatter), of
-             all parts together
+      size   bytes of a rank's array; in collectives with one part for each
+             rank (allgather, reduce_scatter, alltoall, gather, scatter), of
+             the parts of all ranks together
       count  elements of the array, or of one part
-      time   microseconds: the median over the iterations of the slowest rank's
-             time, without the barrier between iterations
-      algbw  size / time
-      busbw  algbw x 2(n-1)/n for allreduce, x (n-1)/n for collectives with
-             parts, x 1 for broadcast and reduce
-      #wrong wrong elements in the results of all ranks
+      time   microseconds on the slowest rank, without the barrier between
+             iterations: the median over the iterations
+      algbw  size / time, in GB/s
+      busbw  algbw x 2(n-1)/n for allreduce on n ranks, x (n-1)/n for
+             collectives with parts, x 1 for broadcast and reduce
+      #wrong number of wrong elements in the results of all ranks
 
     The exit code is 1 if any value is wrong, 2 for a wrong command line, 3 if the run failed.
 
@@ -361,7 +361,7 @@ def _check(plan: Plan, ranks: int, own: bool, bind: bool) -> None:
 
 
 def _with_peers(plan: Plan, wanted: Sequence[str], here: Screen) -> Plan:
-    """Install the packages of the other systems, and return the plan with them."""
+    """Install the other systems (MPI libraries, Gloo, ...) in `wanted`, and return `plan` with them as its `peers`."""
 
     try:
         return replace(plan, peers=tuple(PeerPlan(name, python_for(name, say, here.progress)) for name in wanted))

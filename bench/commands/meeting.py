@@ -1,6 +1,6 @@
-"""`collectives bench meeting`: the time to form a group through each store.
+"""`collectives bench meeting`: measures the time to form a group of ranks through each rendezvous store.
 
-Invariant: figures are measured in this run, in milliseconds.
+Invariant: all figures are milliseconds, measured in this run.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from collectives.bench.report import Progress
 @click.option("--timeout", type=float, callback=positive, default=60.0, show_default=True, metavar="SECONDS")
 @click.option("--json", metavar="FILE", callback=writable, help="Write every round's times.")
 def command(ranks: int, rounds: int, stores: tuple[str, ...], timeout: float, json: str | None) -> None:
-    """Measure how long N ranks take to meet. They are threads of one process, which start at the same moment.
+    """Measure how long N ranks, threads of one process that start at the same moment, take to form a group.
 
     \b
-      meet   until every rank has the records of all ranks from the store
-      init   until collectives.init() has returned on every rank, which includes
+      meet   until every rank has read the entries of all ranks in the store
+      init   until collectives.init() has returned on every rank; this includes
              meeting, opening links and a first barrier
 
-    Both times run from the first rank's start to the last rank's end. Ranks have a run id and a secret, as under any
-    launcher. For Redis, name a server in $COLLECTIVES_STORE.
+    Both times run from the first rank's start to the last rank's end. The ranks have a run id and a secret, as under
+    any launcher. To measure Redis, too, set $COLLECTIVES_STORE to redis://host.
 
-    The exit code is 3 if ranks did not meet.
+    The exit code is 3 if the ranks could not form a group.
     """
     console = screen().console()
     console.print(Text(f"# {ranks} ranks as threads of one process, {rounds} rounds; milliseconds", style="dim"))

@@ -1,6 +1,6 @@
 """Options that several commands have.
 
-Invariant: an error names the refused value and valid ones.
+Invariant: if a value is refused, the error message names the refused value and says what is valid.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ launches_option = click.option(
 
 
 def names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """The names in an option that may be repeated; commas separate names."""
+    """All names given by a repeatable option, each once; a value may hold several names, separated by commas."""
     return tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
 
 
@@ -75,7 +75,7 @@ def writable(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 
 def screen() -> Screen:
-    """What the standard streams of this process, which the user started, can show."""
+    """Whether standard output can show colours, and standard error a progress line."""
     return Screen(colourful(1), sys.stderr.isatty())
 
 

@@ -1,4 +1,4 @@
-"""`collectives bench overlap`: buckets compared with one fused call, on a slow network.
+"""`collectives bench overlap`: compares gradient exchange in buckets with one fused call, on a slow network.
 
 Invariant: all errors in the command line, and missing tools, are reported before a process is started.
 """
@@ -50,11 +50,12 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Time steps of training in TensorFlow in three modes: gradients exchanged in buckets, in one fused call, or not.
+    """Measure training steps in TensorFlow that exchange gradients in buckets, in one fused call, or not at all.
 
-    Two ranks, each in a network namespace of its own with a link of limited rate between them, train dense layers. A
-    bucket is sent as soon as its gradients are computed, while other gradients are still being computed; the hook
-    records the times. The modes take turns, step by step. Needs root, ip, tc and TensorFlow.
+    Two ranks train dense layers. Each rank is in a network namespace of its own, and the link between the namespaces
+    has a limited rate. A bucket is sent as soon as its gradients are computed, while others are still being computed;
+    the hook records when each exchange starts and ends. The three modes take turns, step by step. Needs root, the
+    programs ip and tc, and TensorFlow.
 
     The exit code is 3 if a rank failed.
     """

@@ -1,6 +1,7 @@
 """`collectives bench sharing`: whether ranks that share cores yield to each other and to other programs as they should.
 
-Invariant: the exit code is the answer; on a machine that is not quiet, a message says that the figures mean little.
+Invariant: the exit code is 0 if the ranks yield as they should. If other programs use the machine, a message says that
+the figures mean little.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from collectives.commands.child import StartError
 
 @click.command("sharing")
 def command() -> None:
-    """Run ranks on two cores, with and without a busy program there, and count how often the ranks sleep in calls.
+    """Run ranks on two cores, without and with a busy program on one of them, and count the ranks' sleeps in calls.
 
-    The exit code is 1 if a rank sleeps in every call or does not leave the busy program its core, 3 if ranks failed.
-    Needs a machine on which nothing else runs.
+    The exit code is 1 if a rank sleeps once per call or more, or does not leave the busy program its core, 3 if ranks
+    failed. Needs a machine on which nothing else runs.
     """
     if reasons := beforehand(2):
         say(f"this machine is not quiet, so figures mean little: {'; '.join(reasons)}")

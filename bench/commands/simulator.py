@@ -1,7 +1,7 @@
-"""`collectives bench simulator`: fit the simulator's costs on this machine, and measure its errors.
+"""`collectives bench simulator`: fits the simulator's costs (latencies, rates) to this machine, and checks them.
 
-Invariant: costs are fitted at some sizes and checked at other sizes, all measured within one run; the file is replaced
-only if all costs have been found.
+Invariant: costs are fitted at some sizes and checked at other sizes, all measured within one run. The file of costs is
+replaced only if all costs have been found.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WITHIN: Final = 0.2  # the summary counts predictions with at most this relativ
 
 
 def split(most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sizes at which costs are fitted, up to `most`, and the sizes between them at which costs are checked."""
+    """The sizes in bytes, up to `most`, at which costs are fitted, and the sizes between at which costs are checked."""
     found = [8]
     while found[-1] * _BETWEEN <= max(most, 64):
         found.append(found[-1] * _BETWEEN)
@@ -75,11 +75,12 @@ def command(
     tolerant: bool,
     document: str | None,
 ) -> None:
-    """Measure every algorithm of each COLLECTIVE (allreduce, unless some are named) among ranks on this machine, find
-    the costs with which `collectives simulate` predicts the measured times best, and print the errors that remain.
+    """Measure every algorithm of each COLLECTIVE (allreduce, unless some are named) among ranks on this machine. Find
+    the costs (latencies, bandwidths) with which `collectives simulate` predicts these times best, and print how far
+    its predictions are off.
 
-    Costs are found at every second size, and checked at the sizes between. They are kept for this machine, for
-    `collectives simulate --here shm`.
+    Costs are fitted at every second size, and checked at the sizes between. The costs are stored on this machine, and
+    used by `collectives simulate --here shm` (or tcp).
 
     \b
       collectives bench simulator
@@ -144,7 +145,7 @@ def command(
 
 
 def report(checked: Sequence[Measured], off: Sequence[float], counts: Sequence[int]) -> Iterator[str]:
-    """A line for each algorithm, with a column for each number of ranks and one for all of them."""
+    """A table of median prediction errors: a line for each algorithm, a column for each number of ranks."""
 
     def middle(chosen: Sequence[float]) -> str:
         return f"{np.median(np.abs(chosen)):9.0%}" if chosen else f"{'-':>9}"

@@ -1,6 +1,6 @@
-"""`collectives bench standing`: the table of targets, measured in this run.
+"""`collectives bench standing`: compares the library with other systems, and prints which targets it meets.
 
-Invariant: nothing is measured before all systems have been installed.
+Invariant: nothing is measured before all other systems (MPI libraries, Gloo) have been installed.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def command(
     json: str | None,
     strict: bool,
 ) -> None:
-    """Compare with Open MPI, MPICH, Intel MPI and Gloo, and print the table of targets.
+    """Compare the library with Open MPI, MPICH, Intel MPI and Gloo, and print which targets it meets.
 
-    A cell stands for a band of sizes. It has our time over that of the fastest other system, for float32 sums: at the
-    worst size of the band, and the median over its sizes. "pass" means that the ratio of every size is at most its
-    target (bar). Systems take turns, and all of them are started several times. Ratios leave out rounds in which the
-    machine was faster or slower than in most rounds. "(row)" marks short calls in a row, without a barrier before each.
-    All lines take about ten minutes.
+    Each cell of the table is for a range of sizes (band). The cell has the ratio of our time to that of the fastest
+    other system, for float32 sums: at the worst size of the band, and the median over the band's sizes. "pass" means
+    that the ratio at every size is at most the target (bar) for that size. All systems take turns, and are started
+    several times. Ratios leave out rounds in which the machine was faster or slower than in most rounds. "(row)" marks
+    short calls that follow one another without a barrier before each. The whole table takes about ten minutes.
 
     \b
       collectives bench standing --json standing.json
@@ -124,7 +124,7 @@ def _cores() -> int:
 
 
 class Runs:
-    """Measures plans in processes of their own, and reads their results."""
+    """Runs each plan (what to measure) in new processes, and reads the results from the file that they write."""
 
     def __init__(self, quiet: Screen, folder: Path, addresses: str) -> None:
         self._screen: Final = quiet

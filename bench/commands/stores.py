@@ -1,4 +1,4 @@
-"""The loop that commands share which measure one store after the other."""
+"""The loop over rendezvous stores, for commands that measure one store after another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ store_option = click.option(
 
 
 def each(stores: tuple[str, ...], progress: Progress, measure: Callable[[Place], T]) -> Iterator[T | None]:
-    """The result of `measure` for each store; None, with a message, if it failed. BadParameter for an unknown store."""
+    """Yield the result of `measure` for each store; if it fails, print the error and yield None.
+
+    Raises BadParameter for an unknown store.
+    """
     for name in stores or usual():
         found = None
         try:
