@@ -125,15 +125,15 @@ class Times:
 
 
 def ratio(ours: Sequence[Samples], theirs: Sequence[Samples], rounds: Sequence[int] | None = None) -> float:
-    """Our time over theirs: the median of the quotients of `rounds` (None: all rounds).
+    """This library's time divided by another system's: the median of `quotients` in `rounds` (None: in all rounds).
 
-    The two times of a quotient were measured within a second or so, so a machine that changes its speed between rounds
-    changes both.
+    Both times of a round are measured within about a second, so a change of the machine's speed between rounds affects
+    both.
     """
     each = quotients(ours, theirs)
     return float(np.median(each if rounds is None else [each[i] for i in rounds]))
 
 
 def quotients(ours: Sequence[Samples], theirs: Sequence[Samples]) -> list[float]:
-    """For each round, the median of our times over the median of theirs."""
+    """For each round, the median of this library's times divided by the median of the other system's."""
     return [float(np.median(a) / np.median(b)) for a, b in zip(ours, theirs, strict=True)]

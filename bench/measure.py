@@ -1,8 +1,8 @@
-"""Measures cases: all systems and algorithms prepare, are timed alternately, and are checked again.
+"""Measures cases (calls of one size): all systems prepare a case, are checked, timed in turn, and checked again.
 
-Invariant: systems and algorithms take turns, round by round (A B A B ...), so that a change of the machine's speed
-affects all of them; the time of an iteration is that of its slowest rank; samples are exchanged only after the last
-iteration of a system in a round. Every rank goes through the same steps in the same order.
+Invariant: in each round every system has one turn (A B A B ...), so that a change of the machine's speed affects all
+systems. The time of an iteration is that of its slowest rank. Ranks exchange their times only after the last iteration
+of a turn. Every rank goes through the same steps in the same order.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ AGAIN = 2  # untimed calls at the beginning of a turn: another contestant has ju
 
 
 class Unsupported(Exception):
-    """A contestant does not support this case; the message has the reason."""
+    """A contestant (a measured system) does not support this case; the exception's text gives the reason."""
 
 
 class Contestant(Protocol):
-    """A system that can be timed on a case. Every method is called on every rank; rank 0's result counts.
+    """A system that can be timed on a case. Every rank calls every method; only rank 0's return value is used.
 
-    Its figures are listed under `name`. `is_ours`: whether the system is this library.
+    `name`: the name of the system in the table of figures. `is_ours`: whether the system is this library.
     """
 
     @property
@@ -40,16 +40,16 @@ class Contestant(Protocol):
     def is_ours(self) -> bool: ...
 
     def prepare(self, case: Case) -> None:
-        """Prepare the case, and make the first calls. Raises Unsupported, then on every rank."""
+        """Prepare the case, and make untimed first calls. Raises Unsupported on all ranks or on none."""
 
     def wrong(self, case: Case, salt: int) -> int:
-        """The number of wrong elements in all ranks' results, with values chosen by `salt`."""
+        """Call once with input values chosen by `salt`; returns the number of wrong elements in all ranks' results."""
 
     def iterations(self, pace: Pace) -> int:
         """The number of iterations for which a turn has time."""
 
     def turn(self, iterations: int) -> tuple[Samples, ...]:
-        """For every rank, the seconds of each iteration. Empty if nothing could be measured."""
+        """Time the iterations; returns, for every rank, the seconds of each. Empty if nothing could be measured."""
 
     def finish(self) -> None:
         """Release the case's memory."""
@@ -59,8 +59,8 @@ class Contestant(Protocol):
 class Measurement:
     """The figures of one contestant on one case.
 
-    `wrong` is None if results were not checked. `rounds`: for each turn, the time of the slowest rank in each
-    iteration. `ranks`: each rank's median.
+    `rounds`: for each round, the seconds of each iteration on its slowest rank. `ranks`: for each rank, the median of
+    its seconds. `wrong`: the number of wrong elements in results, None if results were not checked.
     """
 
     contestant: str
@@ -83,7 +83,7 @@ class Measurement:
 class Row:
     """One line of the table: the algorithm that ran, and the figures of all measured systems, ours first.
 
-    `pings`: for each round, the readings before and after it (see `ping`).
+    `pings`: for each round, the times of a small message and of a short loop, before and after the round (see `ping`).
     """
 
     case: Case
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def ours(self) -> Measurement:
-        """Our figure with which others are compared: that of the first form in `places`, if measured."""
+        """This library's figures with which others are compared: of its first measured form, in or out of place."""
         return next(m for m in self.measurements.values() if m.is_ours and not m.unsupported)
 
     @property
@@ -102,11 +102,11 @@ class Row:
 
     @property
     def set_aside(self) -> list[int]:
-        """The rounds that ratios omit, because the machine was in another mode than in most rounds (see `ping`)."""
+        """The rounds that ratios omit, because the machine's speed differed from that of most rounds (see `ping`)."""
         return sorted(set(range(len(self.pings))) - set(alike(self.pings)))
 
     def ratio(self, theirs: Measurement) -> float:
-        """Our time over theirs, in the rounds that `set_aside` does not list."""
+        """This library's time divided by that of `theirs`, in the rounds that `set_aside` does not list."""
         return ratio(self.ours.rounds, theirs.rounds, alike(self.pings) if self.pings else None)
 
     @property
@@ -116,7 +116,7 @@ class Row:
 
 
 class Ours:
-    """The library itself, called in place or out of place; both forms use the arrays in `memory`."""
+    """This library as a contestant, called in place or out of place; both forms use the arrays in `memory`."""
 
     is_ours = True
 
@@ -197,7 +197,7 @@ Note = Callable[[Case, str], None]  # called with the current step, to show prog
 def measure(
     comm: Communicator, plan: Plan, contestants: Sequence[Contestant], ping: Ping, case: Case, number: int, note: Note
 ) -> Row:
-    """Measure the `number`th case of the run. Only rank 0's result has the figures of other systems."""
+    """Measure one case, the one with this `number` in the run. Only rank 0's row has the figures of other systems."""
     found = {c.name: Measurement(c.name, c.is_ours) for c in contestants}
     iterations: dict[str, int] = {}
     for contestant in contestants:

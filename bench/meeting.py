@@ -1,7 +1,7 @@
-"""The time to form a group through a store, and the time until a communicator is ready.
+"""The time to form a group through a rendezvous store, and the time until a communicator is ready.
 
-Invariant: the clock runs from the first rank's start to the last rank's end; all ranks are threads of one process,
-which have been started before.
+Invariant: the clock runs from the first rank's start to the last rank's end. All ranks are threads of one process; the
+threads already run when the clock starts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from collectives.rendezvous import Membership, Store, form, open_store, release
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Seconds of each round: until every rank has the records of all ranks (`meet`), and until `init` has returned on
-    all ranks (`init`)."""
+    """How long it takes to form a group, in seconds, for each round.
+
+    `meet`: until every rank has the records that all ranks have written to the store. `init`: until `collectives.init`
+    has returned on all ranks.
+    """
 
     store: str
     ranks: int
@@ -25,7 +28,7 @@ class Meeting:
 
 
 def measure(place: Place, ranks: int, rounds: int, timeout: float) -> Meeting:
-    """Measure both times in each of `rounds` rounds. Raises CollectiveError."""
+    """Measure `meet` and `init`, each `rounds` times, with `ranks` ranks and one store. Raises CollectiveError."""
     with Crowd(ranks) as crowd:
         meet = [_meet(crowd, place, timeout) for _ in range(rounds)]
         init = [_init(crowd, place, timeout) for _ in range(rounds)]

@@ -32,7 +32,11 @@ LINKED: Final = 16  # ranks of the group in which all links are opened
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`ranks`: the figure on each rank, in bytes; `value`: the largest of them. `wrong`: wrong elements in results."""
+    """The result of one memory measurement.
+
+    `ranks`: the bytes on each rank. `value`: the largest number in `ranks`. `bar`: the target, in bytes. `wrong`: the
+    number of wrong elements in results.
+    """
 
     what: str
     value: int
@@ -44,7 +48,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing to measure, by the function called `name` in `collectives.bench.probes`."""
+    """One memory measurement, made by the function called `name` in `collectives.bench.probes`."""
 
     name: str
     what: str
@@ -56,7 +60,7 @@ class Probe:
 
 
 def probes(plan: Plan, ranks: int) -> list[Probe]:
-    """All measurements, for the sizes of `plan` and that many ranks."""
+    """All measurements: of allreduce with `ranks` ranks at each size in `plan`, and of groups of fixed sizes."""
     common = {"timeout": plan.timeout}
     segment = {"COLLECTIVES_SEGMENT": str(plan.segment)} if plan.segment else {}
     links = {**segment, **({"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {})}
@@ -106,7 +110,7 @@ def probes(plan: Plan, ranks: int) -> list[Probe]:
 
 
 def report(plan: Plan, ranks: int, screen: Screen) -> int:
-    """Run all probes and print the table; the exit code is 1 if a result was wrong, 3 if a probe failed."""
+    """Run all probes and print the table; returns 3 if a probe failed, else 1 if a result was wrong, else 0."""
     console = screen.console()
     started = datetime.now(timezone.utc).astimezone()
     console.print(Text(f"# {'figure':>12} {'bar':>12}  {'':4}  what", style="bold"))
@@ -131,7 +135,7 @@ def report(plan: Plan, ranks: int, screen: Screen) -> int:
 
 
 def measure(probe: Probe) -> Figure | None:
-    """Start the processes, and read their results; None if they failed and printed their error."""
+    """Run the probe in new processes, one per rank. Returns None if they failed; they have printed the error."""
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         result = Path(folder, "result.json")
         reported = {"probe": probe.name, "options": dict(probe.options), "result": str(result)}

@@ -22,7 +22,10 @@ _serial = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """`addresses`: the address of each interface, by its name. `namespace`: the name for `ip netns exec`."""
+    """A network namespace that acts as a host.
+
+    `namespace`: its name, for `ip netns exec`. `addresses`: maps the name of each interface to its address.
+    """
 
     namespace: str
     addresses: Mapping[str, str]
@@ -34,7 +37,7 @@ class Host:
 
 
 def why_not(rate: str | None = None) -> str | None:
-    """The reason that namespaces, or links of that rate, cannot be made here; None if they can."""
+    """The reason that namespaces, or links limited to `rate`, cannot be made here; None if they can be made."""
     for program in ("ip", "tc") if rate else ("ip",):
         if shutil.which(program) is None:
             return f"needs the {program} program: apt-get install iproute2"
@@ -55,10 +58,10 @@ def why_not(rate: str | None = None) -> str | None:
 
 @contextlib.contextmanager
 def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Sequence[str] = ()) -> Iterator[list[Host]]:
-    """`count` hosts, each with one interface (net0, net1, …) on each of `networks`.
+    """A context with `count` hosts, each with one interface (net0, net1, …) on each of `networks`.
 
-    A network is given by its pattern of addresses. `rates`: for each network the limit of its interfaces, in each
-    direction and in tc's notation (1gbit); if it is empty, there are no limits.
+    `networks`: for each network, an address with {} for the number of the host. `rates`: for each network, the bit rate
+    to which its interfaces are limited in each direction, as tc writes it (1gbit). Without `rates` there are no limits.
     """
     prefix = f"pc{os.getpid()}n{next(_serial)}"
     switch = f"{prefix}sw"
@@ -90,10 +93,10 @@ def hosts(count: int, networks: Sequence[str] = ("10.99.0.{}/24",), rates: Seque
 
 @contextlib.contextmanager
 def bonded_hosts(count: int, rates: Sequence[str]) -> Iterator[list[Host]]:
-    """`count` hosts, each with one address, on interface `bond`, which is reached over several links.
+    """A context with `count` hosts; each has one address, that of its interface `bond`, reached over several links.
 
-    A host has one link for each of `rates`. Each connection uses one link, chosen by a hash of its ports, as with
-    bonded network cards or with equal routes in a switched network.
+    A host has one link for each of `rates`, limited to that rate. Each connection uses one link, chosen by a hash of
+    the connection's ports, as with bonded network cards or with equal-cost routes in a switched network.
     """
     networks = [f"10.99.{net}.{{}}/24" for net in range(len(rates))]
     with hosts(count, networks, rates) as made:
@@ -125,9 +128,10 @@ def run_ranks(
     timeout: float = 60.0,
     environment: Mapping[str, str] | None = None,
 ) -> list[Ended]:
-    """Run Python with `arguments` as one job, rank r on placement[r]; the store is a directory that all can access.
+    """Run Python with `arguments` on every rank of one job, rank r on the host placement[r].
 
-    Raises subprocess.TimeoutExpired if a rank has not ended after `timeout` seconds; no process is left behind.
+    The job's rendezvous store is a directory that all hosts can access. Raises subprocess.TimeoutExpired if a rank has
+    not ended after `timeout` seconds; no process is left behind.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as files:
         settings = {**os.environ, "COLLECTIVES_SIZE": str(len(placement)), "COLLECTIVES_STORE": f"file://{folder}"}
@@ -159,7 +163,7 @@ def run_ranks(
 
 
 def set_kernel(host: Host, setting: str) -> None:
-    """Set a network parameter of the kernel (net.ipv4.tcp_notsent_lowat=131072) on one host. Raises ValueError."""
+    """Set a kernel parameter on one host, such as net.ipv4.tcp_notsent_lowat=131072. Raises ValueError on failure."""
     command = [*host.enter, "sysctl", "-qw", setting]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or done.stderr:
@@ -174,7 +178,7 @@ def received_bytes(host: Host, interface: str) -> int:
 
 
 def _limit(namespace: str, interface: str, rate: str) -> list[str]:
-    """tc's words for a token bucket that holds a few of the largest segments (64 KiB), and a queue of 20 ms."""
+    """The tc command that limits `interface`: a token bucket of four segments of 64 KiB, and a queue of 20 ms."""
     shape = ["tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
     return ["tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *shape]
 

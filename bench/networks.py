@@ -1,6 +1,6 @@
-"""Networks whose training steps are measured: dense layers, by width.
+"""Neural networks whose training steps are measured, each described by the widths of its dense layers.
 
-Invariant: only data. Imports nothing but the standard library.
+Invariant: this module describes networks and does not build them. It imports nothing but the standard library.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The task of ranks that a command starts for measuring.
+"""The order from a benchmark command to the ranks that it starts: what they have to measure.
 
-Invariant: it is passed to the ranks as JSON, and is the same value there.
+Invariant: an order is passed to the ranks as JSON, and the ranks read an equal order from the JSON text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`budget`: seconds, for everything or for each size: see the function that measures."""
+    """What ranks have to measure: the calls of `collectives`, at `sizes` in bytes.
+
+    `budget`: the seconds for all measurements, or for each size, as the function that gets the order defines.
+    """
 
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]

@@ -1,7 +1,8 @@
 """How much of an exchange of gradients overlaps with backpropagation, between hosts on a slow link.
 
-Invariant: the hosts are network namespaces of this machine, and the link between them is the bottleneck; steps with
-buckets, with one fused call and with no exchange take turns. All compute the same gradients, which the ranks check.
+Invariant: the hosts are network namespaces of this machine, and the link between them is the bottleneck. Training steps
+that exchange gradients in buckets, in one fused call, or not at all take turns. All steps compute the same gradients,
+and the ranks check the exchanged sums.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _COMPUTING: Final = 2.0  # seconds of computation in a step, at most
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The neural network: `layers` dense layers of `width` units, with `batch` samples on each rank.
+    """The measured training: a network of `layers` dense layers of `width` units, with `batch` samples on each rank.
 
-    `rate`: that of the link between the hosts, in tc's notation.
+    `rate`: the bit rate of the link between the hosts, as tc writes it (1gbit). `bucket`: the bytes of a bucket.
     """
 
     rate: str
@@ -44,7 +45,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """When a bucket's exchange started and finished, in seconds from the beginning of the step."""
+    """When the exchange of one bucket of gradients started and finished, in seconds from the step's beginning."""
 
     number: int
     started: float
@@ -53,7 +54,10 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's step in one mode. `backward`: seconds from the beginning of the step to backpropagation's end."""
+    """One training step on one rank. `way`: how gradients are exchanged, one of `WAYS`.
+
+    `seconds`: the time of the whole step. `backward`: the part of it until backpropagation ends, in seconds.
+    """
 
     way: str
     seconds: float
@@ -67,19 +71,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """All steps that were measured. `ranks`: the steps of each rank, in order."""
+    """All steps that were measured. `ranks`: for each rank, its steps in the order in which they ran."""
 
     setting: Setting
     ranks: tuple[tuple[Step, ...], ...]
 
     def times(self, way: str) -> list[float]:
-        """The seconds of each step in mode `way`, on the rank where it took longer."""
+        """For each step in mode `way`, its seconds on the slower of the two ranks."""
         each = ([step.seconds for step in rank if step.way == way] for rank in self.ranks)
         return [max(pair) for pair in zip(*each, strict=True)]
 
     @property
     def gain(self) -> float:
-        """The part of a fused step's time that buckets save: the median over pairs of a fused and a bucketed step."""
+        """The fraction of a fused step's time that a bucketed step saves: the median over pairs of two such steps."""
         pairs = zip(self.times("bucketed"), self.times("fused"), strict=True)
         return 1 - median(bucketed / fused for bucketed, fused in pairs)
 
@@ -98,9 +102,9 @@ class Overlap:
 
 
 def measure(setting: Setting, rate: float) -> Overlap:
-    """Measure on two hosts. `rate`: bytes a second.
+    """Measure on two hosts. `rate`: the rate of the link in bytes a second, from which the time limit is computed.
 
-    Raises RuntimeError if a rank failed; subprocess.SubprocessError, OSError.
+    Raises RuntimeError if a rank failed; subprocess.SubprocessError or OSError if the hosts could not be made.
     """
     longest = setting.steps * (len(WAYS) * _COMPUTING + 4 * setting.nbytes / rate)
     with hosts(RANKS, rates=[setting.rate]) as made:

@@ -1,7 +1,7 @@
-"""One rank's part of `overlap`: timed steps of training in TensorFlow, with the hook's record of each bucket.
+"""One rank's part of `overlap`: timed training steps in TensorFlow, and the times of each bucket of gradients.
 
-Invariant: a step ends when all exchanged gradients are there. All elements of the results, in every mode, are compared
-with a sum that is made without the hook.
+Invariant: a step ends when all exchanged gradients are available. In every mode that exchanges gradients, all elements
+are compared with sums that are computed without the gradient hook.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class Network:
         self.samples = tf.constant(mine.normal(0, 1, (setting.batch, setting.width)), tf.float32)
 
     def stepping(self, exchange: GradientExchange | None) -> Any:
-        """A compiled step, which returns the time when backpropagation had ended, and the gradients."""
+        """A compiled function that runs one step; it returns the time when backpropagation ended, and the gradients.
+
+        `exchange`: the hook that exchanges the gradients; None: they stay local.
+        """
 
         @tf.function(autograph=False)
         def step(samples: Any) -> Any:
@@ -85,7 +88,7 @@ def run(setting: Setting) -> list[Step]:
 
 
 def _check(comm: collectives.Communicator, gradients: dict[str, list[Any]]) -> None:
-    """End the process if sums are wrong. The sum of two ranks' gradients has the same bits in every mode."""
+    """End the process if exchanged gradients are wrong. A sum of two addends has the same bits in every mode."""
     wanted = [comm.allreduce(gradient) for gradient in gradients["none"]]
     for way in ("fused", "bucketed"):
         wrong = sum(int((got != right).sum()) for got, right in zip(gradients[way], wanted, strict=True))
@@ -94,7 +97,7 @@ def _check(comm: collectives.Communicator, gradients: dict[str, list[Any]]) -> N
 
 
 def main() -> None:
-    """Read the setting, JSON in the first argument; write the results to the standard output, as JSON."""
+    """Read the setting as JSON from the first command-line argument; print the measured steps as JSON."""
     print(json.dumps([asdict(step) for step in run(Setting(**json.loads(sys.argv[1])))]))
 
 

@@ -1,20 +1,20 @@
 """Peers: other systems that are measured for comparison, each in processes of its own, with a Python of its own.
 
-Invariant: a peer is one file here. The benchmark reads from it what to install and how to start; the peer's processes,
-the workers, load it to call the system. A peer's file imports only those modules of this library that need nothing but
-NumPy.
+Invariant: each peer is one module in this folder. The benchmark reads from the module what to install and which
+processes to start. These processes, the workers, load the module to call the system. The module imports only those
+modules of this library that need nothing but NumPy.
 
-A peer's module has
+The module of each peer in `NAMES` has
 
     ENVIRONMENT                             name of its virtual environment; peers with the same name share one
     REQUIREMENTS                            packages to install, pinned, besides NumPy
     BARE                                    packages to install without their dependencies
-    commands(python, worker, ranks)         the processes to start; `worker` are the arguments for `python`
-    environment(folder)                     environment variables for the workers; `folder` is empty and only for them
-    connect(folder, ranks, rank) -> Member  in a worker: join the other ranks
+    commands(python, worker, ranks)         the processes to start; `worker`: the arguments for `python`
+    environment(folder)                     environment variables for the workers; `folder`: an empty folder for them
+    connect(folder, ranks, rank) -> Member  called in a worker, to join the other ranks
 
-and a line in `NAMES`. The peers in `HOOKS` are not installed: they use the packages of the interpreter that runs the
-benchmark, and call a framework as its users do. Their members have the method `task` instead of `empty` and `bind`.
+The peers in `HOOKS` are not installed: they use the packages of the interpreter that runs the benchmark, and call a
+framework as its users do. Their `connect` returns a `Tasker`, which has `task` instead of `empty` and `bind`.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ class Member(Protocol):
     @property
     def rank(self) -> int: ...
     def empty(self, elements: int, dtype: Any) -> Any:
-        """An array to pass to `bind`, as this system's users would make one."""
+        """A new array to pass to `bind`, made as users of the peer would make it."""
 
     def barrier(self) -> None: ...
     def bind(self, case: Any, inp: Any, out: Any) -> tuple[Callable[[], Any], Any]:
-        """The call for a `Case`, and the array that holds the result of the call: `inp` or `out`.
+        """Returns a function that makes the call of `case`, and the array to which it writes: `inp` or `out`.
 
-        None instead of the array if the call returns its result, as an object with the buffer protocol. Raises
-        NotImplementedError for cases that this system does not support.
+        None instead of the array if the function returns its result, as an object with the buffer protocol. Raises
+        NotImplementedError for cases that the peer does not support.
         """
 
     def close(self) -> None: ...
 
 
 class Task(Protocol):
-    """A case that is ready to be called, with arrays of the system's own."""
+    """A case that is ready to be called, on arrays that the peer has made."""
 
     def call(self) -> Any: ...
     def wrong(self, salt: int) -> int:
-        """Call with values chosen by `salt`; returns the number of wrong elements in this rank's result."""
+        """Call once with input values chosen by `salt`; returns the number of wrong elements in this rank's result."""
 
     # def renew(self) -> None: write the input, as if it had just been computed; only in tasks that can do this
 
 
 class Tasker(Protocol):
-    """One rank of a group that runs whole cases, such as a list of gradients or a step of training."""
+    """One rank of the group of a peer in `HOOKS`. A case is a list of gradients or a step of training."""
 
     @property
     def rank(self) -> int: ...
     def barrier(self) -> Any: ...
     def task(self, case: Any) -> Task:
-        """Prepare a case. Raises NotImplementedError if this system does not support it."""
+        """Prepare a case. Raises NotImplementedError if the peer does not support the case."""
 
     def close(self) -> None: ...
 
@@ -82,7 +82,7 @@ class Peer(Protocol):
 
 
 def peer(name: str) -> Peer:
-    """The module of a peer that can be installed; for an unknown name, a ValueError lists these peers."""
+    """The module of the peer `name`, one of `NAMES`. For another name, raises a ValueError that lists `NAMES`."""
     if name not in NAMES:
         from collectives.native.spelling import (
             hint,

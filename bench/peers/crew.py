@@ -1,7 +1,7 @@
-"""The running processes of a peer, as rank 0 of the benchmark controls them.
+"""The worker processes of a peer (another measured system), which rank 0 of the benchmark controls.
 
-Invariant: if a worker does not answer a command within a deadline, the peer has failed for good: its processes are
-ended, and the reason is kept. When a crew is closed, none of its processes is left.
+Invariant: if a worker does not answer a command within a deadline, PeerFailed is raised; the caller then ends the
+peer's processes and does not start them again. When a `Crew` is closed, none of its processes is left.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ END: Final = 10.0
 
 
 class PeerFailed(Exception):
-    """The peer's processes did not answer as expected; the message has the reason."""
+    """The peer's processes did not answer as expected; the exception's text gives the reason."""
 
 
 class PeerCannot(Exception):
-    """The peer lacks a feature, on every rank; the message names the feature."""
+    """No rank of the peer can run the case, as a feature is missing; the exception's text gives the reason."""
 
 
 class Crew:
-    """Workers of one peer, one per rank, which sleep between commands."""
+    """The worker processes of one peer, one per rank; they sleep between commands."""
 
     def __init__(self, plan: PeerPlan, ranks: int, folder: str, cores: Collection[int] = ()) -> None:
-        """Start the workers, and wait until they are connected. Raises PeerFailed.
+        """Start the workers, and wait until all have connected to this process. Raises PeerFailed.
 
-        `folder`: a private directory, which the caller removes. `cores`: the cores that the workers may use; empty for
-        those of this process.
+        `folder`: a private directory, which the caller removes. `cores`: the cores that the workers may use; if empty,
+        they may use the cores of this process.
         """
         self._name: Final = plan.name
         self._processes: Final[list[subprocess.Popen[bytes]]] = []
@@ -76,7 +76,7 @@ class Crew:
             raise
 
     def _meet(self, listener: Listener, ranks: int) -> None:
-        """Wait for all workers, and check at intervals whether a process has ended."""
+        """Wait until all workers have connected. Raises an OSError if a worker ends, or after a deadline."""
         end = time.monotonic() + START
         while missing := set(range(ranks)) - self._channels.keys():
             with contextlib.suppress(TimeoutError):
@@ -89,7 +89,11 @@ class Crew:
                 raise TimeoutError(f"ranks {sorted(missing)} did not come within {START:g} s")
 
     def prepare(self, case: Case, warmup: int, renew: bool = False, row: int = 1) -> None:
-        """Let all workers prepare `case`. Raises PeerCannot, PeerFailed."""
+        """Let all workers prepare `case`. Raises PeerCannot, PeerFailed.
+
+        `warmup`: the number of untimed calls. `renew`: whether the input is written again before each timed iteration.
+        `row`: the number of calls in an iteration.
+        """
         answers = self._ask({"do": "prepare", "case": asdict(case), "warmup": warmup, "renew": renew, "row": row})
         reasons = [a.get("unsupported") or a.get("error") for a in answers]
         if all(reasons):
@@ -139,7 +143,7 @@ class Crew:
         return ""
 
     def close(self) -> None:
-        """End the workers: by a command, then by signals. Never raises."""
+        """End the workers with a command; those that still run get signals. Never raises."""
         for channel in self._channels.values():
             with contextlib.suppress(OSError):
                 channel.send({"do": "end"}, 1.0)
@@ -160,7 +164,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _on(cores: Collection[int]) -> Iterator[None]:
-    """While the context is entered, processes start on these cores, even if this rank is bound to other cores."""
+    """In a `with` block, new processes may use these cores, even if this rank was bound to other cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores or before)
     try:

@@ -1,7 +1,8 @@
-"""Virtual environments for other systems (peers) in the user's cache folder, one for each version of Python.
+"""Virtual environments for peers (other measured systems), in the user's cache folder.
 
-Invariant: an environment is used only after everything that it needs has been installed; if two benchmarks want the
-same environment, the second waits for the first. Nothing is installed into the environment of the benchmark itself.
+Invariant: each version of Python has environments of its own. An environment is used only after all of its packages
+have been installed; if two benchmarks need the same environment, one waits while the other installs it. Nothing is
+installed into the environment of the benchmark itself.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ _MARK: Final = ".complete"
 
 
 class CannotInstall(Exception):
-    """A peer's environment could not be made; the message advises what to do."""
+    """A peer's environment could not be made; the exception's text gives the reason."""
 
 
 def cache_folder() -> Path:
-    """~/.cache/pycollectives/peers, or pycollectives/peers in $XDG_CACHE_HOME."""
+    """The folder of all environments: pycollectives/peers in $XDG_CACHE_HOME, by default in ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "pycollectives" / "peers"
 
 
 def python_for(name: str, say: Callable[[str], None], show: bool) -> str:
-    """The Python under which that peer's workers run; makes its environment first if it is missing or incomplete.
+    """The path of the Python interpreter for the workers of the peer `name`.
 
-    `say` is called with a line of text for each long step; `show`: let pip draw its progress on the terminal. Raises
-    CannotInstall; ValueError for an unknown peer.
+    Makes the peer's environment first if that is missing or incomplete. `say` is called with a line of text for each
+    long step. `show`: let pip draw its progress on the terminal. Raises CannotInstall; ValueError for an unknown peer.
     """
     system = peer(name)
     requirements = (*system.REQUIREMENTS, *system.BARE, NUMPY)
@@ -80,7 +81,7 @@ def _install(folder: Path, python: Path, system: Peer, still: Callable[[str], No
 
 
 def _pip(python: Path, arguments: tuple[str, ...], still: Callable[[str], None] | None) -> None:
-    """Run pip. `still` is called with pip's last line at intervals; None: pip draws its progress on the terminal."""
+    """Run pip. `still` is called at intervals with pip's last line of output; None: pip writes to the terminal."""
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     if still is None:
         code, output = subprocess.run(command, check=False, stdout=sys.stderr, timeout=PATIENCE).returncode, ""
@@ -92,9 +93,10 @@ def _pip(python: Path, arguments: tuple[str, ...], still: Callable[[str], None] 
 
 
 def _watched(command: Sequence[str], still: Callable[[str], None]) -> tuple[int, list[str]]:
-    """Run `command` to its end; returns its exit code, and the lines that it wrote. `still`: as in `_pip`.
+    """Run `command` to its end; returns its exit code, and the lines that it wrote.
 
-    If the command does not end in time, it is killed, and subprocess.TimeoutExpired is raised.
+    `still` is called at intervals with the last line so far. If the command does not end within `PATIENCE` seconds, it
+    is killed, and subprocess.TimeoutExpired is raised.
     """
     deadline = time.monotonic() + PATIENCE
     with tempfile.TemporaryFile("w+", errors="replace") as log:
@@ -121,7 +123,7 @@ def _lines(log: IO[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of that environment in a `with` block. The kernel releases it if the process dies."""
+    """In a `with` block, hold the lock of the environment `folder`. The kernel frees the lock if the process dies."""
     deadline = time.monotonic() + PATIENCE
     reported = False
     with open(folder.with_name(folder.name + ".lock"), "w") as lock:

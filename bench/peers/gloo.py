@@ -1,7 +1,7 @@
 """Gloo, as part of PyTorch.
 
-Invariant: Gloo is called as its users call it, through `torch.distributed`. Its allreduce, reduce and broadcast work in
-place only, so they are measured in place.
+Invariant: Gloo is called as its users call it, through `torch.distributed`. Gloo's allreduce, reduce and broadcast work
+in place only, so they are measured in place.
 """
 
 from __future__ import annotations

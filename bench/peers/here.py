@@ -1,7 +1,7 @@
-"""The common part of systems that run in the benchmark's own interpreter, with its installed packages.
+"""The common part of peers whose processes use the benchmark's own Python and its installed packages.
 
-Invariant: nothing is installed, and a rank finds the packages that the benchmark's process has found. Before `packages`
-is called, a rank imports only the standard library and NumPy.
+Invariant: nothing is installed, and a rank of the peer can import the packages that the benchmark can import. Before a
+rank calls `packages`, it imports only the standard library and NumPy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
 
 
 def packages() -> None:
-    """In a worker: let imports find the packages that the benchmark's process finds."""
+    """Called in a worker process: makes imports find the packages that the benchmark's process finds."""
     sys.path[:] = json.loads(os.environ[_PATH])
     del sys.modules["collectives"]  # the empty module of `worker.BOOT`; the next import finds the package
 
@@ -47,10 +47,10 @@ def missing(framework: str) -> str | None:
 
 
 class Gradients:
-    """A rank's inputs in a case that is a list of gradients, and the expected results."""
+    """One rank's gradients, the inputs of a case that sums a list of gradients, and the check of the results."""
 
     def __init__(self, case: Case, rank: int, arrays: Sequence[Array]) -> None:
-        """`arrays` together have the elements of the case, in the same order; the case sums each over all ranks."""
+        """`arrays`: this rank's gradients, together `case.count` elements. The case sums each array over all ranks."""
         self._case: Final = case
         self._rank: Final = rank
         self.arrays: Final = tuple(arrays)
@@ -62,9 +62,10 @@ class Gradients:
             values.fill(array, table, start)
 
     def wrong(self, results: Sequence[Any], salt: int) -> int:
-        """The number of wrong elements in `results`, objects with the buffer protocol, after `fill(salt)` on all ranks.
+        """The number of wrong elements in `results`, the sums of the inputs that `fill(salt)` wrote on all ranks.
 
-        All elements count as wrong if there are too few or too many results, or if a size is wrong.
+        A result is an object with the buffer protocol. All elements count as wrong if there are too few or too many
+        results, or if a result has the wrong size.
         """
         found = [np.asarray(result) for result in results]
         if [array.size for array in found] != [array.size for array in self.arrays]:
@@ -78,5 +79,5 @@ class Gradients:
 
     @staticmethod
     def _placed(arrays: Sequence[Array]) -> Iterator[tuple[Array, int]]:
-        """Each array with the position of its first element in the whole list."""
+        """Each array, with the position of its first element among the elements of all arrays."""
         return zip(arrays, accumulate((array.size for array in arrays), initial=0), strict=False)

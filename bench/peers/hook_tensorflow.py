@@ -1,7 +1,7 @@
-"""Our gradient hook in TensorFlow: a list of gradients exchanged in a compiled function.
+"""Measures our gradient hook for TensorFlow, which exchanges a list of gradients in a compiled function.
 
-Invariant: the hook is called as `DistributedOptimizer` and `DistributedGradientTape` call it; inputs are tensors that
-exist when the call begins, results are tensors.
+Invariant: the hook is called as `DistributedOptimizer` and `DistributedGradientTape` call it. Its inputs are tensors
+that exist before the timed call begins; its results are tensors.
 """
 
 from __future__ import annotations

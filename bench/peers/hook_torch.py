@@ -1,6 +1,6 @@
-"""Our backend of torch.distributed: a list of gradients, or a step of DistributedDataParallel.
+"""Measures our backend of torch.distributed with a list of gradients, or a step of DistributedDataParallel.
 
-Invariant: Gloo is measured by the same code (see `gloo_torch`), which differs only in the backend's name.
+Invariant: Gloo is measured by the same code with another backend name (see `gloo_torch`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class List:
         together.wait()
 
     def _bucketed(self) -> None:
-        """Copy gradients into buckets, and back when a bucket is reduced, as DistributedDataParallel does."""
+        """Copy gradients into buckets, reduce each bucket, and copy the sums back, as DistributedDataParallel does."""
         copy, works = self._torch._foreach_copy_, []
         for flat, views, tensors in self._buckets:
             copy(views, tensors)
@@ -109,7 +109,7 @@ class List:
             copy(tensors, views)
 
     def _flat(self, most: int) -> list[tuple[Any, list[Any], list[Any]]]:
-        """The buckets: for each, its memory, views of this memory, and the gradients to copy there."""
+        """The buckets, each of about `most` elements: one tensor, its views, and the gradients to copy to the views."""
         found = []
         counts = tuple(tensor.numel() for tensor in self._tensors)
         for first, last in buckets(counts, most):
@@ -121,7 +121,7 @@ class List:
 
 
 class Training:
-    """Steps of a network of dense layers in DistributedDataParallel with its defaults."""
+    """Training steps of a network of dense layers, wrapped in DistributedDataParallel with default settings."""
 
     def __init__(self, torch: Any, dist: Any, case: Case) -> None:
         self._torch, self._dist = torch, dist
@@ -138,7 +138,10 @@ class Training:
         self._optimizer.step()
 
     def wrong(self, salt: int) -> int:
-        """The number of parameters that differ from those of one process that computes every rank's part by itself."""
+        """Train a few steps on samples chosen by `salt`; returns the number of wrong parameters.
+
+        The parameters are compared with those of a second network, which this process trains on all ranks' samples.
+        """
         torch, rank, ranks = self._torch, self._dist.get_rank(), self._dist.get_world_size()
         together, alone = torch.nn.parallel.DistributedDataParallel(self._network(salt)), self._network(salt)
         moves, mine = self._optimizer_of(together), self._optimizer_of(alone)

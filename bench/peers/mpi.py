@@ -1,6 +1,6 @@
-"""The common part of the MPI libraries: mpi4py's calls on NumPy arrays; each library has a launcher of its own.
+"""The common part of the MPI peers: mpi4py's calls on NumPy arrays. Each MPI library has a launcher of its own.
 
-Invariant: MPI is called as mpi4py's users call it for speed: with arrays, whose MPI datatypes mpi4py finds.
+Invariant: MPI is called in mpi4py's fast way: by the methods for arrays, which find the MPI datatype of an array.
 """
 
 from __future__ import annotations

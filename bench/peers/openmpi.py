@@ -1,7 +1,7 @@
 """Open MPI, as installed from the Python package index.
 
-Invariant: Open MPI is started with its defaults, except for two options: without them it refuses to run as root, and to
-run more ranks than there are cores.
+Invariant: Open MPI is started with its defaults, except that it may run as root, may run more ranks than there are
+cores, and has a temporary folder of its own.
 """
 
 from __future__ import annotations

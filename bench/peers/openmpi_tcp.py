@@ -1,4 +1,4 @@
-"""Open MPI restricted to TCP over loopback, which approximates its behaviour between hosts on one machine.
+"""Open MPI restricted to TCP over loopback, to approximate on one machine its behaviour between hosts.
 
 Invariant: the installation and launcher are those of `openmpi`; all messages, those of collectives included, go through
 sockets.

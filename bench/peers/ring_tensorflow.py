@@ -1,7 +1,8 @@
-"""TensorFlow's own ring over gRPC for a list of gradients, with the installed TensorFlow.
+"""Measures TensorFlow's own ring allreduce over gRPC on a list of gradients, with the installed TensorFlow.
 
 Invariant: the compiled function and its tensors are those of `hook_tensorflow`, with `tf.raw_ops.CollectiveReduceV2`
-instead of our hook: one operation for each tensor, which may run at the same time, or one for all tensors joined.
+instead of our hook. There is one operation for each tensor, and these operations may run concurrently, or there is one
+operation for all tensors joined.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A peer, another system, as one of the contestants.
+"""Lets a peer (a system in processes of its own) take part in the benchmark as one of the contestants.
 
 Invariant: while the peer's processes run, our own ranks sleep. A peer that fails is not called again, and the reason is
 shown; our own figures are not affected.
@@ -18,7 +18,7 @@ from collectives.bench.plan import PeerPlan, Plan
 
 
 class Side:
-    """One peer. Every rank of the benchmark makes the same calls; rank 0 sends the commands to the peer's workers."""
+    """One peer. Every rank of the benchmark calls each method; only rank 0 sends commands to the peer's workers."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class Side:
         cores: Collection[int] = (),
         is_ours: bool = False,
     ) -> None:
-        """Start the workers. If they fail to start, `prepare` raises the error.
+        """Start the peer's workers. If they fail to start, `prepare` raises Unsupported with the reason.
 
-        `folder`: a private directory, which the caller removes. `cores`: the cores that the workers may use; empty for
-        those of this process. `is_ours`: whether the peer is this library, called through a framework.
+        `folder`: a private directory, which the caller removes. `cores`: the cores that the workers may use; if empty,
+        they may use the cores of this process. `is_ours`: whether the peer is this library, called through a framework.
         """
         self.name: Final = peer.name
         self.is_ours: Final = is_ours

@@ -1,8 +1,9 @@
 """TensorFlow's own collectives: the ring over gRPC that its multi-worker strategies use.
 
-Invariant: the collectives are called through `tf.raw_ops` in a compiled function, with tensors that share memory with
-the benchmark's arrays, so the figures include neither Keras, nor a strategy, nor a copy. Results are tensors that
-TensorFlow makes. While the benchmark runs, TensorFlow's servers listen on all interfaces and accept all clients.
+Invariant: the collectives are called through `tf.raw_ops` in a compiled function. The input tensors share memory with
+the benchmark's arrays. The measured time includes neither Keras, nor a strategy, nor a copy of the input. Results are
+tensors that TensorFlow makes. While the benchmark runs, TensorFlow's servers listen on all interfaces and accept all
+clients.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def connect(folder: str, ranks: int, rank: int | None) -> Member:
 
 
 def join(folder: str, ranks: int, rank: int) -> Any:
-    """Start this process's server as one of the cluster; returns the module `tensorflow`."""
+    """Start this rank's TensorFlow server, and form a cluster of `ranks` servers; returns the module `tensorflow`."""
     tf: Any = importlib.import_module("tensorflow")
     servers: Any = importlib.import_module("tensorflow.core.protobuf.tensorflow_server_pb2")
     current: Any = importlib.import_module("tensorflow.python.eager.context").context()
@@ -71,10 +72,10 @@ def join(folder: str, ranks: int, rank: int) -> Any:
 
 
 def _own_port() -> socket.socket:
-    """A socket that reserves a port for this process's server.
+    """A socket that reserves a port for this process's gRPC server.
 
-    Both sockets can be bound to the port, because both set SO_REUSEADDR or SO_REUSEPORT (gRPC by default) and only the
-    server listens.
+    The server can bind its own socket to the same port: both sockets set SO_REUSEADDR (gRPC does so by default), and
+    only the server's socket listens.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -144,7 +145,10 @@ class Member:
             return self._tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def _compiled(self, op: Callable[..., Any], name: str) -> Callable[[Any], Any]:
-        """The operation as a compiled function, which may be called many times but always with the same shape."""
+        """A compiled function that runs `op` on a tensor; every call must pass a tensor of the same shape.
+
+        `name`: how tensors are reduced, a key of `_OPS`, or "none".
+        """
         tf = self._tf
         self._instance += 1
         instance = self._instance

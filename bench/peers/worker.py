@@ -1,11 +1,14 @@
-"""A rank of a peer, another system: runs the benchmark's commands under the peer's own Python.
+"""A rank of a peer (another measured system): runs the benchmark's commands under the peer's own Python.
 
-Invariant: between commands the process sleeps in a read, and it ends when the benchmark ends. The timing loop, the data
-and the check of results are those of our own ranks.
+Invariant: between commands the process sleeps in a read, and it ends when the benchmark ends. The code that times
+calls, makes data and checks results is the same as on the benchmark's own ranks. The process is started as
 
     python -c BOOT FOLDER PEER ADDRESS PRIVATE RANKS [RANK]
 
-A command is {"do": ...}; the answer is a JSON object, with "unsupported" or "error" if the command cannot be run.
+BOOT is the code below, which imports this module from FOLDER. PEER is the peer's name. Rank 0 of the benchmark listens
+at ADDRESS. PRIVATE is a folder for the peer's ranks. RANKS is their number. RANK is missing if a launcher assigns it.
+
+A command is a JSON object {"do": ...}. So is the answer; it has "unsupported" or "error" if the command cannot be run.
 """
 
 from __future__ import annotations
