@@ -1,13 +1,13 @@
-"""The time of a small message between ranks 0 and 1, and of a short loop on their cores, to detect modes of a machine.
+"""Detects modes of a machine (see below) by two times: of a small message between ranks 0 and 1, and of a short loop.
 
-Invariant: a ping is cheap enough to be measured before and after every round; ranks that take no part sleep or wait in
-a barrier meanwhile. Every figure includes Python's time, so pings are compared with one another and are not lower
-limits.
+Invariant: a ping (the time of the message) is cheap enough to be measured before and after every round of the
+benchmark. The other ranks wait meanwhile. Every time includes Python's overhead, so pings are compared only with one
+another: the hardware's latency is lower.
 
-A virtual machine is moved between cores. Two processes may share a cache at first and share none later, when everything
-that goes through memory takes two or three times as long. A core that is a hardware thread runs at little more than
-half its speed while the other thread of its core is busy with another rank or another virtual machine. Such states are
-called modes of the machine; figures from different modes cannot be compared.
+A hypervisor moves a virtual machine between cores. Two processes that shared a cache may then share none, and
+everything that they exchange through memory takes two or three times as long. If a virtual core is a hardware thread,
+it runs at little more than half speed while the core's second thread is busy. Such states are called modes of the
+machine; times measured in different modes cannot be compared.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LINES: Final = (0, 16)  # the words that ranks 0 and 1 write: neither on one ca
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Times between ranks 0 and 1 in one direction, in seconds.
+    """Times that show the machine's mode, in seconds: one way between ranks 0 and 1, and of a loop on their cores.
 
-    `flag`: for 8 bytes in memory that both ranks map, None without such memory. `link`: for a message of 8 bytes over
-    the group's link. `core`: for a short loop that both ranks run at the same time, on the slower rank.
+    `flag`: 8 bytes one way through shared memory; None if ranks have no shared memory. `link`: a message of 8 bytes one
+    way, by `send` and `recv`. `core`: a short loop that both ranks run at the same time; the slower rank's time.
     """
 
     flag: float | None
@@ -52,12 +52,12 @@ class Reading:
 
     @property
     def ping(self) -> float | None:
-        """The value by which modes are distinguished: `flag`, or `link` without common memory."""
+        """The time by which modes of the machine are told apart: `flag` if it was measured, otherwise `link`."""
         return self.flag if self.flag is not None else self.link
 
 
 class Ping:
-    """Measures between ranks 0 and 1 of a communicator. Every method is collective."""
+    """Measures the times in `Reading` on ranks 0 and 1 of a communicator. All ranks must call every method."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm: Final = comm
@@ -68,11 +68,11 @@ class Ping:
 
     @property
     def has_flags(self) -> bool:
-        """Whether there is memory that all ranks map; the result is the same on every rank."""
+        """Whether all ranks map the same memory, so that flags can be timed; every rank gets the same answer."""
         return self._flags is not None
 
     def read(self) -> Reading:
-        """Measure once; rank 0's result counts. Raises CollectiveError, TimeoutError."""
+        """Measure every time once; use rank 0's result, and ignore the others. Raises CollectiveError, TimeoutError."""
         comm = self._comm
         if comm.size == 1:
             return Reading(None, None)
@@ -84,9 +84,9 @@ class Ping:
         return Reading(median(hops) if hops else None, median(links) if links else None, core)
 
     def flags(self, trips: int) -> list[float]:
-        """`trips` times of a flag in one direction, each half of a round trip.
+        """Time `trips` round trips of a flag (8 bytes in shared memory); returns half of each, in seconds, on rank 0.
 
-        Empty if there is no common memory, and on all ranks but rank 0.
+        Returns an empty list on the other ranks, and on all ranks if they have no shared memory.
         """
         self._comm.barrier()
         found = self._hops(trips)
@@ -148,10 +148,11 @@ def _loop() -> None:
 
 
 def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
-    """The rounds that can be compared with each other, by the readings before and after each round.
+    """The indices of the rounds in one mode of the machine; `pings` has the readings before and after each round.
 
-    Their pings are within a factor of `FACTOR` of the median round's, and their times of a loop within `CORE_FACTOR`.
-    All rounds are returned if too few would be left or the readings are unknown.
+    In these rounds every ping differs from the median round's ping by at most the factor `FACTOR`, and every time of
+    the loop by at most `CORE_FACTOR`. A value missing from a reading excludes no round. If fewer than `FEWEST` rounds
+    would be left, all are returned.
     """
     rounds = range(len(pings))
     near = _steady([[r.ping for r in pair] for pair in pings], FACTOR)
@@ -161,7 +162,7 @@ def alike(pings: Sequence[tuple[Reading, Reading]]) -> list[int]:
 
 
 def _steady(figures: Sequence[Sequence[float | None]], factor: float) -> list[bool]:
-    """For each round, whether its figures are within `factor` of the median round's; true for all if one is missing."""
+    """For each round, whether its times are within `factor` of the median round's. All true if any time is missing."""
     known = [[f for f in pair if f is not None] for pair in figures]
     if not all(len(pair) == 2 for pair in known):
         return [True] * len(figures)
@@ -170,6 +171,6 @@ def _steady(figures: Sequence[Sequence[float | None]], factor: float) -> list[bo
 
 
 def mode(pings: Sequence[tuple[Reading, Reading]]) -> str:
-    """Whether the cores share a cache, by the times of flags: "near" or "far"; "" if there are no flags."""
+    """Returns "near" if the median `flag` time shows that ranks 0 and 1 share a cache, else "far"; "" without times."""
     flags = [r.flag for pair in pings for r in pair if r.flag is not None]
     return "" if not flags else "near" if median(flags) < NEAR else "far"

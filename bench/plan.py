@@ -1,7 +1,7 @@
 """A run of the benchmark as a value: what is measured and how, the same on every rank.
 
-Invariant: a plan that `check` accepted names only existing things, so started ranks find no error in it. It contains no
-secrets: the launcher sets the store and the secret.
+Invariant: a plan is checked before ranks start, so every collective, dtype, op and algorithm that it names exists. A
+plan contains no secrets: the launcher passes the store's address and the job's secret to ranks separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPS: Final = tuple(_engine.OPS)
 
 @dataclass(frozen=True, slots=True)
 class PeerPlan:
-    """Another system that is measured alternately with ours, and the Python for which it is installed."""
+    """Another system (such as Open MPI) to measure in turns with this library, and the interpreter that has it."""
 
     name: str
     python: str
@@ -36,14 +36,15 @@ class PeerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. "all" among the dtypes, ops or algorithms stands for all that fit the other choices.
+    """What to measure. "all" as a dtype, op or algorithm stands for all that fit the other choices.
 
-    `places`: the wanted forms of calls (out of place, in place); a collective is measured in those that it has, with
-    `usual` only in the first of them. `iterations`: None for as many as fit into `budget` seconds for each line and
-    form. `rounds`: how often all systems take turns. `limits`: names of floors (see limits.py). `peers`: other systems.
-    `addresses`: as in `collectives run`, for our ranks and those of other systems. `renew`: every rank writes its input
-    before each call, outside the timed part. `row`: calls right after one another, between two barriers. `traces`:
-    models whose gradients replace `sizes`, one call for each gradient, and fused into buckets of `bucket` bytes.
+    `places`: the wanted forms of calls, "out-of-place" and "in-place"; forms that a collective does not have are
+    skipped. `usual`: measure only the first remaining form. `iterations`: calls per line of the table and form; None:
+    as many as fit into `budget` seconds. `rounds`: how often all systems take turns. `limits`: names of lower limits to
+    measure (see limits.py). `peers`: other systems. `addresses`: as in `collectives run`, for the ranks of all systems.
+    `renew`: every rank writes its input before each call, outside the timed part. `row`: consecutive calls without a
+    barrier between them. `traces`: models whose gradients replace `sizes`. Each model is measured twice: with one call
+    for each gradient, and with gradients fused into buckets of `bucket` bytes.
     """
 
     collectives: tuple[str, ...]
@@ -85,12 +86,12 @@ class Plan:
 
     @property
     def fingerprint(self) -> int:
-        """A number that is the same on ranks with the same plan; the names of output files, for rank 0, may differ."""
+        """A checksum of the plan, to check that all ranks have the same plan. It ignores the names of output files."""
         return zlib.crc32(replace(self, json=None, plot=None).to_json().encode())
 
 
 def load(modules: tuple[str, ...], folder: str) -> None:
-    """Import modules that register the user's algorithms; they may be in `folder`. Raises ValueError."""
+    """Import the user's `modules`, which register algorithms; adds `folder` to the import path. Raises ValueError."""
     if folder not in sys.path:
         sys.path.append(folder)
     for module in modules:
@@ -101,7 +102,7 @@ def load(modules: tuple[str, ...], folder: str) -> None:
 
 
 def cases(plan: Plan, ranks: int) -> list[Case]:
-    """The lines of the table, in order. ValueError for combinations that are impossible, or names that do not exist."""
+    """The cases to measure, in the table's order. ValueError if a name is unknown or a combination impossible."""
     found = list(dict.fromkeys(_cases(plan, ranks)))
     if not found:
         raise ValueError("nothing to measure: none of the dtypes supports any of the ops")
@@ -154,7 +155,7 @@ def _dtypes(plan: Plan, kind: Kind) -> tuple[str, ...]:
 
 
 def _ops(plan: Plan, kind: Kind, dtype: str) -> tuple[str, ...]:
-    """The named ops that the dtype supports. ValueError for an op that does not fit, if neither was given as "all"."""
+    """The plan's ops that `dtype` supports. ValueError for an unsupported op, unless the dtypes or ops are "all"."""
     if not kind.reduces:
         return ("none",)
     every = "all" in plan.ops
@@ -182,13 +183,13 @@ def _algorithms(plan: Plan, collective: str, ranks: int) -> tuple[str, ...]:
 
 
 def places(plan: Plan, kind: Kind) -> tuple[str, ...]:
-    """The forms, out of place and in place, in which calls of that collective are measured."""
+    """The forms of the call, "out-of-place" or "in-place", in which the collective `kind` is measured."""
     found = tuple(place for place in kind.places if place in plan.places)
     return found[:1] if plan.usual else found
 
 
 def memory_needed(plan: Plan, ranks: int) -> int:
-    """Bytes of all arrays that exist at one time, with `ranks` ranks on this machine."""
+    """The most bytes that the arrays of `ranks` ranks on this machine take at any one time of the run."""
     each = 0
     for case in cases(plan, ranks):
         arrays = 2 if OUT_OF_PLACE in places(plan, case.kind) else 1

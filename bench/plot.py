@@ -1,7 +1,7 @@
-"""A run as a picture: latency and bus bandwidth against size, a line for each system.
+"""Draws the results of a benchmark run: latency and bus bandwidth against size, a line for each system.
 
-Invariant: a picture is drawn from the JSON of a run, so it can be drawn again; matplotlib is needed only when something
-is drawn.
+Invariant: everything is drawn from the run's JSON document, so a saved run can be drawn later. matplotlib is imported
+only for drawing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PANELS: Final = (("time, median (us)", "seconds", 1e6), ("bus bandwidth (GB/s)"
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One system on one kind of case: a point for each size, ascending."""
+    """A line of the plot: one system on one collective, dtype, op and algorithm; a point for each size, ascending."""
 
     label: str
     contestant: str
@@ -31,7 +31,7 @@ class Curve:
 
 
 def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
-    """The lines of each picture, by its name, a collective or a model; cases without bytes have no line."""
+    """The lines of each plot, by the plot's title (collective and model, if any). Cases of 0 bytes are left out."""
     found: dict[str, dict[tuple[str, str], list[tuple[int, float, float]]]] = {}
     results = [r for r in results if r["bytes"]]
     for result in results:
@@ -47,7 +47,7 @@ def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
 
 
 def _label(result: dict[str, Any], name: str, results: list[dict[str, Any]]) -> str:
-    """The contestant's name, and the properties in which the cases differ."""
+    """The label of a line: the system's `name`, and the options in which the results differ, such as dtype."""
     words = ["pycollectives " + name if name in _OURS else name]
     for key in ("dtype", "op", "asked"):
         if len({r[key] for r in results if r["collective"] == result["collective"]}) > 1:
@@ -58,7 +58,7 @@ def _label(result: dict[str, Any], name: str, results: list[dict[str, Any]]) -> 
 
 
 def plot(document: dict[str, Any], file: str | os.PathLike[str]) -> None:
-    """Draw a run into a file, whose suffix determines the format. ImportError without matplotlib; OSError."""
+    """Draw a run into `file`, whose suffix sets the format. Raises OSError; ImportError without matplotlib."""
     require()
     from matplotlib.figure import Figure
 

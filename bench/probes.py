@@ -1,7 +1,7 @@
-"""The measurements of memory, which each rank of a separate job runs.
+"""Measures the library's memory: the functions that ranks run, each function in a job of its own.
 
-Invariant: memory that a figure excludes (arrays, loaded code, one-time costs of the first call) is allocated before the
-first reading.
+Invariant: memory that must not count (arrays, loaded code, one-time costs of the first call) is allocated before a
+function reads the process's memory for the first time.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class CannotReset(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Bytes on each rank, and the number of wrong elements on all ranks."""
+    """A result: `ranks` has the bytes of memory by rank, `wrong` the number of wrong elements on all ranks together."""
 
     ranks: list[int]
     wrong: int = 0
 
 
 class Peak:
-    """Measures by how much this process's peak of resident memory rises after the object was made."""
+    """Measures by how much the peak of resident memory exceeds the resident memory at the time the object was made."""
 
     def __init__(self) -> None:
         """Reset the kernel's record of the peak. Raises CannotReset if the kernel keeps the old one."""
@@ -69,7 +69,7 @@ def allreduce(nbytes: int, buffers: str, algorithm: str, timeout: float) -> Foun
 
 
 def communicator(timeout: float) -> Found:
-    """The memory of a communicator with all its links, after it has been used."""
+    """Measures the peak memory of a communicator that opens links to all ranks and runs an allreduce."""
     x = np.ones(1 << 18, np.float32)
     with collectives.init("memory://alone", rank=0, size=1, name="alone") as alone:
         alone.allreduce(x, out=x)  # loads the code

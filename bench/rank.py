@@ -33,9 +33,10 @@ from collectives.bench.report import Progress, Screen, Table
 
 
 def run(plan: Plan, screen: Screen, store: str | None = None, folder: str = "") -> int:
-    """Measure, as one rank of the job that the environment describes; returns the exit code.
+    """Run the plan as one rank of the job that environment variables describe; returns the exit code.
 
-    `folder`: a private directory, which other systems need. Raises CollectiveError, ValueError, OSError.
+    `folder`: a directory for files of the other systems, closed to other users; unused if the plan has no other system.
+    Raises CollectiveError, ValueError, OSError.
     """
     with collectives.init(store, transport=plan.transport, timeout=plan.timeout, segment=plan.segment) as comm:
         if not agree(comm, plan.fingerprint):
@@ -69,7 +70,7 @@ def _contestants(
     stack: ExitStack,
     show: Callable[[str], None],
 ) -> list[Contestant]:
-    """All contestants; `stack` closes their resources. `show` is called for each long step."""
+    """What is timed: this library, lower limits, other systems. `stack` closes them; `show` displays long steps."""
     memory = Memory(comm, plan)
     found: list[Contestant] = [Ours(comm, plan, place, memory) for place in plan.places]
     found += floors(comm, plan.limits, ping, stack)
@@ -131,7 +132,7 @@ def guarded(plan: Plan, screen: Screen, store: str | None = None, folder: str = 
 
 
 def main() -> None:
-    """A process that the command started as a rank, with the task from `collectives.bench.start`."""
+    """Entry point of a rank that `collectives.bench.start` started; its plan is JSON in the first argument."""
     result = json.loads(sys.argv[1])
     plan = Plan.from_json(result["plan"])
     load(plan.modules, result["cwd"])

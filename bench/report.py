@@ -1,8 +1,8 @@
-"""The table of results, line by line.
+"""Prints the benchmark's table of results, line by line.
 
 Invariant: without a terminal the output is plain text with columns of fixed width. Comment lines begin with "#". Each
 case is one line; its fields are separated by spaces, contain no spaces, and are never empty: a missing value is "N/A".
-Output with colours differs in nothing else.
+On a terminal the text is the same, with colours.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Versions = Mapping[str, Mapping[str, str]]  # by system, the versions of its pac
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the standard streams of the process that the user started can show: colours, and a progress line.
+    """How to print; `colour` and `progress`: whether the user's terminal can show colours and a progress line.
 
-    `table`: whether to print a line for each case.
+    `table`: whether to print the table of results.
     """
 
     colour: bool = False
@@ -76,7 +76,7 @@ class Table:
         self._start: Final = time.monotonic()
 
     def head(self, title: str, group: Group, peers: Versions, started: datetime) -> None:
-        """Print a heading; before the first heading, print the conditions of the run."""
+        """Print a heading with `title` and the columns; before the first heading, also versions, hosts and options."""
         self._progress.clear()
         for line in () if self._begun else _preamble(self._plan, group, peers, started):
             self._print(Text("# " + line, style="dim"))
@@ -135,7 +135,7 @@ class Table:
         self._progress.clear()
 
     def _modes(self) -> list[str]:
-        """Lines about the modes of the machine during the run (see `ping`)."""
+        """Lines for the end of the table about the machine's modes, that is states of different speed (see `ping`)."""
         readings = [reading for pair in self._pings for reading in pair]
         summary = []
         for name, what, unit in (
@@ -213,7 +213,7 @@ class Table:
 
 
 class Progress:
-    """One line on the standard error with the current step, removed at the end. Silent without a terminal."""
+    """Shows the current step in one line on the standard error, and erases it at the end. Silent without a terminal."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted: Final = wanted
@@ -233,7 +233,7 @@ class Progress:
 
 
 def remaining(done: int, total: int, seconds: float) -> str:
-    """The number of the current step of `total`, and the estimated remaining time if `done` steps took `seconds`."""
+    """Text such as "3 of 8, about 40 s left"; `done` steps of `total` took `seconds` so far."""
     where = f"{min(done + 1, total)} of {total}"
     if done == 0:
         return where
@@ -242,7 +242,7 @@ def remaining(done: int, total: int, seconds: float) -> str:
 
 
 def microseconds(seconds: float) -> str:
-    """The time in microseconds with four significant digits, as nccl-tests prints it."""
+    """The time as text, in microseconds, with as many decimals as in nccl-tests: 2, 1 from 100 us, 0 from 10000 us."""
     value = seconds * 1e6
     decimals = 2 if value < 100 else 1 if value < 10000 else 0
     return f"{value:.{decimals}f}"

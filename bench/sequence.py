@@ -1,8 +1,8 @@
-"""A case of many arrays as one call: an allreduce for each array, or for buckets of several arrays.
+"""Turns a case of many gradients into one timed call: an allreduce for each, or for buckets of several gradients.
 
-Invariant: all systems use this code, and bring only the call for one array. The time of a fused call includes the
-copies into buckets and back, since a framework's gradients do not lie in buckets. Imports nothing but NumPy: the
-workers of other systems use it with a Python of their own.
+Invariant: this library and the other systems are timed with this code; each provides only the allreduce of one array.
+The time with buckets includes copying gradients into buckets and back, since a framework keeps gradients outside
+buckets. Needs no package but NumPy, because other systems run this file with a Python of their own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ One = Callable[[Case, Any, Any], Bound]
 
 
 def bind(case: Case, inp: Any, out: Any, one: One, memory: Callable[[int, Any], Any] = np.zeros) -> Bound:
-    """The call for `case`; `one(input, output)` returns the call for one array, where both may be the same array.
+    """Returns a function that runs the whole `case`, and the array that holds its result: `inp` or `out`.
 
+    `one(case, input, output)` returns such a function and array for an allreduce of one array, possibly in place.
     `memory(elements, dtype)` allocates the buckets.
     """
     if not case.parts:

@@ -1,7 +1,7 @@
-"""Memory that all ranks of a communicator on one machine map, for measuring the machine itself.
+"""Memory that all ranks of a communicator on one machine map, to measure the machine without the library.
 
-Invariant: the library takes no part in reading and writing this memory, and nothing is left behind: the memory has no
-name, and ends with the last process that maps it.
+Invariant: ranks read and write this memory without the library. The memory has no name in a file system, and the kernel
+frees it when the last process that maps it ends.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collectives.bench.values import Array
 
 
 def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
-    """Memory of `nbytes` zeros that every rank maps; None on all ranks if a rank cannot map it. Collective.
+    """Memory of `nbytes` zeros that every rank maps; None on all ranks if any rank cannot map it.
 
-    It is unmapped with the last reference.
+    All ranks must call this function. A rank unmaps the memory when its last reference to the result goes.
     """
     with contextlib.ExitStack() as stack:
         descriptor = -1
@@ -60,7 +60,7 @@ def shared(comm: Communicator, nbytes: int) -> mmap.mmap | None:
 
 
 def array(memory: mmap.mmap, dtype: Any, offset: int, elements: int) -> Array:
-    """An array in this memory, `offset` bytes from its beginning; keeps the memory mapped."""
+    """An array of `elements` elements, `offset` bytes into `memory`. The memory stays mapped while the array exists."""
     return np.frombuffer(memory, dtype, elements, offset)
 
 

@@ -1,10 +1,10 @@
-"""How ranks that share cores yield to each other and to other programs, by the kernel's count of context switches.
+"""Measures how ranks share cores with each other and with other programs, by counting sleeps (voluntary switches).
 
 Invariant: the figures mean something only on a machine on which nothing else runs; no test depends on them.
 
-Two cases are measured. In the first, ranks outnumber cores, and some ranks compute between calls: the others must not
-take a computing rank for another program, and sleep in calls. In the second, a busy program occupies a core: the ranks
-must leave it that core, and must not sleep in calls on the other cores.
+Both cases have more ranks than cores (two). In the first case some ranks compute between calls. The waiting ranks must
+not mistake a computing rank for another program, because they would then sleep in calls. In the second case a busy
+program occupies a core. The ranks must leave this core to it, and must not sleep in calls on the other core.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHARED: Final = 10  # a rank must end fewer of the counted rounds than this on 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`ranks` ranks on two cores; `beside`: whether a busy program runs on one of the cores."""
+    """A measurement with `ranks` ranks on two cores; `beside`: whether a busy program also runs on one of the cores."""
 
     name: str
     ranks: int
@@ -48,7 +48,7 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """For each rank: sleeps per call in the median round, and the number of rounds that it ended on the busy core."""
+    """For each rank: its sleeps per call in the median round, and in how many rounds it ended on the busy core."""
 
     slept: list[float]
     on_busy_core: list[int]
@@ -59,7 +59,7 @@ class Found:
 
 
 def measure(case: Case) -> Found:
-    """Measure one case. StartError, OSError; RuntimeError if a rank failed, or there are fewer than two cores."""
+    """Measure one case. Raises StartError, OSError; RuntimeError if a rank failed or only one core is usable."""
     if len(os.sched_getaffinity(0)) < _CORES:
         raise RuntimeError(f"this needs {_CORES} cores")
     return Found(
@@ -68,7 +68,7 @@ def measure(case: Case) -> Found:
 
 
 def run(beside: bool) -> dict[str, Any] | None:
-    """Measure, as one rank; returns the results of all ranks on rank 0, and None on other ranks."""
+    """One rank's part of `measure`; returns the results of all ranks on rank 0, and None on other ranks."""
     cores = sorted(os.sched_getaffinity(0))[:_CORES]
     os.sched_setaffinity(0, cores)
     with collectives.init() as comm:
@@ -93,7 +93,7 @@ def _stranger(cores: list[int]) -> subprocess.Popen[bytes]:
 
 
 def _computing(comm: Communicator, calls: int = 50) -> list[float]:
-    """Sleeps per call in each turn; two ranks compute for 4 ms before the calls of a turn."""
+    """This rank's sleeps per call, in each round; ranks 0 and 1 compute for 4 ms before the calls of a round."""
     x = np.ones(2, np.float32)
     out, slept = np.empty_like(x), []
     for _ in range(_TURNS):
@@ -111,7 +111,7 @@ def _computing(comm: Communicator, calls: int = 50) -> list[float]:
 
 
 def _beside(comm: Communicator, busy: int, calls: int = 200) -> tuple[list[float], list[bool]]:
-    """For each turn, the sleeps per call, and whether the rank was on the busy core at the end."""
+    """For each round, this rank's sleeps per call, and whether it ended on core `busy`, where another program runs."""
     x = np.ones(2, np.float32)
     out, slept, there = np.empty_like(x), list[float](), list[bool]()
     for _ in range(_TURNS):

@@ -1,8 +1,8 @@
-"""Measures times of collectives on this machine, to fit the simulator to them: the code of a rank, and its launcher.
+"""Measures collectives on this machine, so that the simulator's parameters can be fitted to their times.
 
-Invariant: a time is that of the slowest rank after a barrier, as in the benchmark. Everything is measured in several
-passes, one after another, and the fastest pass counts, since the simulator does not predict the effect of other
-programs.
+Invariant: the time of a call is the slowest rank's, from a barrier before the call, as in the benchmark. Everything is
+measured in several passes, and for each case the fastest pass counts, because the simulator does not predict how other
+programs slow down a call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BOUNDS: Final = (2, 25)  # iterations of a case in a pass
 
 
 def measure(order: Order, ranks: int) -> list[Measured]:
-    """Start `ranks` ranks, which measure for about as long as the budget.
+    """Start `ranks` ranks, which measure for about `order.budget` seconds; returns each case with its seconds.
 
     Raises StartError, OSError; RuntimeError if a rank failed.
     """
@@ -44,7 +44,7 @@ def fastest(several: Iterable[Sequence[Measured]]) -> list[Measured]:
 
 
 def run(order: Order) -> list[Any] | None:
-    """Measure, as one rank; returns each case and its seconds on rank 0, and None on other ranks."""
+    """One rank's part of `measure`; returns each case with its seconds on rank 0, and None on other ranks."""
     with collectives.init(transport=order.transport) as comm:
         reported = [json.loads(text) for text in comm._everyones(json.dumps(comm._linked.place.to_json()).encode())]
         cores = group_cores(comm._linked.place, [HostIdentity.from_json(value) for value in reported])

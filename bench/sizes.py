@@ -1,4 +1,4 @@
-"""Sizes in the notation of all commands: see `collectives.base.sizes`."""
+"""Converts sizes such as "64K" from and to numbers of bytes; the code is in `collectives.base.sizes`."""
 
 from collectives.base.sizes import LARGEST, parse, series, text
 

@@ -1,7 +1,7 @@
-"""Plain sockets between the ranks, of one machine or several hosts, with as little overhead as possible in Python.
+"""Plain sockets between ranks, on one host or several, with as little overhead as possible in Python.
 
-Invariant: one thread serves both directions, and never waits in one direction while data could move in the other. A
-connection is accepted only if the peer sends a random number that only ranks of this communicator know.
+Invariant: one thread sends and receives, and never waits to send while it could receive, or the reverse. A connection
+is accepted only if the peer first sends a random number that only ranks of this communicator know.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _HERE: Final = "127.0.0.1"
 
 
 class Ring:
-    """A connection from each rank to the next; two ranks share one connection for both directions.
+    """A ring of TCP connections, from each rank to the next. If there are only two ranks, they have one connection.
 
-    All ranks of the communicator, at least two, make it together. Close it.
+    All ranks of the communicator, at least two, must create their `Ring` together. Each rank closes its own.
     """
 
     def __init__(self, comm: Communicator, addresses: Sequence[str] = ()) -> None:
-        """Connect. `addresses`: the address of each rank; if empty, all ranks use the loopback of one host.
+        """Connect to the neighbours in the ring. `addresses`: the address of each rank; if empty, all use 127.0.0.1.
 
         Raises OSError, CollectiveError.
         """
@@ -67,9 +67,9 @@ class Ring:
             self._kept: Final = stack.pop_all()
 
     def exchange(self, data: bytes | bytearray, into: bytes | bytearray, piece: int) -> None:
-        """Send `data` to the next rank, in writes of at most `piece` bytes, and fill `into` from the previous one.
+        """Send `data` to the next rank, in writes of at most `piece` bytes; fill `into` from the previous rank.
 
-        Raises OSError; ConnectionError if the other side has ended, TimeoutError if no byte moves for ten seconds.
+        Raises OSError: ConnectionError if a peer has closed its end, TimeoutError if no byte moves for ten seconds.
         """
         out, inp = self._out, self._in
         source, target = memoryview(data), memoryview(into)

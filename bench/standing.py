@@ -1,8 +1,9 @@
-"""The comparison with other systems: runs of the benchmark, and the table of targets from their results.
+"""Compares the library with other systems: runs the benchmark, and makes the table of targets reached and missed.
 
-Invariant: a cell is judged by rounds in which the systems took turns, in one mode of the machine. All processes are
-started several times, because the addresses of their pages change a figure noticeably, and stay the same while a
-process lives. A cell without figures is neither passed nor failed.
+Invariant: a cell of the table is judged only by rounds in which all systems took turns and the machine stayed in one
+mode (a state of cores and caches, see `ping`). All processes are started several times: a time depends noticeably on
+the addresses of a process's pages, which stay the same while the process lives. A cell without results neither passes
+nor fails.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _BESIDES: Final = 0.35  # first estimate of the seconds that a figure takes beyo
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One size: our time over that of the fastest other system, `best`; the target (`bar`) for the machine's mode.
+    """The result for one size: `ratio` is our time over that of the fastest other system, `best`.
 
-    `set_aside`: the number of `rounds` left out because the machine was in another mode than in most rounds.
+    `bar`: the largest accepted ratio (target) in this `mode` of the machine (see `ping`). `rounds`: the number of
+    measured rounds. `set_aside`: how many of them do not count, because the machine was in another mode.
     """
 
     nbytes: int
@@ -44,7 +46,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One band of sizes in one line of the table. `sizes` is empty if nothing could be compared."""
+    """One cell of the table: a line and a band (range) of sizes. `sizes` is empty if nothing could be compared."""
 
     line: Line
     band: Band
@@ -95,7 +97,10 @@ def _size(line: Line, band: int, nbytes: int, launches: Sequence[dict[str, Any]]
 
 
 def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
-    """For each round, our median time over that of system `name`; None without times, or with wrong results."""
+    """For each round, our median time divided by that of system `name`.
+
+    None for all rounds if we or that system have no times, or if that system's results were wrong.
+    """
     measurements = result["measurements"]
     ours = next((m for place in (OUT_OF_PLACE, IN_PLACE) if "rounds" in (m := measurements.get(place, {}))), None)
     theirs = measurements.get(name, {})
@@ -106,10 +111,11 @@ def _quotients(result: dict[str, Any], name: str) -> list[float | None]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """All runs of one table. `run(plan, ranks)` measures, and returns the document of the run, or None if it failed.
+    """All benchmark runs for one table. `run(plan, ranks)` makes one run; returns its results, or None if it failed.
 
-    `launches`: how often all processes are started, each time for `rounds` rounds. `budget`: seconds for everything.
-    `say`: called with messages for the user. `renew`: as in `Plan`.
+    `launches`: how often all processes are started, each time for `rounds` rounds. `budget`: seconds for all runs
+    together. `pythons`: the interpreter of each other system. `say`: called with messages for the user. `renew`:
+    whether ranks write their input before each call.
     """
 
     lines: tuple[Line, ...]
@@ -139,7 +145,7 @@ class Session:
         )
 
     def documents(self) -> dict[Setting, list[dict[str, Any]]]:
-        """Measure everything; returns the documents of the runs that did not fail, by setting."""
+        """Make all runs; returns the results of those that succeeded, by setting (transport, buffers, ranks, row)."""
         found: dict[Setting, list[dict[str, Any]]] = {}
         runs = list(product(range(self.launches), dict.fromkeys(line.setting for line in self.lines)))
         end = time.monotonic() + self.budget

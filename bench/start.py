@@ -1,7 +1,7 @@
-"""Starts ranks on this machine, as `collectives run` does, with their task as one argument.
+"""Starts ranks on this machine, as `collectives run` does, and passes their task to them as a command-line argument.
 
-Invariant: in any working directory, a rank finds the packages that this process has found. The argument contains no
-secrets, because all users of the host can read it.
+Invariant: a rank imports packages from the same places as this process, whatever its working directory. The argument
+contains no secrets, because all users of the host can read it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BOOT: Final = (
 
 
 def start(plan: Plan, screen: Screen, ranks: int, store: str, bind: bool) -> int:
-    """Measure with that many ranks; returns the exit code. Raises the errors of `processes`."""
+    """Run the benchmark `plan` with `ranks` ranks; returns the exit code. Raises what `processes` raises."""
     task = {"plan": plan.to_json(), "screen": asdict(screen), "cwd": os.getcwd()}
     return processes("collectives.bench.rank", task, ranks, store=store, bind=bind, addresses=plan.addresses)
 
@@ -42,10 +42,10 @@ def processes(
     addresses: str = "random",
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run `main()` of that module in `ranks` processes, with `task` as JSON in an argument; returns the exit code.
+    """Run `main()` of `module` in `ranks` processes, with `task` as JSON in an argument; returns the exit code.
 
-    Raises StartError, OSError; SystemExit with code 128 + n if signal n interrupted this process. The exit codes of the
-    ranks do not count then, because an interrupted rank that has just started may fail in any way.
+    Raises StartError, OSError. If signal n interrupts this process, raises SystemExit with code 128 + n, whatever the
+    exit codes of the ranks: an interrupted rank that has just started may fail in any way.
     """
     command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), module, json.dumps(task)]
     outcome = launch(
@@ -65,9 +65,9 @@ def processes(
 
 
 def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mapping[str, str] | None = None) -> Any:
-    """Start that module in `ranks` processes, and return the result of its `answering` on rank 0.
+    """Run `main()` of `module` in `ranks` processes, and return rank 0's answer; `main()` has to call `answering`.
 
-    Raises the errors of `processes`; RuntimeError if a rank failed.
+    Raises what `processes` raises, and RuntimeError if a rank failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-bench-") as folder:
         file = Path(folder) / "answer"
@@ -78,10 +78,10 @@ def answer(module: str, task: Mapping[str, Any], ranks: int, environment: Mappin
 
 
 def answering(name: str, run: Callable[[dict[str, Any]], Any]) -> None:
-    """The body of `main()` in a module for `answer`: calls `run` with the task.
+    """Call this in `main()` of a module that `answer` starts: it calls `run` with the task, then ends the process.
 
-    On rank 0 `run` returns the answer, as JSON values; on other ranks it returns None. An error is printed in a line
-    that begins with `name`.
+    On rank 0 `run` returns the value, of JSON types, that `answer` then returns; on other ranks it returns None. An
+    error that `run` raises is printed in a line that begins with `name`.
     """
     given = json.loads(sys.argv[1])
 

@@ -1,7 +1,7 @@
-"""What data-parallel training sends: the gradients of well-known models, as lists of shapes.
+"""The sizes of the gradients that data-parallel training of well-known models sends.
 
-Invariant: the code here computes the shapes from the published architectures, in the order in which parameters are
-declared; the numbers of parameters are the published ones. Imports nothing but the standard library.
+Invariant: the code here computes parameters' shapes from the published architectures, in the order of declaration; the
+total number of parameters of each model is the published one. Imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ def gradients(name: str) -> tuple[int, ...]:
 
 
 def shapes(name: str) -> list[Shape]:
-    """The shapes of that model's parameters. A ValueError lists the known models."""
+    """The shapes of the parameters of the model `name`. ValueError, with a list of the known models, for others."""
     if name not in TRACES:
         raise ValueError(f"there is no trace {name!r}; there are {', '.join(TRACES)}")
     return list(TRACES[name]())
 
 
 def buckets(parts: tuple[int, ...], most: int) -> list[tuple[int, int]]:
-    """Join consecutive parts into buckets of at most `most` elements; a larger part is a bucket by itself.
+    """Join consecutive gradients into buckets of at most `most` elements; a larger gradient is a bucket by itself.
 
-    Returns (first part, last part + 1) of each bucket.
+    `parts`: the elements of each gradient. Returns for each bucket the index of its first gradient, and that of its
+    last gradient plus 1.
     """
     found: list[tuple[int, int]] = []
     first = held = 0
@@ -41,7 +42,10 @@ def buckets(parts: tuple[int, ...], most: int) -> list[tuple[int, int]]:
 
 
 def _resnet50() -> Iterator[Shape]:
-    """He et al., Deep Residual Learning for Image Recognition, 2015; ImageNet, with batch normalisation."""
+    """The parameters' shapes of ResNet-50 for ImageNet, with batch normalisation.
+
+    He et al., Deep Residual Learning for Image Recognition, 2015.
+    """
 
     def normalised(to: int, of: int, kernel: int) -> Iterator[Shape]:
         yield (to, of, kernel, kernel)
@@ -62,7 +66,10 @@ def _resnet50() -> Iterator[Shape]:
 
 
 def _vgg16() -> Iterator[Shape]:
-    """Simonyan and Zisserman, Very Deep Convolutional Networks, 2014, configuration D; ImageNet."""
+    """The parameters' shapes of VGG-16 for ImageNet.
+
+    Simonyan and Zisserman, Very Deep Convolutional Networks, 2014, configuration D.
+    """
     inputs = 3
     for width, layers in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(layers):
@@ -74,7 +81,10 @@ def _vgg16() -> Iterator[Shape]:
 
 
 def _bert_large() -> Iterator[Shape]:
-    """Devlin et al., BERT, 2018: 24 layers of 1024, 30 522 word pieces, with the pooler."""
+    """The parameters' shapes of BERT-large: 24 layers of width 1024, 30 522 word pieces, and the pooler.
+
+    Devlin et al., BERT, 2018.
+    """
     width, inner = 1024, 4096
     for rows in (30522, 512, 2):  # embeddings of words, positions and segments
         yield (rows, width)
@@ -90,7 +100,10 @@ def _bert_large() -> Iterator[Shape]:
 
 
 def _mnist_cnn() -> Iterator[Shape]:
-    """TensorFlow's first tutorial on convolutions, after LeCun et al., 1998: two 5x5 convolutions, two dense layers."""
+    """The parameters' shapes of a small network for MNIST: two 5x5 convolutions, two dense layers.
+
+    From TensorFlow's first tutorial on convolutions, after LeCun et al., 1998.
+    """
     yield from _convolution(32, 1, 5)
     yield from _convolution(64, 32, 5)
     yield from _dense(1024, 64 * 7 * 7)

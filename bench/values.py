@@ -1,11 +1,12 @@
-"""Inputs whose exact result is known, and the comparison with it.
+"""Makes inputs for collectives whose exact result is known, and compares results with it.
 
-Invariant: whatever the order of reduction, no dtype rounds an intermediate result: integers are small enough for
-bfloat16's eight bits (averages: for up to 128 ranks). Values differ from rank to rank, and from `salt` to `salt`. All
-elements are compared. Imports nothing but NumPy: the workers of other systems use it with a Python of their own.
+Invariant: whatever the order of reduction, no dtype rounds an intermediate result: all values are integers small enough
+for bfloat16's 8-bit significand (averages: for up to 128 ranks). Values depend on the rank and on a seed, `salt`. All
+elements are compared. Needs no package but NumPy, because other systems run this file with a Python of their own.
 
-An array repeats a table of `PERIOD` random values. The period is a prime, so data that ended up in the wrong place
-does not fit by accident. Filling and comparing run at the speed of memory, without a second array of the same size.
+An array repeats a table of `PERIOD` random values. `PERIOD` is a prime, so a block's offset is hardly ever a multiple
+of it, and a block in the wrong place differs from the expected values. Arrays are filled and compared with the table
+at the speed of memory, without a second array of the same size.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The data of one check, of which the first `length` elements matter; `op` is "none" if nothing is reduced."""
+    """The inputs and the result of one checked call, up to `length` elements; `op` is "none" if nothing is reduced."""
 
     dtype: np.dtype[Any]
     op: str
@@ -41,7 +42,7 @@ class Values:
         return self._random(rank)
 
     def total(self, ranks: int | None = None) -> Array:
-        """The values that the result repeats: the inputs of the first `ranks` ranks, reduced. None: of all ranks."""
+        """The table that the result repeats: the tables of the first `ranks` ranks (None: of all), reduced."""
         if self.op == "avg":
             whole = self.table(0).astype(np.complex128)
             for rank in range(1, self.ranks):
@@ -74,7 +75,7 @@ class Values:
         return (real + 1j * random.integers(0, most + 1, n) if kind == "c" else real).astype(self.dtype)
 
     def _completing(self) -> Array:
-        """The input of the last rank, chosen so that every sum is a multiple of the number of ranks."""
+        """The last rank's table if `op` is "avg", chosen so that every sum is a multiple of the number of ranks."""
         whole = np.zeros(min(self.length, PERIOD), np.complex128)
         for rank in range(self.ranks - 1):
             whole += self._random(rank)
@@ -83,9 +84,9 @@ class Values:
 
 
 def touched(array: Array) -> Array:
-    """Write the array, so that the kernel allocates its pages before anything is timed; returns the array.
+    """Fill the array with ones, so that the kernel allocates its pages before anything is timed; returns the array.
 
-    It is not filled with zeros, because some memory stores zeros in half the time.
+    The array is not filled with zeros, because some memory stores zeros in half the time.
     """
     array.fill(1)
     return array
@@ -98,13 +99,13 @@ def fill(array: Array, table: Array, phase: int = 0) -> None:
 
 
 def spoil(array: Array, table: Array, phase: int = 0) -> None:
-    """Overwrite `array` with values that all differ from those of `fill`."""
+    """Overwrite `array` so that every element differs from the value that `fill` would write there."""
     opposite = ~table if table.dtype == bool else (~table.view(np.uint8)).view(table.dtype)
     fill(array, opposite, phase)
 
 
 def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int:
-    """The number of elements that differ from those of `fill` by more than the fraction `slack`; NaN always differs."""
+    """Count elements whose relative difference from the value `fill` would write exceeds `slack`; NaN always counts."""
     bad = 0
     with np.errstate(all="ignore"):  # a wrong value may be anything
         for part, values in _parts(array, table, phase):
@@ -114,14 +115,14 @@ def wrong(array: Array, table: Array, phase: int = 0, slack: float = 0.0) -> int
 
 
 def slack(dtype: np.dtype[Any], op: str, ranks: int) -> float:
-    """The allowed relative error of an exact reduction: an average multiplies by 1/n, which rounds once or twice."""
+    """The allowed relative error of a result: 0, except for averages, where multiplying by 1/`ranks` may round."""
     if op != "avg" or ranks & (ranks - 1) == 0:
         return 0.0
     return 2.0 ** {2: -7, 4: -22, 8: -51}[dtype.itemsize // (2 if dtype.kind == "c" else 1)]
 
 
 def _parts(array: Array, table: Array, phase: int) -> Iterator[tuple[Array, Array]]:
-    """Divide `array` into parts; yields each with the equally long part of the table that belongs there."""
+    """Cut `array` into consecutive parts; yields each part with the values of `table` that belong there."""
     flat = array.reshape(-1)
     phase %= PERIOD
     if len(table) < PERIOD:  # the array is no longer than one period, and its table was cut to that length

@@ -1,11 +1,11 @@
-"""`python -m collectives.bench.wire`: allreduce between hosts with a slow network, compared with the bound of that
-network.
+"""`python -m collectives.bench.wire`: times allreduce on a slow network, compared with the least time it could take.
 
 Invariant: the hosts are network namespaces of this machine, and their links are so slow that the processor does not
-limit the speed. The *bound* is 2(h-1)/h * n / rate for h hosts and arrays of n bytes; rate is the nominal rate of all
-links of a host together, of which packets of 1500 bytes leave 95.6 % for data. Algorithms, and numbers of sockets, take
-turns, so that changes of the machine's speed affect all of them. With `--limits`, plain sockets take turns with them:
-they send as many bytes round the hosts as an allreduce needs to, but reduce nothing.
+limit the speed. The least time, called *bound*, is 2(h-1)/h * n / rate seconds for h hosts and arrays of n bytes; rate
+is the nominal rate of all links of a host together, in bytes a second. Headers are not counted: with packets of 1500
+bytes, data gets at most 95.6 % of the rate. All algorithms, each with each number of sockets, take turns, so that
+changes of the machine's speed affect all of them. With `--limits`, plain sockets take turns with the algorithms: each
+host sends as many bytes to the next host as an allreduce has to send, but nothing is reduced.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, float]:
-    """A rate in tc's notation, and the same rate in bytes a second."""
+    """Parse an option's `value`, such as "200mbit"; returns it in tc's notation, and as bytes a second."""
     return _rate(value.lower())
 
 
@@ -93,7 +93,7 @@ def main(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Measure allreduce of float32 between hosts on slow links, and the bytes on them. Needs root, ip and tc."""
+    """Measure allreduce of float32 between hosts on slow links: its time, and the bytes sent. Needs root, ip and tc."""
     texts, bandwidth = [text for text, _ in limits], sum(each for _, each in limits)
     if with_limits and len(texts) > 1:
         raise click.UsageError("--limits is for one link a host: a plain socket uses one")
@@ -152,7 +152,7 @@ def _row(size: int, name: str, links: int, seconds: float, bound: float) -> str:
 
 
 def _slowest(ranks: Iterable[Sequence[float]]) -> float:
-    """The median time of a call, taking the slowest rank in each call."""
+    """The median time of a call, where the time of each call is the slowest rank's; `ranks`: each rank's times."""
     return statistics.median(max(call) for call in zip(*ranks, strict=True))
 
 

@@ -1,6 +1,6 @@
-"""One rank's part of `collectives.bench.wire`: the timed calls, and the bytes that leave this host meanwhile.
+"""One rank's part of `collectives.bench.wire`: times allreduce, and counts the bytes that leave this host.
 
-Invariant: results are compared in full, once for each size and algorithm, outside the timed calls.
+Invariant: all elements of a result are checked, once for each size, algorithm and number of sockets, before timing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WRITE: Final = 256 << 10
 
 
 def main() -> None:
-    """Read the plan, JSON in the first argument; write the results to the standard output, as JSON."""
+    """Read from the first argument what to measure, as JSON; print the times and bytes, as JSON."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
     with collectives.init(timeout=600) as comm, contextlib.ExitStack() as stack:
         groups = {
@@ -55,13 +55,13 @@ def main() -> None:
 
 
 def _go_round(ring: Ring, nbytes: int) -> Callable[[], None]:
-    """The call that sends `nbytes` bytes to the next rank and receives as many from the previous rank."""
+    """Returns a function that sends `nbytes` bytes to the next rank and receives as many from the previous rank."""
     data, into = bytes(nbytes), bytearray(nbytes)
     return partial(ring.exchange, data, into, _WRITE)
 
 
 def _check(comm: collectives.Communicator, size: int, name: str) -> int:
-    """Check one call, which also opens the links; returns the number of bytes that this host sent during the call."""
+    """Check one allreduce of `size` bytes by algorithm `name`; returns the bytes that this host sent meanwhile."""
     x = np.arange(size // 4, dtype="float32") % 97 + comm.rank
     expected = comm.size * (np.arange(size // 4) % 97) + sum(range(comm.size))
     comm.barrier()

@@ -47,7 +47,7 @@ BOOT = (
 
 
 class OnArrays:
-    """A case on arrays that the benchmark fills, to which the system binds its call."""
+    """A case on arrays that the benchmark fills and checks; the other system only provides the call on these arrays."""
 
     def __init__(self, member: Member, case: Case) -> None:
         try:
@@ -123,7 +123,7 @@ class Worker:
 
 
 def _versions() -> dict[str, str]:
-    """The versions of installed packages; if a package is installed twice, that of the one that an import finds."""
+    """The version of each installed package; if it is installed twice, the version that an import would load."""
     found: dict[str, str] = {}
     for one in distributions():
         found.setdefault(one.name, one.version)
