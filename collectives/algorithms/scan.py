@@ -205,7 +205,7 @@ def hierarchical_doubling(rank: int, size: int, layout: Layout) -> Schedule:
     combine this result with their prefix within the run. h is the number of runs: one for each host if
     ranks are numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a
     rank sends at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any
-    size. Time d (alpha + n beta), which counts only messages between hosts.
+    size. Time (1 + ceil(log2 (h-1))) (alpha + n beta), which counts only messages between hosts.
     """
     b = Builder("scan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)
@@ -232,7 +232,7 @@ def hierarchical_doubling_exscan(rank: int, size: int, layout: Layout) -> Schedu
     combine this result with their prefix within the run. h is the number of runs: one for each host if
     ranks are numbered host by host. For h > 1 and d = 1 + ceil(log2 (h-1)), rounds d + 2, two of them within hosts; a
     rank sends at most n bytes within its host; the last rank of a run also sends at most n d bytes to other hosts; any
-    size. Time d (alpha + n beta), which counts only messages between hosts.
+    size. Time (1 + ceil(log2 (h-1))) (alpha + n beta), which counts only messages between hosts.
     """
     b = Builder("exscan", "hierarchical_doubling", rank, size, grid=(1, 1))
     run, lasts, number = _place(rank, layout)
