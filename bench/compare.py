@@ -1,7 +1,8 @@
 """Compares two results of the benchmark: which figures have become slower, and whether noise explains the difference.
 
 Invariant: two figures are compared only if the case, the number of ranks, the transport and the mode of the machine
-(which of its cores and caches are fast) are the same. The verdict uses the raw samples, not the two medians alone.
+(whether its cores share a cache, and how fast they run) are the same. The verdict uses the raw samples, not the two
+medians alone.
 """
 
 from __future__ import annotations

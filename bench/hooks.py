@@ -58,7 +58,7 @@ NAMES: Final = (*TRACES, *NETWORKS)
 
 
 def cases(framework: Framework, names: Sequence[str], ranks: int) -> Iterator[Case]:
-    """A case for each list of gradients and form of the call, and for training steps of each network (only PyTorch)."""
+    """A case for each list of gradients and form of the call; with PyTorch, also one for the steps of each network."""
     for name in names:
         if name in NETWORKS:
             if framework.name == "torch":

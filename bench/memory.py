@@ -60,7 +60,7 @@ class Probe:
 
 
 def probes(plan: Plan, ranks: int) -> list[Probe]:
-    """All measurements: of allreduce with `ranks` ranks at each size in `plan`, and of groups of fixed sizes."""
+    """All measurements: of allreduce with `ranks` ranks by the sizes in `plan`; of a group, a link and threads."""
     common = {"timeout": plan.timeout}
     segment = {"COLLECTIVES_SEGMENT": str(plan.segment)} if plan.segment else {}
     links = {**segment, **({"COLLECTIVES_TRANSPORT": plan.transport} if plan.transport else {})}

@@ -31,7 +31,7 @@ class Curve:
 
 
 def curves(results: Iterable[dict[str, Any]]) -> dict[str, list[Curve]]:
-    """The lines of each plot, by the plot's title (collective and model, if any). Cases of 0 bytes are left out."""
+    """The lines of each plot by its title (collective, with --trace also the model); cases of 0 bytes are left out."""
     found: dict[str, dict[tuple[str, str], list[tuple[int, float, float]]]] = {}
     results = [r for r in results if r["bytes"]]
     for result in results:

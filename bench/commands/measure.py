@@ -248,8 +248,8 @@ def command(
              rank (allgather, reduce_scatter, alltoall, gather, scatter), of
              the parts of all ranks together
       count  elements of the array, or of one part
-      time   microseconds on the slowest rank, without the barrier between
-             iterations: the median over the iterations
+      time   microseconds on the slowest rank of an iteration, without the
+             barrier before it: the median over the iterations
       algbw  size / time, in GB/s
       busbw  algbw x 2(n-1)/n for allreduce on n ranks, x (n-1)/n for
              collectives with parts, x 1 for broadcast and reduce

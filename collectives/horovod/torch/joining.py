@@ -175,7 +175,7 @@ def _cannot(op: str, joined: list[int]) -> str:
 
 
 def announced(process_set: ProcessSet, op: str, tensors: Sequence[Any]) -> list[Any]:
-    """Announce one allreduce of all `tensors`, and run it. Returns new tensors."""
+    """Announce one allreduce of all `tensors` to the ranks that have joined, and run it. Returns new tensors."""
     telling = announce_allreduce(process_set, op, tensors)
     found = grouped_allreduce(tensors, op, comm=process_set.group())
     telling.wait()
