@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/cpu.hpp"
+#include "base/page.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

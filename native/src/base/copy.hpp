@@ -10,9 +10,6 @@
 
 namespace collectives {
 
-// Bytes of a page as processors and kernels look them up. The kernel's own pages may be larger.
-inline constexpr std::size_t page_size = 4096;
-
 // Copies through the caches. From 2 KiB on it uses `rep movsb` if the processor then moves whole cache lines,
 // because plain stores into lines that another core has read are several times slower.
 COLLECTIVES_API void copy_bytes(std::byte* dst, const std::byte* src, std::size_t n);

@@ -29,8 +29,8 @@
 #include <mutex>
 #include <optional>
 
-#include "base/copy.hpp"
 #include "base/cpu.hpp"
+#include "base/page.hpp"
 #include "base/round.hpp"
 #include "base/unique_fd.hpp"
 #include "base/wait.hpp"

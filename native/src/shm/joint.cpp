@@ -1,6 +1,6 @@
 #include "shm/joint.hpp"
 
-#include "base/copy.hpp"
+#include "base/page.hpp"
 
 namespace collectives {
 

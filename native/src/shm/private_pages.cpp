@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "base/copy.hpp"
+#include "base/page.hpp"
 
 namespace collectives {
 

@@ -12,6 +12,7 @@
 
 #include "base/copy.hpp"
 #include "base/mechanisms.hpp"
+#include "base/page.hpp"
 #include "shm/tuning.hpp"
 
 namespace collectives {

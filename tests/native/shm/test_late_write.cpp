@@ -69,7 +69,7 @@ class TakeWhileItReads {
     bool taken() const { return taken_; }
 
   private:
-    static void set(const itimerval& timer) { REQUIRE(::setitimer(ITIMER_REAL, &timer, nullptr) == 0); }
+    static void set(const itimerval& timer) { CHECK(::setitimer(ITIMER_REAL, &timer, nullptr) == 0); }
 
     inline static JointCopy::Shared* shared_ = nullptr;
     inline static std::atomic<std::uint64_t> line_ = 0;
