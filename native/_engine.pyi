@@ -134,9 +134,11 @@ def why_no_room(transport: str, ranks: int, segment: int = 0) -> str | None:
 class Job:
     """The common part of the communicator of one `init` and all communicators made from it: their control thread.
 
-    The thread ends with the last of these communicators."""
+    The thread ends with the last of these communicators. `interval` and `limit`: seconds between the heartbeats that
+    neighbours exchange, and seconds of silence after which a neighbour is dead; with a limit of 0, nobody is watched
+    and ranks do not tell each other of errors. ValueError for an interval of 0."""
 
-    def __init__(self) -> None: ...
+    def __init__(self, interval: float = 1.0, limit: float = 10.0) -> None: ...
     def expect(self, context: bytes) -> None:
         """Announce that a Group with this context will be made: peers that connect to it before are kept waiting."""
 
@@ -162,6 +164,7 @@ class Group:
         heap: bool = True,
         job: Job | None = None,
         job_ranks: Sequence[int] = (),
+        host: str = "",
     ) -> None:
         """`context`: 16 bytes that identify run and communicator. `secret` may be empty (insecure).
         `segment`: bytes per slice, 0 for the default. `oversubscribed`: ranks outnumber cores on this host. `home`:
@@ -170,7 +173,8 @@ class Group:
         sockets of each link over TCP, 1 to 16, the same on all ranks. `cache`: bytes of this rank's share of the
         last-level cache, 0 if unknown. `heap`: False if the address space of this rank, or of a rank that shares
         memory with it, is too small for the heap from which `empty` allocates. `job`: the job that the group belongs
-        to, None for a new one. `job_ranks[r]`: the rank in that job of the group's rank r; empty if they are equal."""
+        to, None for a new one. `job_ranks[r]`: the rank in that job of the group's rank r; empty if they are equal.
+        `host`: this rank's, for messages."""
 
     def listen(self, scheme: str, fd: int) -> None:
         """Accept peers of the transport `scheme` on this bound, listening, non-blocking socket.

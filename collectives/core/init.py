@@ -90,7 +90,9 @@ def init(
       number of ranks. Tables, calibration and their environment variables are not used; ValueError for `table` or
       `calibrate`
 
-    COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses.
+    COLLECTIVES_INTERFACE names the network interface to use between machines, or one of its addresses. Ranks send
+    heartbeats every COLLECTIVES_HEARTBEAT_INTERVAL seconds (1); a rank that is silent for COLLECTIVES_HEARTBEAT_LIMIT
+    seconds (10) counts as dead, and operations raise PeerLost.
 
     Raises ValueError and TypeError for wrong arguments; TransportUnavailable if ranks cannot be linked by the given
     transport; StoreError if the store fails; OpTimeout if ranks are missing, naming them; ConfigMismatch if ranks
@@ -123,6 +125,7 @@ def init(
         launch.secret or b"",
         forced,
         number_asked("sockets", sockets, check_sockets, os.environ),
+        heartbeats_asked(os.environ),
     )
     losses.watch(os.environ)
     try:
@@ -226,6 +229,32 @@ def number_asked(name: str, given: int | None, check: Callable[[int], int], env:
         return check(sizes.parse(text))
     except ValueError as error:
         raise ValueError(f"{variable}: {error}") from None
+
+
+def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
+    """Seconds between heartbeats, and seconds of silence after which a rank counts as dead; 0: no control plane.
+
+    They are COLLECTIVES_HEARTBEAT_INTERVAL and COLLECTIVES_HEARTBEAT_LIMIT, or 1 and 10. Raises ValueError.
+    """
+    interval = _seconds("COLLECTIVES_HEARTBEAT_INTERVAL", 1.0, env)
+    limit = _seconds("COLLECTIVES_HEARTBEAT_LIMIT", 10.0, env)
+    if interval == 0:
+        raise ValueError("COLLECTIVES_HEARTBEAT_INTERVAL is 0: it must be a number of seconds above 0")
+    if 0 < limit < 2 * interval:
+        raise ValueError(
+            f"COLLECTIVES_HEARTBEAT_LIMIT is {limit:g} s: it must be at least twice the interval, {interval:g} s, or 0"
+        )
+    return interval, limit
+
+
+def _seconds(variable: str, default: float, env: Mapping[str, str]) -> float:
+    text = env.get(variable)
+    if not text:
+        return default
+    try:
+        return check_timeout(float(text), variable)
+    except ValueError:
+        raise ValueError(f"{variable} is {text!r}: it must be a number of seconds from 0 up") from None
 
 
 def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closing, deadline: Deadline) -> Communicator:

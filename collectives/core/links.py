@@ -35,7 +35,8 @@ class Policy:
     """How a group and the groups split from it are linked: `transport` as in `init`; `secret` may be empty.
 
     `scope`: who may connect to the listeners. `segment`: bytes, 0 if the engine chooses; `sockets`: TCP connections of
-    each link, 0 if the tuning table chooses.
+    each link, 0 if the tuning table chooses. `heartbeats`: seconds between heartbeats, and of silence before a rank
+    counts as dead, 0 for no control plane.
     """
 
     transport: str
@@ -43,6 +44,7 @@ class Policy:
     secret: bytes
     segment: int = 0
     sockets: int = 0  # of each link over TCP
+    heartbeats: tuple[float, float] = (1.0, 10.0)
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -247,7 +249,7 @@ def link(
         home = home_core(rank, identities)
     wait_on = home if returns else -1
     sockets = policy.sockets or 1
-    job = Job() if parent is None else parent.job
+    job = Job(*policy.heartbeats) if parent is None else parent.job
     numbers = tuple(job_ranks or range(len(members)))
     group = Group(
         rank,
@@ -264,6 +266,7 @@ def link(
         shm.have_heaps(m.addresses.get("shm", ()) for m, kind in zip(members, kinds, strict=True) if kind != "tcp"),
         job,
         numbers,
+        mine.host,
     )
     try:
         endpoints.attach(group, set(kinds) - {"self"})

@@ -60,15 +60,20 @@ inline Group::Options options(int rank, int size, std::size_t segment = 0,
     return options;
 }
 
+// Without a control plane, a rank learns of another's error only from what happens on their link.
+inline constexpr Heartbeats no_control_plane{std::chrono::seconds(1), std::chrono::seconds(0)};
+
 inline const std::vector<std::string> all_schemes{"inproc", "shm", "tcp"};
 
 struct World {
-    // `homes`: the core of each rank, none known if it is empty.
+    // `homes`: the core of each rank, none known if it is empty. `heartbeats`: of the control plane.
     explicit World(int size, const std::string& scheme, std::size_t segment = 0, bool crowded = true,
-                   const std::vector<int>& homes = {}) {
+                   const std::vector<int>& homes = {}, Heartbeats heartbeats = {}) {
         std::vector<std::string> addresses(static_cast<std::size_t>(size));
         for (int rank = 0; rank < size; ++rank) {
             Group::Options own = options(rank, size, segment, "secret", crowded);
+            own.job = std::make_shared<Job>(heartbeats);
+            own.host = "host" + std::to_string(rank);
             if (!homes.empty()) own.home = homes[static_cast<std::size_t>(rank)];
             ranks.push_back(std::make_unique<Group>(own));
             std::string& address = addresses[static_cast<std::size_t>(rank)];

@@ -26,6 +26,9 @@ class COLLECTIVES_API Deadline {
     // Time left, at least zero and at most `cap`.
     std::chrono::nanoseconds left(std::chrono::nanoseconds cap) const;
     Clock::time_point at() const { return at_; }
+    void extend(Clock::duration time) {
+        if (at_ != Clock::time_point::max()) at_ += time;
+    }
 
   private:
     Clock::time_point at_;

@@ -22,7 +22,8 @@ ErrorKind kind_named(const std::string& name);
 // Set the Python error for the current C++ exception, an Error or one of the standard library.
 void set_python_error();
 
-// Called by a waiting thread: whether a Python signal handler has raised an exception.
+// Called by a waiting thread: logs the engine's warnings, and returns whether a Python signal handler has
+// raised an exception.
 extern const Interrupted interrupted;
 
 // numpy.ndarray

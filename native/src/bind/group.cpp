@@ -63,15 +63,27 @@ GroupId group_id(const nb::bytes& context) {
 }
 
 struct PyJob {
-    std::shared_ptr<Job> job = std::make_shared<Job>();
+    // Seconds.
+    PyJob(double interval, double limit) {
+        const auto time = [](double seconds) {
+            constexpr double most = 1e9;
+            return std::chrono::duration_cast<std::chrono::nanoseconds>(
+                std::chrono::duration<double>(std::clamp(seconds, 0.0, most)));
+        };
+        if (!(interval > 0)) throw nb::value_error("the interval of heartbeats must be above 0");
+        job = std::make_shared<Job>(Heartbeats{time(interval), time(limit)});
+    }
+
+    std::shared_ptr<Job> job;
 };
 
 class PyGroup {
   public:
     PyGroup(int rank, int size, const nb::bytes& context, std::uint32_t epoch, const nb::bytes& secret,
             std::size_t segment, bool oversubscribed, int home, bool crowded, int sockets, std::size_t cache,
-            bool heap, const PyJob* job, std::vector<int> job_ranks) {
+            bool heap, const PyJob* job, std::vector<int> job_ranks, std::string host) {
         Group::Options options;
+        options.host = std::move(host);
         if (size < 1 || rank < 0 || rank >= size) throw nb::value_error("rank must be in range(size)");
         options.identity.group = group_id(context);
         if (job != nullptr) options.job = job->job;
@@ -324,7 +336,7 @@ void add_groups(nb::module_& module) {
         .def("fail", &GeneralizedTicket::fail, "kind"_a, "message"_a, "ranks"_a);
 
     nb::class_<PyJob>(module, "Job")
-        .def(nb::init<>())
+        .def(nb::init<double, double>(), "interval"_a = 1.0, "limit"_a = 10.0)
         .def(
             "expect", [](PyJob& self, const nb::bytes& context) { self.job->expect(group_id(context)); },
             "context"_a)
@@ -334,10 +346,10 @@ void add_groups(nb::module_& module) {
 
     nb::class_<PyGroup>(module, "Group")
         .def(nb::init<int, int, const nb::bytes&, std::uint32_t, const nb::bytes&, std::size_t, bool, int,
-                      bool, int, std::size_t, bool, const PyJob*, std::vector<int>>(),
+                      bool, int, std::size_t, bool, const PyJob*, std::vector<int>, std::string>(),
              "rank"_a, "size"_a, "context"_a, "epoch"_a, "secret"_a, "segment"_a = 0,
              "oversubscribed"_a = false, "home"_a = -1, "crowded"_a = false, "sockets"_a = 1, "cache"_a = 0,
-             "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = nb::make_tuple())
+             "heap"_a = true, "job"_a.none() = nb::none(), "job_ranks"_a = nb::make_tuple(), "host"_a = "")
         .def("listen", &PyGroup::listen, "scheme"_a, "fd"_a)
         .def("accept", &PyGroup::accept, "scheme"_a)
         .def("listen_in_process", &PyGroup::listen_in_process, "scheme"_a)

@@ -10,6 +10,7 @@
 #include "base/export.hpp"
 #include "base/sha256.hpp"
 #include "bind/common.hpp"
+#include "core/warnings.hpp"
 #include "link/frame.hpp"
 #include "reduce/reduce.hpp"
 
@@ -87,8 +88,22 @@ void set_python_error() {
     }
 }
 
+namespace {
+
+// A handler of the user may fail; then the warning is lost, and nothing else.
+void log(const std::string& warning) {
+    try {
+        nb::module_::import_("logging").attr("getLogger")("collectives").attr("warning")("%s", warning);
+    } catch (nb::python_error& error) {
+        error.discard_as_unraisable("logging a warning of collectives");
+    }
+}
+
+}  // namespace
+
 const Interrupted interrupted = [] {
     const nb::gil_scoped_acquire gil;
+    for (const std::string& warning : warnings::take()) log(warning);
     return PyErr_CheckSignals() != 0;
 };
 

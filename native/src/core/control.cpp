@@ -16,12 +16,13 @@ constexpr auto handshake_time = 2s;
 constexpr std::size_t most_pending = 128;
 constexpr auto pause_when_full = 100ms;      // without accepting, if there are no free descriptors
 constexpr std::size_t most_ended = 1 << 10;  // number of communicators that are remembered after their end
-constexpr std::uint64_t order_id = 0;
 
 }  // namespace
 
-Control::Control()
-    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), order_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Control::Control(Heartbeats heartbeats)
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      order_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      heartbeats_(heartbeats) {
     if (!epoll_ || !order_) throw_system("epoll_create1 or eventfd", errno);
     watch(order_.get(), EPOLLIN, order_id, EPOLL_CTL_ADD);
     thread_ = std::thread([this] { run(); });
@@ -54,13 +55,18 @@ void Control::run_orders() {
 }
 
 void Control::join(const Identity& identity, std::vector<int> job_ranks, Events events) {
-    Registration fresh{identity, std::move(job_ranks), std::move(events), {}, {}, {}};
+    Registration fresh{identity, std::move(job_ranks), std::move(events), 0, {}, {}, {}};
     post(Order([this, fresh = std::move(fresh)]() mutable {
         const GroupId group = fresh.identity.group;
-        if (first_.size == 0) first_ = fresh.identity;
+        if (first_.size == 0) {
+            first_ = fresh.identity;
+            expect_control_plane();
+        }
         expected_.erase(group);
-        groups_.insert_or_assign(group, std::move(fresh));
+        Registration& joined = groups_.insert_or_assign(group, std::move(fresh)).first->second;
         admit_waiting(group);
+        if (!monitor_) return;
+        for (const Notice& notice : monitor_->lasting()) on_notice(joined, notice);
     }));
 }
 
@@ -144,7 +150,7 @@ void Control::loop() {
                 std::uint64_t count = 0;
                 [[maybe_unused]] const auto got = ::read(order_.get(), &count, sizeof(count));
                 run_orders();
-                if (stop_) return;
+                if (stop_) return leave_control_plane();
             } else if (listeners_.contains(id)) {
                 accept_all(id);
             } else if (connections_.contains(id)) {
@@ -156,6 +162,7 @@ void Control::loop() {
             }
         }
         on_timers();
+        if (monitor_) progress_control_plane();
     }
 }
 
@@ -179,9 +186,8 @@ void Control::end(const GroupId& group) {
 
 void Control::on_lost(int job_rank) {
     for (const auto& [id, group] : groups_) {
-        for (int rank = 0; rank < group.identity.size; ++rank) {
-            if (rank != group.identity.rank && group.job_rank(rank) == job_rank) group.events.lost(rank);
-        }
+        const int rank = group.rank_of(job_rank);
+        if (rank >= 0 && rank != group.identity.rank) group.events.lost(rank);
     }
 }
 
@@ -197,6 +203,7 @@ int Control::next_timeout() {
         for (const auto& [channel, calling] : group.dials) soonest = std::min(soonest, calling.dial.due());
     }
     if (paused_) soonest = std::min(soonest, resume_at_);
+    soonest = std::min(soonest, control_plane_due());
     if (soonest == Clock::time_point::max()) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(soonest - Clock::now());
     return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));

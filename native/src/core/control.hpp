@@ -1,5 +1,5 @@
-// The control thread of a job: accepts and makes connections for all its communicators, and watches one
-// connection to each process that shares memory with this one.
+// The control thread of a job: accepts and makes connections for all its communicators, watches one
+// connection to each process that shares memory with this one, and runs the control plane, see Monitor.
 //
 // Invariant: the thread never uses Python, blocks only in epoll, and owns every socket until the handshake
 // has succeeded. Listeners serve all communicators: a hello names its communicator. A connection is closed if
@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -23,15 +24,15 @@
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "base/wait.hpp"
+#include "core/monitor.hpp"
+#include "core/notice.hpp"
+#include "core/recorder.hpp"
 #include "link/dial.hpp"
 #include "link/hello.hpp"
 #include "link/sockets.hpp"
 #include "link/transport.hpp"
 
 namespace collectives {
-
-// Identifies a communicator of a run, see Identity::group.
-using GroupId = std::array<std::byte, 16>;
 
 // A connection to a peer that has proved its identity.
 struct Connected {
@@ -43,14 +44,44 @@ struct Connected {
 
 class Control {
   public:
-    // Called on the control thread. Ranks are those of the communicator.
-    struct Events {
-        std::function<void(Connected)> connected;
-        std::function<void(int peer, const Error&)> failed;  // the peer, or any peer (-1), cannot be reached
-        std::function<void(int peer)> lost;                  // the peer's process has ended or left the job
+    // The reason to give up that rank `by` has found (-1: a rank outside of the communicator). `gone`: the
+    // rank that is gone, or -1.
+    struct Finding {
+        ErrorKind kind = ErrorKind::aborted;
+        std::vector<int> ranks;
+        std::string why;
+        int by = -1;
+        int gone = -1;
     };
 
-    Control();
+    // Called on the control thread. Ranks are those of the communicator.
+    struct Events {
+        std::function<void(Connected)> connected{};
+        std::function<void(int peer, const Error&)>
+            failed{};                          // the peer, or any peer (-1), cannot be reached
+        std::function<void(int peer)> lost{};  // the peer's process has ended or left the job
+
+        // --- from the control plane
+        // All ranks give up.
+        std::function<void(const Finding&)> condemned{};
+        // The other ranks count this one as dead, as rank `by` has found.
+        std::function<void(int by, const std::string& why)> expelled{};
+        // The collective of that number, or the last one, if it is known.
+        std::function<std::optional<BegunCall>(std::optional<std::uint64_t> sequence)> begun{};
+        // That rank and this one have called different operations.
+        std::function<void(int other, const Call& theirs, const Call& mine)> disagreed{};
+        // That rank has not begun the collective of that number.
+        std::function<void(std::uint64_t sequence, int rank)> late{};
+    };
+
+    // A neighbour in the control plane, and how to reach it.
+    struct Neighbour {
+        std::string transport;  // its name
+        Meeting meeting = Meeting::network;
+        std::vector<std::string> addresses;
+    };
+
+    explicit Control(Heartbeats heartbeats = {});
     Control(const Control&) = delete;
     Control& operator=(const Control&) = delete;
     // Ends the thread and closes all it owns.
@@ -76,6 +107,11 @@ class Control {
     void dial(const GroupId& group, int peer, Transport& transport,
               const std::vector<std::string>& addresses);
 
+    // Begin the control plane, after the job's first communicator has joined. Called once.
+    void begin_control_plane(std::map<int, Neighbour> neighbours);
+    // Send to all ranks. If `wait`, return when it is sent, or is in the queues of the control links.
+    void notify(Notice notice, bool wait = false);
+
   private:
     static constexpr std::size_t longest_message = std::max(sizeof(Proof), sizeof(Closing)) + most_offered;
     static_assert(longest_message >= sizeof(Reply));
@@ -96,6 +132,7 @@ class Control {
         Identity identity;
         std::vector<int> job_ranks;
         Events events;
+        std::uint64_t told = 0;  // one more than the number of the last collective that neighbours know
         std::map<std::string, Transport*> accepted;
         std::map<Channel, Calling> dials;
         std::set<Channel> linked;
@@ -103,6 +140,8 @@ class Control {
         int job_rank(int rank) const {
             return job_ranks.empty() ? rank : job_ranks.at(static_cast<std::size_t>(rank));
         }
+        // The communicator's rank of that rank of the job; -1 if it has none.
+        int rank_of(int job_rank) const;
         // Null if it accepts no peers over that transport (yet).
         Transport* transport(const std::string& name) const {
             const auto place = accepted.find(name);
@@ -137,6 +176,8 @@ class Control {
 
     using Id = std::uint64_t;
     using Order = std::packaged_task<void()>;
+    static constexpr Id order_id = 0;    // of the eventfd
+    static constexpr Id monitor_id = 1;  // of the monitor's descriptor
 
     void run();
     void loop();
@@ -152,6 +193,18 @@ class Control {
     void admit_waiting(const GroupId& group);
     Registration* find(const GroupId& group);
     void on_lost(int job_rank);
+
+    // --- the control plane, see control_plane.cpp
+    // Neighbours may call before it begins here.
+    void expect_control_plane();
+    void dial_neighbour(int rank);
+    Clock::time_point control_plane_due() const;
+    void progress_control_plane();
+    void on_notice(Registration& group, const Notice& notice);
+    // Compare a rank's collective with that of this rank. False if this rank has not begun it yet.
+    static bool compare(Registration& group, const Notice& notice);
+    void tell_last_calls();
+    void leave_control_plane();
 
     void accept_all(Id id);
     void start_dial(Registration& group, const Channel& channel, Calling& calling);
@@ -188,12 +241,22 @@ class Control {
     std::set<GroupId> expected_;
     std::deque<GroupId> ended_;  // the last communicators that have left, oldest first
     Identity first_;             // of the first communicator, used to refuse callers of unknown ones
-    Id next_id_ = 1;
+    Id next_id_ = 2;             // after those of orders and of the monitor
     std::map<Id, Listener> listeners_;
     std::map<Id, Handshake> connections_;
     std::deque<Id> pending_;                          // accepted, without a proof so far; oldest first
     std::map<Id, std::pair<int, UniqueFd>> watched_;  // rank in the job, and its connection
-    bool paused_ = false;                             // not accepting for a moment: no free descriptors
+    Heartbeats heartbeats_;
+    GroupId control_id_{};  // of the control plane, in handshakes
+    std::optional<Monitor> monitor_;
+    std::map<int, Neighbour> neighbours_;
+    std::map<Meeting, std::unique_ptr<Transport>> control_transports_;
+    std::vector<Notice> unbegun_;  // collectives that this rank has not begun
+    Clock::time_point next_comparison_{};
+    Clock::time_point next_call_on_missing_{};
+    Clock::time_point next_telling_{};
+
+    bool paused_ = false;  // not accepting for a moment: no free descriptors
     Clock::time_point resume_at_{};
 
     std::thread thread_;  // the last member, because it uses all others

@@ -41,10 +41,11 @@ std::chrono::microseconds work_of_others(const Operation& operation) {
 }  // namespace
 
 Executor::Executor(Settings settings, Engines engines, const Surroundings& surroundings, Recorder& recorder,
-                   Sleeper& sleeper, const std::atomic<bool>& closing)
+                   Sleeper& sleeper, Health& health, const std::atomic<bool>& closing)
     : settings_(settings),
       recorder_(recorder),
       sleeper_(sleeper),
+      health_(health),
       closing_(closing),
       results_(settings.cache, surroundings.oversubscribed),
       backoff_(settings.spins, settings.home, settings.shares_home) {

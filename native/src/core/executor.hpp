@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "base/wait.hpp"
+#include "core/health.hpp"
 #include "core/in_flight.hpp"
 #include "core/recorder.hpp"
 #include "core/result_stores.hpp"
 #include "core/sleeper.hpp"
+#include "core/vigil.hpp"
 #include "link/colocation.hpp"
 
 namespace collectives {
@@ -35,7 +37,7 @@ class Executor {
 
     // `engines`: in the order in which they are asked; the last one can run everything.
     Executor(Settings settings, Engines engines, const Surroundings& surroundings, Recorder& recorder,
-             Sleeper& sleeper, const std::atomic<bool>& closing);
+             Sleeper& sleeper, Health& health, const std::atomic<bool>& closing);
 
     // Use what this rank shares with peers; `colocation` must stay until `close`.
     void share(Colocation& colocation);
@@ -108,16 +110,22 @@ class Executor {
     bool publishes_core() const { return settings_.shares_home && presence_ != nullptr; }
     void sleep();
     void disarm();
-    // Throws if the oldest operation has to end: it is closed, interrupted or timed out, or needs a peer that
-    // is gone.
+    // Throws if the oldest operation has to end: it is closed, interrupted or timed out, it needs a peer that
+    // is gone, or all ranks give up.
     void check();
+    void ask_caller(Clock::time_point now);
+    // The same for a peer that is gone, or for a cause from the control plane.
+    void throw_if_lost(Clock::time_point now);
+    // Receive what peers sent before they ended. Returns whether the oldest operation still waits for `peer`
+    // (-1: for anyone).
+    bool still_waits_for(int peer);
     // Publish that this rank begins that call. Throws if a peer has found that ranks called different
     // operations.
     void publish(const Request& request);
     void throw_if_accused(const Request& request) const;
     // Throws if the oldest operation waits for a rank that is in another operation.
     void look_for_other_calls();
-    [[noreturn]] void throw_timeout(std::vector<int> peers) const;
+    [[noreturn]] void throw_timeout(std::vector<int> peers);
     // The peers for which the oldest operation waits, ascending.
     std::vector<int> waiting_for();
 
@@ -149,6 +157,7 @@ class Executor {
     std::uint64_t just_looked_ = 0;  // the time after the last pass; 0 if the clock was not read
     bool new_moves_ = false;         // in the last pass, operations have moved for the first time
     Sleeper& sleeper_;
+    Health& health_;
     const std::atomic<bool>& closing_;
     std::atomic<bool> attention_{false};
     std::vector<Colocation*> colocations_;
@@ -180,9 +189,8 @@ class Executor {
     ResultStores::Turn turn_;
     ResultStores::Clock::time_point work_began_{};
 
-    bool timed_ = false;  // the oldest operation's deadline runs, and the three members below are set
-    Clock::time_point began_{};
-    Deadline deadline_;
+    bool timed_ = false;  // the oldest operation's deadline runs, and the two members below are set
+    Vigil vigil_;
     Clock::time_point asked_{};
 
     // Kept to save allocations.

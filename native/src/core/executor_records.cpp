@@ -15,9 +15,12 @@ std::uint64_t Executor::record_queued(const Operation& operation, const Call& ca
 }
 
 void Executor::record_begun(Request& request, const char* engine, std::uint64_t now) {
-    if (request.record != 0) return recorder_.start(request.record, request.call, engine, now);
-    request.record = recorder_.add(request.call, way_of(*request.operation),
-                                   request.queued != 0 ? request.queued : now, engine, now);
+    if (request.record != 0) {
+        return recorder_.start(request.record, request.call, engine, now, request.fingerprint);
+    }
+    request.record =
+        recorder_.add(request.call, way_of(*request.operation), request.queued != 0 ? request.queued : now,
+                      engine, now, request.fingerprint);
 }
 
 void Executor::record_failure(const std::string& why) {

@@ -152,7 +152,7 @@ void Executor::sleep() {
         }
         awaited_.clear();
     }
-    const auto left = deadline_.left(longest_sleep);
+    const auto left = vigil_.deadline().left(longest_sleep);
     if (!moved) sleeper_.sleep(polled_, left > 0ns ? left : longest_sleep);  // 0: the task has some grace
     disarm();
 }
@@ -163,43 +163,18 @@ void Executor::check() {
     const auto now = Clock::now();
     if (!timed_) {
         timed_ = true;
-        began_ = asked_ = now;
-        deadline_ = Deadline(request.timeout);
+        asked_ = now;
+        vigil_ = Vigil(request.timeout, request.operation->program().rank, now);
     }
     if (closing_.load(std::memory_order_acquire)) {
         throw Error(ErrorKind::aborted,
                     request.call.describe() + " was given up: this communicator is being closed");
     }
-    if (now - asked_ >= longest_sleep) {
-        asked_ = now;
-        if (request.interrupted != nullptr && *request.interrupted && (*request.interrupted)()) {
-            throw Error(ErrorKind::interrupted, request.call.describe() + " was interrupted");
-        }
-    }
+    vigil_.look(health_, request.call.is_message() ? nullptr : &request.call, request.fingerprint, now);
+    ask_caller(now);
+    throw_if_lost(now);
+    if (under_way_.front()->complete()) return;
     std::vector<int> peers = waiting_for();
-    const auto is_lost = [&](int peer) {
-        if (peer == request.operation->program().rank) return true;  // this rank waits here and sends nothing
-        Link* const link = request.links[static_cast<std::size_t>(peer)];
-        return link != nullptr && link->lost() != nullptr;
-    };
-    // If any one of the awaited peers suffices, it is enough that one of them is not lost.
-    const bool others =
-        under_way_.front()->task().waits_for_any() && !std::all_of(peers.begin(), peers.end(), is_lost);
-    for (const int peer : peers) {
-        if (others) break;
-        Link* link = request.links[static_cast<std::size_t>(peer)];
-        const char* why = link == nullptr ? nullptr : link->lost();
-        if (why == nullptr) continue;
-        // Messages that the peer sent before it ended are still received.
-        while (pass()) {
-        }
-        peers = waiting_for();
-        if (std::find(peers.begin(), peers.end(), peer) == peers.end()) return;
-        // The peer may have ended because ranks called different operations; then that is the error here,
-        // too.
-        look_for_other_calls();
-        link->throw_lost(request.call, why);
-    }
     const bool waits_for_itself = peers == std::vector{request.operation->program().rank};
     if (waits_for_itself && request.interrupted != nullptr && under_way_.size() == 1) {
         throw Error(
@@ -207,20 +182,72 @@ void Executor::check() {
             "this rank waits for a message from itself that it has not sent: send first, or receive in "
             "the background");
     }
-    if (deadline_.passed() && now - deadline_.at() >= under_way_.front()->task().grace()) {
+    if (vigil_.deadline().passed() && now - vigil_.deadline().at() >= under_way_.front()->task().grace()) {
         throw_timeout(std::move(peers));
     }
 }
 
-void Executor::throw_timeout(std::vector<int> peers) const {
-    std::array<char, 32> elapsed{};
-    std::snprintf(elapsed.data(), elapsed.size(), "%.1f s", seconds_since(began_));
+void Executor::ask_caller(Clock::time_point now) {
+    if (now - asked_ < longest_sleep) return;
+    asked_ = now;
     const Request& request = under_way_.front()->request();
+    if (request.interrupted == nullptr || !*request.interrupted) return;
+    if ((*request.interrupted)()) {
+        throw Error(ErrorKind::interrupted, request.call.describe() + " was interrupted");
+    }
+    vigil_.rest(Clock::now());
+}
+
+bool Executor::still_waits_for(int peer) {
+    while (pass()) {
+    }
+    if (under_way_.front()->complete()) return false;
+    if (peer < 0) return true;
+    const std::vector<int> peers = waiting_for();
+    return std::find(peers.begin(), peers.end(), peer) != peers.end();
+}
+
+void Executor::throw_if_lost(Clock::time_point now) {
+    const Request& request = under_way_.front()->request();
+    const std::vector<int> peers = waiting_for();
+    const auto why_lost = [&](int peer) -> const char* {
+        Link* const link = request.links[static_cast<std::size_t>(peer)];
+        return link == nullptr ? nullptr : link->lost();
+    };
+    const auto is_out = [&](int peer) {
+        // This rank waits here and sends nothing.
+        return peer == request.operation->program().rank || why_lost(peer) != nullptr;
+    };
+    // If any one of the awaited peers suffices, it is enough that one of them is not lost.
+    const bool others =
+        under_way_.front()->task().waits_for_any() && !std::all_of(peers.begin(), peers.end(), is_out);
+    const auto lost = others ? peers.end() : std::find_if(peers.begin(), peers.end(), why_lost);
+    if (const Cause* const cause = health_.cause()) {
+        const bool ends = lost != peers.end() || (!others && cause->ends(request.call, peers, now));
+        if (ends && still_waits_for(lost != peers.end() ? *lost : -1)) throw cause->error(&request.call);
+        return;
+    }
+    if (lost == peers.end() || !still_waits_for(*lost)) return;
+    // The peer may have ended because ranks called different operations; then that is the error here, too.
+    look_for_other_calls();
+    request.links[static_cast<std::size_t>(*lost)]->throw_lost(request.call, why_lost(*lost));
+}
+
+void Executor::throw_timeout(std::vector<int> peers) {
+    std::array<char, 32> elapsed{};
+    std::snprintf(elapsed.data(), elapsed.size(), "%.1f s", seconds_since(vigil_.began()));
+    const Request& request = under_way_.front()->request();
+    const std::vector<int> late =
+        request.call.is_message() ? std::vector<int>{} : health_.late(request.call.sequence);
     std::string awaited = name_ranks(peers);
     if (under_way_.front()->waits_for_links()) awaited = "a connection to " + awaited;
     if (request.generalized != nullptr && peers.empty()) {
         awaited = std::string("engine '") + request.generalized->engine() + "' on this rank";
         peers = {request.operation->program().rank};
+    }
+    if (!late.empty()) {
+        awaited = name_ranks(late) + ", which " + (late.size() == 1 ? "has" : "have") + " not begun it";
+        peers = late;
     }
     throw Error(ErrorKind::op_timeout,
                 request.call.describe() + " timed out after " + elapsed.data() + ", waiting for " + awaited,

@@ -12,6 +12,8 @@ namespace collectives {
 namespace {
 
 constexpr int spins_with_cores = 2000;
+// The control plane reports the cause for which a peer has given up within this time.
+constexpr auto cause_takes = std::chrono::milliseconds(500);
 // Looks if ranks share cores: about the time in which each rank of another core has had its turn once.
 constexpr int spins_with_others = 400;
 
@@ -33,6 +35,7 @@ Setup make_setup(const Group::Options& options, const Surroundings& surroundings
     setup.sockets = options.sockets;
     setup.oversubscribed = options.crowded;
     setup.large_maps = options.heap;
+    setup.host = options.host;
     return setup;
 }
 
@@ -42,15 +45,20 @@ Group::Group(Options options)
     : identity_(options.identity),
       surroundings_(options.segment, options.crowded),
       executor_(make_settings(options), make_engines(surroundings_), surroundings_, recorder_, *sleeper_,
-                closing_),
+                health_, closing_),
       sent_(static_cast<std::size_t>(identity_.size), 0),
       received_(static_cast<std::size_t>(identity_.size), 0),
       links_(options.job ? options.job : std::make_shared<Job>(), identity_, options.job_ranks,
-             make_setup(options, surroundings_), surroundings_, executor_, sleeper_, closing_) {}
+             make_setup(options, surroundings_), surroundings_, executor_, sleeper_, health_, recorder_,
+             closing_) {}
 
-void Group::throw_if_unusable() {
+void Group::throw_if_unusable(const Call& call) {
     if (closed_ || closing_) throw Error(ErrorKind::aborted, "this communicator is closed");
     if (is_broken_.load(std::memory_order_acquire)) throw *broken_;
+    const Cause* const cause = health_.cause();
+    if (cause == nullptr || !cause->forbids(call)) return;
+    break_with(cause->error());
+    throw *broken_;
 }
 
 void Group::break_with(const Error& cause) {
@@ -62,6 +70,7 @@ void Group::break_with(const Error& cause) {
         broken_.emplace(cause);
     }
     is_broken_.store(true, std::memory_order_release);
+    if (!health_.is_condemned()) links_.tell_all(cause);
     const bool lost = cause.kind() == ErrorKind::peer_lost && cause.ranks().size() == 1;
     links_.shut_down(lost ? std::optional(cause.ranks().front()) : std::nullopt);
 }
@@ -72,8 +81,10 @@ void Group::connect(const std::vector<int>& peers, double timeout, const Interru
     try {
         links_.open(peers, timeout, interrupted);
     } catch (const Error& error) {
-        if (error.kind() != ErrorKind::invalid) break_with(error);
-        throw;
+        if (error.kind() == ErrorKind::invalid) throw;
+        const Error cause = first_cause(error);
+        break_with(cause);
+        throw cause;
     }
 }
 
@@ -137,7 +148,7 @@ bool Group::sends_to_itself(std::span<const Item> items) const {
 
 void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                        CallerLock* lock) {
-    throw_if_unusable();
+    for (const Item& item : items) throw_if_unusable(item.operation->call());
     const Operation* open = nullptr;      // an operation whose links may be opened while it waits
     std::uint64_t connecting = 0;         // the record of the first operation that waits for links
     const Item* first_of_them = nullptr;  // that operation
@@ -154,7 +165,8 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
                 open = item.operation.get();
                 links_.seek_any(peers, sends_to_itself(items));
             } else {
-                links_.open(peers, timeout, interrupted);
+                const Call call = peek_call(*item.operation);
+                links_.open(peers, timeout, interrupted, &call);
             }
         }
         for (const Item& item : items) {
@@ -187,7 +199,18 @@ void Group::run_locked(std::span<const Item> items, double timeout, const Interr
     }
 }
 
-Error Group::give_up(const Error& cause) {
+Error Group::first_cause(const Error& error) {
+    const bool is_own = error.kind() == ErrorKind::aborted || error.kind() == ErrorKind::interrupted;
+    if (is_own || !health_.is_watched()) return error;
+    // A peer that is gone may have given up because of another one: that is on its way.
+    if (error.kind() == ErrorKind::peer_lost) health_.wait_for_cause(cause_takes);
+    const Cause* const cause = health_.cause();
+    if (cause == nullptr) return error;
+    return cause->error(executor_.under_way() > 0 ? &executor_.oldest().request().call : nullptr);
+}
+
+Error Group::give_up(const Error& error) {
+    const Error cause = first_cause(error);
     executor_.record_failure(cause.what());
     // Tell peers the reason before they can see that this rank has given up.
     break_with(cause);

@@ -20,6 +20,7 @@
 
 #include "base/error.hpp"
 #include "core/executor.hpp"
+#include "core/health.hpp"
 #include "core/links.hpp"
 #include "engine/generalized.hpp"
 #include "schedule/program.hpp"
@@ -61,6 +62,7 @@ class Group {
         bool oversubscribed = false;
         bool crowded = false;  // ranks outnumber cores on some host; the same on all ranks
         int home = -1;         // this rank's home core; -1 for none
+        std::string host;      // this rank's, for messages
     };
 
     explicit Group(Options options);
@@ -120,9 +122,12 @@ class Group {
     // The fingerprint of that call, which is the next one, and of all calls before.
     std::uint32_t fingerprint(const Operation& operation, const Call& call);
     void break_with(const Error& cause);
-    // All operations in progress fail with that error; returns the error to throw.
-    Error give_up(const Error& cause);
-    void throw_if_unusable();
+    // All operations in progress fail with that error, or with its first cause; returns the error to throw.
+    Error give_up(const Error& error);
+    // What all ranks raise instead of that error of this rank.
+    Error first_cause(const Error& error);
+    // Throws if the group is closed or broken, or if all ranks have given up. `call`: the call that begins.
+    void throw_if_unusable(const Call& call = {});
 
     std::shared_ptr<Work> start(std::shared_ptr<Work> work);
 
@@ -146,6 +151,7 @@ class Group {
     std::atomic<bool> closing_{false};
     std::shared_ptr<Sleeper> sleeper_ = std::make_shared<Sleeper>();
     Recorder recorder_;
+    Health health_{[this] { sleeper_->ring(); }};
     Surroundings surroundings_;
 
     // Held by the thread that runs operations.

@@ -113,8 +113,8 @@ void Group::take_works(Works& under_way) {
         try {
             // If other operations are in progress, the group can be used, and an error of theirs ends this
             // one.
-            if (under_way.size() == 1) throw_if_unusable();
             Work& work = *under_way.back();
+            if (under_way.size() == 1) throw_if_unusable(work.operation->call());
             Request wanted = request(*work.operation, work.in, work.out, work.timeout);
             wanted.receipt = &work.receipt;
             wanted.queued = work.queued;

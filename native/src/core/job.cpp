@@ -1,11 +1,14 @@
 #include "core/job.hpp"
 
+#include <utility>
+
 namespace collectives {
 
-void Job::enter() {
+bool Job::enter() {
     const std::lock_guard lock(mutex_);
     if (over_) throw Error(ErrorKind::aborted, "all communicators of this job are closed");
     ++communicators_;
+    return !std::exchange(begun_, true);
 }
 
 void Job::exit() {
@@ -17,7 +20,7 @@ void Job::exit() {
 
 Control& Job::control() {
     const std::lock_guard lock(mutex_);
-    if (!control_) control_ = std::make_unique<Control>();
+    if (!control_) control_ = std::make_unique<Control>(heartbeats_);
     return *control_;
 }
 

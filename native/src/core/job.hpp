@@ -13,17 +13,18 @@ namespace collectives {
 
 class Job {
   public:
-    Job() = default;
+    explicit Job(Heartbeats heartbeats = {}) : heartbeats_(heartbeats) {}
     Job(const Job&) = delete;
     Job& operator=(const Job&) = delete;
 
     // From any thread. Each communicator enters once, and exits once. `enter` throws Error(aborted) after the
-    // last communicator has left.
-    void enter();
+    // last communicator has left, and returns whether this is the first one.
+    bool enter();
     void exit();
 
     // Only for communicators that have entered; valid until `exit`.
     Control& control();
+    bool has_control_plane() const { return heartbeats_.are_on(); }
 
     // A communicator with that id is about to be made: peers that connect to it before have to wait.
     // `forget`: it will not be made.
@@ -31,8 +32,10 @@ class Job {
     void forget(const GroupId& group);
 
   private:
+    Heartbeats heartbeats_;
     std::mutex mutex_;
     std::size_t communicators_ = 0;
+    bool begun_ = false;
     bool over_ = false;
     std::unique_ptr<Control> control_;
 };

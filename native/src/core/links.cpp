@@ -15,14 +15,16 @@ constexpr auto between_looks = std::chrono::microseconds(200);
 }  // namespace
 
 Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Setup setup,
-             Surroundings& surroundings, Executor& executor, std::shared_ptr<Sleeper> sleeper,
-             const std::atomic<bool>& closing)
+             Surroundings& surroundings, Executor& executor, std::shared_ptr<Sleeper> sleeper, Health& health,
+             const Recorder& recorder, const std::atomic<bool>& closing)
     : identity_(std::move(identity)),
       job_ranks_(std::move(job_ranks)),
       setup_(std::move(setup)),
       surroundings_(surroundings),
       executor_(executor),
       sleeper_(std::move(sleeper)),
+      health_(health),
+      recorder_(recorder),
       closing_(closing),
       dialled_(static_cast<std::size_t>(identity_.size), false),
       links_(static_cast<std::size_t>(identity_.size), nullptr),
@@ -30,7 +32,7 @@ Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_r
     setup_.commons = &surroundings_.commons;
     setup_.waker = sleeper_;
     add(identity_.rank, std::make_unique<SelfLink>(describe(identity_.rank)));
-    job->enter();
+    is_first_ = job->enter();
     job_ = std::move(job);  // entered, so `close` has to leave it
 }
 
@@ -79,6 +81,7 @@ Control& Links::control() {
             if (const auto place = watched_.find(peer); place != watched_.end()) place->second->mark_lost();
             sleeper_->ring();
         };
+        if (job_->has_control_plane()) watch_over(events);
         control_ = &job_->control();
         control_->join(identity_, job_ranks_, std::move(events));
     }
@@ -110,12 +113,21 @@ void Links::route(int peer, const std::string& name, std::vector<std::string> ad
     surroundings_.all_share_memory =
         transport(first).capabilities().shares_memory &&
         std::ranges::all_of(routes_, [&](const auto& route) { return route.second.transport == first; });
+    if (!job_->has_control_plane()) return;
+    control();
+    begin_control_plane();
 }
 
-Peer Links::describe(int peer) const {
-    const auto place = routes_.find(peer);
-    return {peer, place == routes_.end() ? std::string() : place->second.host};
+std::string Links::name(int rank) const { return Peer{rank, host_of(rank)}.name(); }
+
+const std::string& Links::host_of(int rank) const {
+    static const std::string unknown;
+    if (rank == identity_.rank) return setup_.host;
+    const auto place = routes_.find(rank);
+    return place == routes_.end() ? unknown : place->second.host;
 }
+
+Peer Links::describe(int peer) const { return {peer, host_of(peer), name(identity_.rank)}; }
 
 bool Links::have_come(const std::vector<int>& peers) const {
     return std::all_of(peers.begin(), peers.end(),
@@ -125,15 +137,14 @@ bool Links::have_come(const std::vector<int>& peers) const {
 void Links::dial(int peer) {
     if (dialled_[static_cast<std::size_t>(peer)]) return;
     const auto place = routes_.find(peer);
-    if (place == routes_.end()) throw Error(ErrorKind::invalid, "no route to " + describe(peer).name());
+    if (place == routes_.end()) throw Error(ErrorKind::invalid, "no route to " + name(peer));
     const Route& route = place->second;
     dialled_[static_cast<std::size_t>(peer)] = true;
     Transport& by = transport(route.transport);
     if (by.meeting() == Meeting::process) {
         std::optional<PeerOffer> theirs = ports::find(route.transport, route.addresses[0]);
         if (!theirs) {
-            throw Error(ErrorKind::peer_lost, describe(peer).name() + " is gone: it closed the communicator",
-                        {peer});
+            throw Error(ErrorKind::peer_lost, name(peer) + " is gone: it closed the communicator", {peer});
         }
         std::vector<Connection> connections(1);
         connections[0].offer = std::move(*theirs);
@@ -218,29 +229,35 @@ bool Links::seek(const std::vector<int>& peers) {
     return false;
 }
 
-void Links::open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted) {
+void Links::open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted,
+                 const Call* call) {
     if (are_there(peers)) return;
-    const auto began = Clock::now();
-    const Deadline deadline(timeout);
+    const bool is_collective = call != nullptr && !call->is_message();
+    Vigil vigil(timeout, identity_.rank, Clock::now());
     while (!seek(peers)) {
+        const auto now = Clock::now();
+        vigil.look(health_, is_collective ? call : nullptr, 0, now);
+        if (const Cause* const cause = health_.cause()) {
+            if (cause->ends(call == nullptr ? Call() : *call, peers, now)) throw cause->error(call);
+        }
         if (closing_) throw Error(ErrorKind::aborted, "this communicator is being closed");
-        if (deadline.passed()) {
+        if (vigil.deadline().passed()) {
             std::vector<int> missing;
             for (const int peer : peers) {
                 if (links_[static_cast<std::size_t>(peer)] == nullptr) missing.push_back(peer);
             }
             throw Error(ErrorKind::op_timeout,
                         "no connection to " + name_ranks(missing) + " within " +
-                            std::to_string(static_cast<int>(seconds_since(began))) + " s",
+                            std::to_string(static_cast<int>(seconds_since(vigil.began()))) + " s",
                         missing);
         }
         {
             std::unique_lock lock(news_);
-            news_came_.wait_for(lock, deadline.left(look_for_signals), [&] { return unread_; });
+            news_came_.wait_for(lock, vigil.deadline().left(look_for_signals), [&] { return unread_; });
         }
-        if (interrupted && interrupted()) {
-            throw Error(ErrorKind::interrupted, "connecting was interrupted");
-        }
+        if (!interrupted) continue;
+        if (interrupted()) throw Error(ErrorKind::interrupted, "connecting was interrupted");
+        vigil.rest(Clock::now());
     }
 }
 

@@ -19,6 +19,7 @@
 
 #include "base/error.hpp"
 #include "core/executor.hpp"
+#include "core/health.hpp"
 #include "core/job.hpp"
 #include "link/transport.hpp"
 
@@ -30,9 +31,10 @@ class Links {
   public:
     // `job_ranks`: by rank, the rank in the job; empty if they are equal. `setup`: without its commons.
     // `closing` ends every wait. The executor is told of new links; the sleeper is rung when a peer is gone.
+    // `health` learns what the control plane finds, which compares the calls in `recorder`.
     Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Setup setup,
-          Surroundings& surroundings, Executor& executor, std::shared_ptr<Sleeper> sleeper,
-          const std::atomic<bool>& closing);
+          Surroundings& surroundings, Executor& executor, std::shared_ptr<Sleeper> sleeper, Health& health,
+          const Recorder& recorder, const std::atomic<bool>& closing);
     Links(const Links&) = delete;
     Links& operator=(const Links&) = delete;
     ~Links() { close(); }
@@ -56,12 +58,16 @@ class Links {
     bool are_there(const std::vector<int>& peers) const {
         return owned_.size() == links_.size() || have_come(peers);
     }
-    // Wait until all these peers are linked. `interrupted` is called at intervals.
-    void open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted);
+    // Wait until all these peers are linked. `interrupted` is called at intervals. `call`: the call that
+    // needs the links, if there is one.
+    void open(const std::vector<int>& peers, double timeout, const Interrupted& interrupted,
+              const Call* call = nullptr);
     std::span<Link* const> by_rank() const { return links_; }
     // Throws if a rank that shares memory with this one has begun another collective under the same number.
     // Waits up to `grace` seconds for ranks that have begun fewer collectives.
     void compare_calls(double grace) const;
+    // Tell all ranks, through the control plane, that this communicator is broken. Returns when that is sent.
+    void tell_all(const Error& cause);
     // Tell peers that nothing more will be sent, and, in `lost`, the rank whose loss is the reason.
     void shut_down(std::optional<int> lost = std::nullopt);
     // Release everything. Arrays from the heap keep the arena as long as they need it.
@@ -84,6 +90,10 @@ class Links {
     };
 
     Control& control();
+    // The part of the control plane that concerns this communicator.
+    void watch_over(Control::Events& events);
+    void begin_control_plane();
+    Notice notice_of(Notice::Kind kind, const Call& call, std::uint32_t fingerprint = 0) const;
     // The transport of that name, made at the first call.
     Transport& transport(const std::string& name);
     void share(std::shared_ptr<Colocation> colocation);
@@ -96,6 +106,9 @@ class Links {
     void take_up(Connected connected);
     void add(int peer, std::unique_ptr<Link> link);
     Peer describe(int peer) const;
+    // "rank 3 (host7)", of this rank, too
+    std::string name(int rank) const;
+    const std::string& host_of(int rank) const;
 
     std::shared_ptr<Job> job_;
     Identity identity_;
@@ -105,7 +118,10 @@ class Links {
     std::map<std::string, std::unique_ptr<Transport>> transports_;  // by name; they outlive their links
     Executor& executor_;
     std::shared_ptr<Sleeper> sleeper_;
+    Health& health_;
+    const Recorder& recorder_;
     const std::atomic<bool>& closing_;
+    bool is_first_ = false;                     // of the job: its routes are those of the control plane
     std::map<std::string, std::string> ports_;  // by transport: this communicator's address in this process
     std::map<int, Route> routes_;
     std::vector<bool> dialled_;

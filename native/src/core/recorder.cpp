@@ -19,7 +19,8 @@ void Recorder::fail(std::uint64_t number, const std::string& error, std::uint64_
     {
         const std::lock_guard lock(mutex_);
         errors_.emplace(number, error);
-        errors_.erase(errors_.begin(), errors_.lower_bound(added_ - std::min<std::uint64_t>(added_, slots)));
+        errors_.erase(errors_.begin(),
+                      errors_.lower_bound(added() - std::min<std::uint64_t>(added(), slots)));
     }
     end(*slot, RecordState::failed, now);
 }
@@ -60,14 +61,7 @@ std::optional<Record> Recorder::read(std::uint64_t number) const {
 }
 
 std::vector<Record> Recorder::records() const {
-    // Find the newest number in the slots, so that the writer need not publish it.
-    std::uint64_t newest = 0;
-    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-        const Slot* const first = chunks_[chunk].load(std::memory_order_acquire);
-        for (std::size_t i = 0; first != nullptr && i < slots_of(chunk); ++i) {
-            newest = std::max(newest, first[i].version.load(std::memory_order_acquire) >> 1);
-        }
-    }
+    const std::uint64_t newest = added_.load(std::memory_order_acquire);
     std::vector<Record> found;
     const std::uint64_t oldest = newest - std::min<std::uint64_t>(newest, kept) + 1;
     for (std::uint64_t number = oldest; number <= newest; ++number) {
@@ -81,6 +75,39 @@ std::vector<Record> Recorder::records() const {
         if (error != errors_.end()) record.error = error->second;
     }
     return found;
+}
+
+std::optional<BegunCall> Recorder::collective_in(std::uint64_t number) const {
+    const Place place = place_of(number);
+    const Slot* const chunk = chunks_[place.chunk].load(std::memory_order_acquire);
+    if (chunk == nullptr) return std::nullopt;
+    const Slot& slot = chunk[place.index];
+    if (slot.version.load(std::memory_order_acquire) != number << 1) return std::nullopt;
+    std::array<std::uint64_t, call_words> call{};
+    for (std::size_t i = 0; i < call_words; ++i) call[i] = slot.call[i].load(std::memory_order_relaxed);
+    const std::uint64_t fingerprint = slot.fingerprint.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (slot.version.load(std::memory_order_relaxed) != number << 1) return std::nullopt;
+    const BegunCall found{std::bit_cast<Call>(call), static_cast<std::uint32_t>(fingerprint)};
+    return found.call.is_message() ? std::nullopt : std::optional(found);
+}
+
+std::optional<BegunCall> Recorder::last_collective() const {
+    const std::uint64_t newest = added_.load(std::memory_order_acquire);
+    for (std::uint64_t back = 0; back < std::min<std::uint64_t>(newest, kept); ++back) {
+        if (const std::optional<BegunCall> found = collective_in(newest - back)) return found;
+    }
+    return std::nullopt;
+}
+
+std::optional<BegunCall> Recorder::collective(std::uint64_t sequence) const {
+    const std::uint64_t newest = added_.load(std::memory_order_acquire);
+    for (std::uint64_t back = 0; back < std::min<std::uint64_t>(newest, kept); ++back) {
+        const std::optional<BegunCall> found = collective_in(newest - back);
+        if (!found || found->call.sequence > sequence) continue;
+        return found->call.sequence == sequence ? found : std::nullopt;
+    }
+    return std::nullopt;
 }
 
 std::size_t Recorder::bytes() const {

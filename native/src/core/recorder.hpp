@@ -43,6 +43,12 @@ struct Record {
     std::string error;
 };
 
+// A collective that this rank has begun.
+struct BegunCall {
+    Call call;
+    std::uint32_t fingerprint = 0;  // of this call and all before it; 0: not known yet
+};
+
 class Recorder {
   public:
     static constexpr std::size_t kept = 1000;
@@ -60,8 +66,8 @@ class Recorder {
     };
     // It waits, or is under way already, with an engine.
     std::uint64_t add(const Call& call, const Way& way, std::uint64_t queued, const char* engine = nullptr,
-                      std::uint64_t begun = 0) {
-        const std::uint64_t number = ++added_;
+                      std::uint64_t begun = 0, std::uint32_t fingerprint = 0) {
+        const std::uint64_t number = added() + 1;
         Slot& slot = slot_of(number);
         slot.version.store(number << 1 | 1, std::memory_order_relaxed);
         std::atomic_thread_fence(std::memory_order_release);
@@ -74,16 +80,20 @@ class Recorder {
         set(slot.waits_since, 0);
         set(slot.sent, 0);
         set(slot.received, 0);
+        set(slot.fingerprint, fingerprint);
         slot.engine.store(engine, std::memory_order_relaxed);
         set(slot.kind, pack(engine == nullptr ? RecordState::queued : RecordState::started, way));
         slot.version.store(number << 1, std::memory_order_release);
+        added_.store(number, std::memory_order_release);
         return number;
     }
     // It is under way; `call`: with its final sequence number.
-    void start(std::uint64_t number, const Call& call, const char* engine, std::uint64_t now) {
+    void start(std::uint64_t number, const Call& call, const char* engine, std::uint64_t now,
+               std::uint32_t fingerprint = 0) {
         Slot* const slot = find(number);
         if (slot == nullptr) return;
         set_call(*slot, call);
+        set(slot->fingerprint, fingerprint);
         set(slot->begun, now);
         slot->engine.store(engine, std::memory_order_relaxed);
         set_state(*slot, RecordState::started);
@@ -125,6 +135,10 @@ class Recorder {
     // --- from any thread
     // The last ones, oldest first, up to `kept`.
     std::vector<Record> records() const;
+    // The last collective, and the collective of that number; nothing if there is none, or if its record has
+    // been overwritten.
+    std::optional<BegunCall> last_collective() const;
+    std::optional<BegunCall> collective(std::uint64_t sequence) const;
     // What the records take.
     std::size_t bytes() const;
 
@@ -153,6 +167,7 @@ class Recorder {
         Word waits_since;
         Word sent;
         Word received;
+        Word fingerprint;
         std::atomic<const char*> engine;
     };
     static_assert(sizeof(Slot) == 128);
@@ -201,12 +216,15 @@ class Recorder {
     }
     // Null where it has been overwritten.
     Slot* find(std::uint64_t number) {
-        if (number == 0 || added_ - number >= slots) return nullptr;
+        if (number == 0 || added() - number >= slots) return nullptr;
         return &slot_of(number);
     }
     std::optional<Record> read(std::uint64_t number) const;
+    // The collective in that record, which is read again while it changes.
+    std::optional<BegunCall> collective_in(std::uint64_t number) const;
+    std::uint64_t added() const { return added_.load(std::memory_order_relaxed); }
 
-    std::uint64_t added_ = 0;  // the writer's own
+    std::atomic<std::uint64_t> added_{0};
     std::array<std::atomic<Slot*>, chunks> chunks_{};
 
     mutable std::mutex mutex_;  // errors are few

@@ -37,7 +37,8 @@ void Link::throw_refused(const Call& during, const std::string& why) const {
 
 void Link::throw_desync(const Call& mine, const Call& theirs, const std::string& remark) const {
     report_disagreement(mine, theirs);
-    std::string text = "ranks called different operations: this rank is in " + mine.describe() + "; " +
+    const std::string self = peer_.self.empty() ? "this rank" : peer_.self;
+    std::string text = "ranks called different operations: " + self + " is in " + mine.describe() + "; " +
                        peer_.name() + " is in " + theirs.describe();
     if (mine.algorithm != theirs.algorithm) {
         std::array<char, 96> codes{};

@@ -59,6 +59,7 @@ struct Posting {
 struct COLLECTIVES_API Peer {
     int rank = -1;
     std::string host;
+    std::string self{};  // the name of this rank; empty if it is not known
 
     std::string name() const;  // "rank 3 (host7)"
 };

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/export.hpp"
@@ -30,6 +31,7 @@ inline constexpr int most_sockets = 16;
 struct Setup {
     int rank = 0;
     int size = 0;
+    std::string host;             // of this rank, for messages
     std::size_t segment = 0;      // bytes per slice, as the user asked; 0: the transport's own choice
     std::size_t slice = 0;        // most bytes that one reduction processes at a time
     int sockets = 1;              // sockets for data, of each link that can use several

@@ -216,7 +216,7 @@ void link_up(World& world) {
 }  // namespace
 
 TEST_CASE("memory that a thread was to be sent may be gone after the deadline") {
-    World world(2, "inproc");
+    World world(2, "inproc", 0, true, {}, no_control_plane);
     link_up(world);
     void* const memory =
         ::mmap(nullptr, 2 * large_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -96,7 +96,7 @@ TEST_CASE("after a deadline nobody writes to the receiver's memory, however late
     World world(2, "vm-write");
     check_sum(world, ring, 10);
     for (const std::size_t n : {100U, 500'000U}) {
-        World late(2, "vm-write");
+        World late(2, "vm-write", 0, true, {}, no_control_plane);
         std::vector<float> x(n, 1.0F);
         std::vector<float> y(n, 7.0F);
         // Links are made when both ranks come.

@@ -188,7 +188,7 @@ TEST_CASE("two ranks exchange what lies in shared memory or elsewhere, in any mi
 }
 
 TEST_CASE("of two ranks that exchange, one that gives up lets the other not take what may be anything") {
-    World world(2, "shm", 0, false);
+    World world(2, "shm", 0, false, {}, no_control_plane);
     std::vector<std::optional<Error>> errors(2);
     world.each([&](int rank, Group& group) {
         constexpr std::size_t n = 20'000;
