@@ -4,7 +4,7 @@
     ├── PeerLost              a rank's process or connection is gone
     ├── OpTimeout             a deadline passed; also a TimeoutError
     ├── DesyncError           ranks called different operations, or called them in a different order
-    ├── StaleEpoch            planned: the group has continued without this rank
+    ├── StaleEpoch            the other ranks have given up this rank, which was silent, and go on without it
     ├── Aborted               the operation was given up: another rank failed, or this communicator was closed
     ├── StoreError            the rendezvous store is unreachable, refused a request or lost keys
     ├── ConfigMismatch        ranks disagree on the number of ranks, rank numbers, version or configuration

@@ -236,6 +236,7 @@ void Control::accept_all(Id id) {
     while (true) {
         int error = 0;
         UniqueFd socket = accept_from(listener.socket.get(), error);
+        if (error != EAGAIN) note_descriptors(error);
         if (!socket) {
             if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
                 paused_ = true;
@@ -247,7 +248,7 @@ void Control::accept_all(Id id) {
             return;
         }
         while (pending_.size() >= most_pending) drop(pending_.front(), {"too many callers"});
-        prepare_stream(socket.get(), listener.meeting == Meeting::network);
+        prepare_stream(socket.get(), listener.meeting == Meeting::network, heartbeats_.limit);
         const Id fresh = next_id_++;
         watch(socket.get(), EPOLLIN, fresh, EPOLL_CTL_ADD);
         Handshake& connection = connections_[fresh];
@@ -259,13 +260,20 @@ void Control::accept_all(Id id) {
     }
 }
 
+void Control::note_descriptors(int error) {
+    const bool none = error == EMFILE || error == ENFILE;
+    if (none == (out_of_descriptors_.load(std::memory_order_relaxed) != 0)) return;
+    out_of_descriptors_.store(none ? Clock::now().time_since_epoch().count() : 0, std::memory_order_relaxed);
+}
+
 void Control::start_dial(Registration& group, const Channel& channel, Calling& calling) {
     const std::string& address = calling.dial.next();
     const bool over_tcp = calling.transport->meeting() == Meeting::network;
     int error = 0;
     UniqueFd socket = over_tcp ? connect_tcp(address, error) : connect_local(address, error);
+    note_descriptors(error);
     if (error != 0) return dial_failed(group, channel, {errno_text(error), error == ECONNREFUSED});
-    prepare_stream(socket.get(), over_tcp);
+    prepare_stream(socket.get(), over_tcp, heartbeats_.limit);
     const Id id = next_id_++;
     watch(socket.get(), EPOLLOUT, id, EPOLL_CTL_ADD);
     Handshake& connection = connections_[id];

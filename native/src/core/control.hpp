@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <compare>
 #include <deque>
 #include <functional>
@@ -64,6 +65,8 @@ class Control {
         // --- from the control plane
         // All ranks give up.
         std::function<void(const Finding&)> condemned{};
+        // A neighbour has left the job in order, so no cause will come from it.
+        std::function<void(int rank)> left{};
         // The other ranks count this one as dead, as rank `by` has found.
         std::function<void(int by, const std::string& why)> expelled{};
         // The collective of that number, or the last one, if it is known.
@@ -106,6 +109,12 @@ class Control {
     // Make all connections of a link over a transport, which must live until `leave`.
     void dial(const GroupId& group, int peer, Transport& transport,
               const std::vector<std::string>& addresses);
+
+    // Since when this process has had no file descriptor for a connection that it was to make or to accept;
+    // zero if it has some. From any thread.
+    Clock::time_point out_of_descriptors() const {
+        return Clock::time_point(Clock::duration(out_of_descriptors_.load(std::memory_order_relaxed)));
+    }
 
     // Begin the control plane, after the job's first communicator has joined. Called once.
     void begin_control_plane(std::map<int, Neighbour> neighbours);
@@ -228,6 +237,10 @@ class Control {
     void establish(Id id, Handshake& connection, const OfferHead& head, std::span<const std::byte> offer);
     bool is_watched(int job_rank) const;
 
+    // The outcome of making a socket.
+    void note_descriptors(int error);
+
+    std::atomic<Clock::rep> out_of_descriptors_{0};
     UniqueFd epoll_;
     UniqueFd order_;  // eventfd: there are orders
 

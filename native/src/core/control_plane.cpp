@@ -169,6 +169,7 @@ void Control::on_notice(Registration& group, const Notice& notice) {
         }
         return;
     }
+    if (notice.kind == Notice::Kind::bye && origin >= 0) group.events.left(origin);
     if (notice.group != group.identity.group || origin < 0) return;
     switch (notice.kind) {
         case Notice::Kind::abort:

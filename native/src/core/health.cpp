@@ -35,9 +35,18 @@ void Health::condemn(Cause cause) {
     ring_();
 }
 
-void Health::wait_for_cause(std::chrono::nanoseconds timeout) {
+void Health::wait_for_cause(const std::vector<int>& gone, std::chrono::nanoseconds timeout) {
     std::unique_lock lock(mutex_);
-    found_.wait_for(lock, timeout, [&] { return cause_.has_value(); });
+    found_.wait_for(lock, timeout, [&] {
+        const auto has_left = [&](int rank) { return left_.contains(rank); };
+        return cause_.has_value() || std::ranges::all_of(gone, has_left);
+    });
+}
+
+void Health::note_left(int rank) {
+    const std::lock_guard lock(mutex_);
+    left_.insert(rank);
+    found_.notify_all();
 }
 
 void Health::add_late(std::uint64_t sequence, int rank) {

@@ -61,12 +61,15 @@ class Health {
     // The first cause counts. Wakes the thread that runs operations.
     void condemn(Cause cause);
     void add_late(std::uint64_t sequence, int rank);
+    // That rank has left in order.
+    void note_left(int rank);
 
     // --- for the thread that runs operations
     bool is_watched() const { return reports_.stalled != nullptr; }
     bool is_condemned() const { return condemned_.load(std::memory_order_acquire); }
-    // Wait until there is a cause, up to `timeout`.
-    void wait_for_cause(std::chrono::nanoseconds timeout);
+    // Wait until there is a cause for which `gone` may have given up, up to `timeout`. If they have left in
+    // order, there is none.
+    void wait_for_cause(const std::vector<int>& gone, std::chrono::nanoseconds timeout);
     // Null if there is none.
     const Cause* cause() const { return is_condemned() ? &*cause_ : nullptr; }
     const Reports& reports() const { return reports_; }
@@ -85,6 +88,7 @@ class Health {
     std::atomic<bool> condemned_{false};
     std::uint64_t sequence_ = 0;  // the collective of which `late_` speaks
     std::set<int> late_;
+    std::set<int> left_;
 };
 
 }  // namespace collectives

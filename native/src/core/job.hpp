@@ -24,7 +24,7 @@ class Job {
 
     // Only for communicators that have entered; valid until `exit`.
     Control& control();
-    bool has_control_plane() const { return heartbeats_.are_on(); }
+    const Heartbeats& heartbeats() const { return heartbeats_; }
 
     // A communicator with that id is about to be made: peers that connect to it before have to wait.
     // `forget`: it will not be made.

@@ -1,5 +1,7 @@
 #include "core/links.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +14,8 @@ namespace collectives {
 
 namespace {
 constexpr auto between_looks = std::chrono::microseconds(200);
+// Descriptors that are in use for a moment are free again within this time.
+constexpr auto descriptors_return = std::chrono::milliseconds(500);
 }  // namespace
 
 Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_ranks, Setup setup,
@@ -31,6 +35,7 @@ Links::Links(std::shared_ptr<Job> job, Identity identity, std::vector<int> job_r
       gone_(static_cast<std::size_t>(identity_.size), false) {
     setup_.commons = &surroundings_.commons;
     setup_.waker = sleeper_;
+    setup_.silence = job->heartbeats().limit;
     add(identity_.rank, std::make_unique<SelfLink>(describe(identity_.rank)));
     is_first_ = job->enter();
     job_ = std::move(job);  // entered, so `close` has to leave it
@@ -81,7 +86,7 @@ Control& Links::control() {
             if (const auto place = watched_.find(peer); place != watched_.end()) place->second->mark_lost();
             sleeper_->ring();
         };
-        if (job_->has_control_plane()) watch_over(events);
+        if (job_->heartbeats().are_on()) watch_over(events);
         control_ = &job_->control();
         control_->join(identity_, job_ranks_, std::move(events));
     }
@@ -113,7 +118,7 @@ void Links::route(int peer, const std::string& name, std::vector<std::string> ad
     surroundings_.all_share_memory =
         transport(first).capabilities().shares_memory &&
         std::ranges::all_of(routes_, [&](const auto& route) { return route.second.transport == first; });
-    if (!job_->has_control_plane()) return;
+    if (!job_->heartbeats().are_on()) return;
     control();
     begin_control_plane();
 }
@@ -241,6 +246,7 @@ void Links::open(const std::vector<int>& peers, double timeout, const Interrupte
             if (cause->ends(call == nullptr ? Call() : *call, peers, now)) throw cause->error(call);
         }
         if (closing_) throw Error(ErrorKind::aborted, "this communicator is being closed");
+        throw_if_out_of_descriptors(now);
         if (vigil.deadline().passed()) {
             std::vector<int> missing;
             for (const int peer : peers) {
@@ -259,6 +265,17 @@ void Links::open(const std::vector<int>& peers, double timeout, const Interrupte
         if (interrupted()) throw Error(ErrorKind::interrupted, "connecting was interrupted");
         vigil.rest(Clock::now());
     }
+}
+
+void Links::throw_if_out_of_descriptors(Clock::time_point now) const {
+    if (control_ == nullptr) return;
+    const auto since = control_->out_of_descriptors();
+    if (since == Clock::time_point{} || now - since < descriptors_return) return;
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    throw Error(ErrorKind::transport_unavailable,
+                "this process has no file descriptor left for a connection (ulimit -n is " +
+                    std::to_string(limit.rlim_cur) + ")");
 }
 
 void Links::compare_calls(double grace) const {

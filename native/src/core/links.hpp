@@ -101,6 +101,7 @@ class Links {
     // Whether this rank has sent itself a message that it has not received.
     bool has_own_message() const;
     void dial(int peer);
+    void throw_if_out_of_descriptors(Clock::time_point now) const;
     // Make links of the finished connections.
     void take_up_news();
     void take_up(Connected connected);

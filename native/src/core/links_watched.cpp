@@ -27,6 +27,7 @@ void Links::watch_over(Control::Events& events) {
             cause.text += "; " + name(finding.by) + " has reported it";
         health_.condemn(std::move(cause));
     };
+    events.left = [this](int rank) { health_.note_left(rank); };
     events.expelled = [this](int by, const std::string& why) {
         const std::string who = by < 0 ? "another rank" : name(by);
         health_.condemn({.kind = ErrorKind::stale_epoch,

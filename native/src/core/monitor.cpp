@@ -158,6 +158,7 @@ void Monitor::on_notice(int from, const Notice& notice) {
     if (notice.kind == Notice::Kind::bye) {
         sender.state = State::left;
         close_links(from);
+        news_.push_back(notice);
         return;
     }
     if (notice.kind == Notice::Kind::last) news_.push_back(notice);

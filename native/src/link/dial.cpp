@@ -11,7 +11,9 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto longest_pause = 500ms;  // between two rounds over the addresses
-constexpr auto refused_for = 1s;       // after this time a peer where nothing listens counts as gone
+// Ranks listen before they publish their addresses, so a peer where nothing listens counts as gone after this
+// time.
+constexpr auto refused_for = 300ms;
 
 ErrorKind kind_of(Verdict verdict) {
     switch (verdict) {

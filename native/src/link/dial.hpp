@@ -1,6 +1,6 @@
 // Connecting to one peer: its addresses are tried in turn until one answers, or until there is no hope left.
 //
-// Invariant: a peer counts as gone after a second in which nothing listens at any address, and at once if it
+// Invariant: a peer counts as gone after 0.3 s in which nothing listens at any address, and at once if it
 // refuses the handshake. All other problems may be temporary; pauses between rounds over the addresses grow.
 #pragma once
 

@@ -132,8 +132,8 @@ class COLLECTIVES_API Link {
     virtual bool arm(bool /*sending*/, std::vector<pollfd>& /*polled*/) { return false; }
     // Whether sent messages go through a network.
     virtual bool leaves_machine() const { return false; }
-    // The reason for which the peer counts as gone, or nullptr. Makes at most one system call for each
-    // socket.
+    // The reason for which the peer counts as gone, or nullptr. Makes at most two system calls for
+    // each socket.
     virtual const char* lost() = 0;
     // The connection that the control thread watches has ended. Called on the control thread.
     virtual void mark_lost() {}

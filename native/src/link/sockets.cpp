@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -18,6 +19,8 @@ namespace collectives {
 namespace {
 
 constexpr std::size_t most_descriptors = 2;
+constexpr int most_questions = 5;         // of keepalive without an answer
+constexpr std::uint8_t few_attempts = 3;  // that a busy network may lose
 
 }  // namespace
 
@@ -65,11 +68,30 @@ UniqueFd accept_from(int listener, int& error) {
     return fd;
 }
 
-void prepare_stream(int fd, bool tcp) {
+void prepare_stream(int fd, bool tcp, std::chrono::nanoseconds silence) {
     if (!tcp) return;
-    const int on = 1;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    const auto set = [fd](int level, int name, int value) {
+        ::setsockopt(fd, level, name, &value, sizeof(value));
+    };
+    set(IPPROTO_TCP, TCP_NODELAY, 1);
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+    if (silence <= std::chrono::nanoseconds(0)) return;
+    // Half of the time without a question, then one question a second.
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(silence).count();
+    const auto half = static_cast<int>(std::clamp<std::int64_t>(seconds / 2, 1, 7200));
+    set(IPPROTO_TCP, TCP_KEEPIDLE, half);
+    set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, half / most_questions));
+    set(IPPROTO_TCP, TCP_KEEPCNT, std::min(half, most_questions));
+}
+
+bool is_unanswered(int fd, std::chrono::nanoseconds silence) {
+    // Not by TCP_USER_TIMEOUT, which also ends a connection whose peer answers but reads nothing.
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+    const bool insists =
+        (info.tcpi_unacked > 0 && info.tcpi_retransmits >= few_attempts) || info.tcpi_probes >= few_attempts;
+    return insists && std::chrono::milliseconds(info.tcpi_last_ack_recv) >= silence;
 }
 
 bool stays_on_this_machine(int fd) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -20,7 +21,12 @@ UniqueFd connect_local(const std::string& name, int& error);
 int connect_result(int fd);
 
 UniqueFd accept_from(int listener, int& error);
-void prepare_stream(int fd, bool tcp);
+// `silence`: when the kernel ends a connection that carries nothing, if the other host does not answer; 0:
+// its default, two hours.
+void prepare_stream(int fd, bool tcp, std::chrono::nanoseconds silence = {});
+// Whether the other host has acknowledged nothing for `silence`, although the kernel has sent something again
+// and again. A peer that reads nothing is not meant: its kernel answers.
+bool is_unanswered(int fd, std::chrono::nanoseconds silence);
 // Whether both ends of a TCP connection have the same address, so that its data never leaves the machine.
 bool stays_on_this_machine(int fd);
 // The pid, in our pid namespace, of the process at the other end of a local socket; 0 if it is not visible.

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,6 +38,7 @@ struct Setup {
     int sockets = 1;              // sockets for data, of each link that can use several
     bool oversubscribed = false;  // ranks outnumber cores on some host; the same on all ranks
     bool large_maps = true;       // all peers have address space for maps as large as the machine's memory
+    std::chrono::nanoseconds silence{0};  // after which a peer counts as gone; 0: never
     Commons* commons = nullptr;
     std::shared_ptr<Waker> waker;  // ends the sleep of this rank
 };

@@ -22,8 +22,13 @@ constexpr int most_unsent = 128 << 10;
 
 }  // namespace
 
-TcpLink::TcpLink(Peer peer, std::vector<UniqueFd> sockets, UniqueFd farewell, std::size_t slice)
-    : Link(std::move(peer)), farewell_(std::move(farewell)), out_(sockets.size()), in_(sockets.size()) {
+TcpLink::TcpLink(Peer peer, std::vector<UniqueFd> sockets, UniqueFd farewell, std::size_t slice,
+                 std::chrono::nanoseconds silence)
+    : Link(std::move(peer)),
+      farewell_(std::move(farewell)),
+      silence_(silence),
+      out_(sockets.size()),
+      in_(sockets.size()) {
     leaves_machine_ = !stays_on_this_machine(sockets.at(0).get());
     lanes_.reserve(sockets.size());
     for (UniqueFd& socket : sockets) {
@@ -239,7 +244,10 @@ const char* TcpLink::lost() {
         if (health == TcpLane::Health::broken) return "its connection broke";
         closed = closed && health == TcpLane::Health::closed;
     }
-    return closed ? closed_by_peer : nullptr;
+    if (closed) return closed_by_peer;
+    const auto is_dead = [&](const TcpLane& lane) { return is_unanswered(lane.fd(), silence_); };
+    const bool asks = leaves_machine_ && silence_ > std::chrono::nanoseconds(0);
+    return asks && std::ranges::any_of(lanes_, is_dead) ? "its host does not answer" : nullptr;
 }
 
 void TcpLink::shut_down(std::optional<int> lost) {

@@ -19,7 +19,8 @@ namespace collectives {
 class TcpLink final : public Link {
   public:
     // `sockets`: in the same order as the peer's ends of these connections. `slice`: the size of an inbox.
-    TcpLink(Peer peer, std::vector<UniqueFd> sockets, UniqueFd farewell, std::size_t slice);
+    TcpLink(Peer peer, std::vector<UniqueFd> sockets, UniqueFd farewell, std::size_t slice,
+            std::chrono::nanoseconds silence = {});
 
     void begin(const Context& context, std::uint64_t length) override;
     std::size_t write(const std::byte* data, std::size_t n) override;
@@ -61,6 +62,7 @@ class TcpLink final : public Link {
 
     std::vector<TcpLane> lanes_;
     Farewell farewell_;
+    std::chrono::nanoseconds silence_;  // after which the peer's host counts as gone; 0: never
     bool leaves_machine_ = true;
 
     // sending

@@ -10,7 +10,8 @@ namespace {
 
 class TcpTransport final : public Transport {
   public:
-    explicit TcpTransport(const Setup& setup) : sockets_(setup.sockets), slice_(setup.slice) {}
+    explicit TcpTransport(const Setup& setup)
+        : sockets_(setup.sockets), slice_(setup.slice), silence_(setup.silence) {}
 
     const Capabilities& capabilities() const override {
         static constexpr Capabilities answer{.crosses_machines = true, .takes_sockets = true};
@@ -26,12 +27,13 @@ class TcpTransport final : public Transport {
         for (Connection& connection : connections) sockets.push_back(std::move(connection.socket));
         UniqueFd farewell = std::move(sockets.back());
         sockets.pop_back();
-        return std::make_unique<TcpLink>(peer, std::move(sockets), std::move(farewell), slice_);
+        return std::make_unique<TcpLink>(peer, std::move(sockets), std::move(farewell), slice_, silence_);
     }
 
   private:
     int sockets_;
     std::size_t slice_;
+    std::chrono::nanoseconds silence_;
 };
 
 const RegisteredTransport registered(

@@ -168,6 +168,9 @@ TEST_CASE("a connection that ends is a death, unless the neighbour has left befo
     Watched two({});
     two.send({.kind = Notice::Kind::bye, .origin = 1});
     two.other.reset();
+    const auto goodbye = two.progress();
+    REQUIRE(goodbye.size() == 1);
+    CHECK(goodbye[0].kind == Notice::Kind::bye);
     CHECK(two.progress().empty());
     Watched three({});
     const std::array<char, 200> noise{'x'};
