@@ -22,6 +22,7 @@ OTHERS: Final = {
     "choice": "How close the automatic choice comes to the best algorithm.",
     "sharing": "How ranks that share cores give way, to each other and to other programs.",
     "lifetimes": "Make and close communicators many times, and look for what is left.",
+    "chaos": "Kill, stop, cut off and mislead ranks, and look at what the others do.",
 }
 
 

@@ -1,0 +1,127 @@
+"""Row 1: one rank is killed, in each phase of its work; and the run in which nothing is injected."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from collectives.bench.chaos import work
+from collectives.bench.chaos.case import ALL, FINE, Case, Expect
+from collectives.bench.chaos.rank import Rank
+from collectives.bench.chaos.run import Run
+from collectives.rendezvous import open_store
+
+_JOINING: Final = 0.03  # seconds: longer than joining takes, once a rank has written to the store
+_WORKING: Final = 0.1  # seconds, within which the victim is killed
+_LOST: Final = Expect(("PeerLost",))
+
+
+class _Watched:
+    """A store that tells the runner when this rank has first written to it."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._store = open_store(rank.store)
+        self._written = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def set(self, key: str, value: bytes, timeout: float = 60.0) -> None:
+        self._store.set(key, value, timeout)
+        self._note()
+
+    def compare_set(self, key: str, expected: bytes | None, value: bytes | None, timeout: float = 60.0) -> bytes | None:
+        found = self._store.compare_set(key, expected, value, timeout)
+        self._note()
+        return found
+
+    def _note(self) -> None:
+        if not self._written:
+            self._written = True
+            self._rank.tell("published")
+
+
+def _joins(rank: Rank) -> None:
+    """Join through a store that reports the first write; then work until something fails."""
+    store: Any = rank.store
+    if rank.is_victim:
+        watched = _Watched(rank)
+        names = ("get", "wait", "add", "delete", "close")
+        store = type("Watched", (), {name: _bound(watched, name) for name in (*names, "set", "compare_set")})()
+    comm = rank.init(store=store)
+    step = work.steps(rank, comm)
+    while True:
+        step()
+
+
+def _bound(watched: _Watched, name: str) -> Any:
+    return lambda _self, *arguments, **named: getattr(watched, name)(*arguments, **named)
+
+
+def _kill_joining(run: Run) -> None:
+    (victim,) = run.victims
+    run.wait_for("published", [victim])
+    run.sleep(run.rng.uniform(0.0, _JOINING))
+    run.injected()
+    run.kill(victim)
+
+
+def _kill_working(run: Run) -> None:
+    run.wait_for("working", range(run.size))
+    run.sleep(run.rng.uniform(0.0, _WORKING))
+    run.injected()
+    for victim in run.victims:
+        run.kill(victim)
+
+
+def nothing(run: Run) -> None:
+    """Let the ranks work for a moment, then tell them to stop."""
+    run.wait_for("working", range(run.size))
+    run.sleep(0.1)
+    run.injected()
+    run.say(0, "stop")
+
+
+def _case(phase: str, **values: Any) -> Case:
+    return Case(
+        row=1,
+        name=f"kill-{phase.replace(' ', '-').replace('_', '-')}",
+        injected=f"SIGKILL of one rank, {phase}",
+        program=work.until_error,
+        inject=_kill_working,
+        survivors=_LOST,
+        values={"timeout": 60.0, **values},
+        runs=(8, 144),
+    )
+
+
+CASES: Final = (
+    Case(
+        row=0,
+        name="nothing",
+        injected="nothing",
+        program=work.until_told,
+        inject=nothing,
+        survivors=Expect((FINE,)),
+        victims=Expect((FINE,)),
+        values={"timeout": 60.0, "bytes": 1 << 20},
+        transports=ALL,
+        runs=(2, 10),
+    ),
+    Case(
+        row=1,
+        name="kill-joining",
+        injected="SIGKILL of one rank, joining",
+        program=_joins,
+        inject=_kill_joining,
+        survivors=_LOST,
+        values={"timeout": 60.0, "join_timeout": 5.0, "work": "barrier"},
+        runs=(8, 144),
+        keys_stay=True,
+    ),
+    _case("in a barrier", work="barrier"),
+    _case("mid reduce_scatter", work="reduce_scatter"),
+    _case("mid allgather", work="allgather"),
+    _case("mid payload", work="ring", bytes=32 << 20),
+    _case("between operations", work="pauses"),
+)
