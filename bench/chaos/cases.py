@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from collectives.bench.chaos import deaths, mismatches
+from collectives.bench.chaos import deaths, endings, limits, mismatches, partitions, silences, stores
 from collectives.bench.chaos.case import Case
 
-CASES: Final[tuple[Case, ...]] = tuple(sorted((*deaths.CASES, *mismatches.CASES), key=lambda case: case.row))
+_MODULES: Final = (deaths, silences, partitions, mismatches, stores, limits, endings)
+CASES: Final[tuple[Case, ...]] = tuple(
+    sorted((case for module in _MODULES for case in module.CASES), key=lambda case: case.row)
+)

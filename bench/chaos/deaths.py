@@ -10,7 +10,7 @@ from collectives.bench.chaos.rank import Rank
 from collectives.bench.chaos.run import Run
 from collectives.rendezvous import open_store
 
-_JOINING: Final = 0.03  # seconds: longer than joining takes, once a rank has written to the store
+JOINING: Final = 0.03  # seconds: longer than joining takes, once a rank has written to the store
 _WORKING: Final = 0.1  # seconds, within which the victim is killed
 _LOST: Final = Expect(("PeerLost",))
 
@@ -41,7 +41,7 @@ class _Watched:
             self._rank.tell("published")
 
 
-def _joins(rank: Rank) -> None:
+def joins(rank: Rank) -> None:
     """Join through a store that reports the first write; then work until something fails."""
     store: Any = rank.store
     if rank.is_victim:
@@ -61,7 +61,7 @@ def _bound(watched: _Watched, name: str) -> Any:
 def _kill_joining(run: Run) -> None:
     (victim,) = run.victims
     run.wait_for("published", [victim])
-    run.sleep(run.rng.uniform(0.0, _JOINING))
+    run.sleep(run.rng.uniform(0.0, JOINING))
     run.injected()
     run.kill(victim)
 
@@ -112,7 +112,7 @@ CASES: Final = (
         row=1,
         name="kill-joining",
         injected="SIGKILL of one rank, joining",
-        program=_joins,
+        program=joins,
         inject=_kill_joining,
         survivors=_LOST,
         values={"timeout": 60.0, "join_timeout": 5.0, "work": "barrier"},

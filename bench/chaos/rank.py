@@ -28,6 +28,7 @@ import collectives
 
 _SETTLE: Final = 2.0  # seconds that threads and descriptors may take to go after the communicator was closed
 _TEXT: Final = 600  # characters of a message in a report
+_TASK: Final = "COLLECTIVES_CHAOS_RANK"
 _ADOPT: Final = "from collectives.bench.chaos.rank import adopted; rank = adopted()\n"
 
 
@@ -106,14 +107,16 @@ class Rank:
             "secret": self.secret.hex(),
             "descriptor": self.socket.fileno(),
         }
-        os.environ["COLLECTIVES_CHAOS_RANK"] = json.dumps(task)
+        os.environ[_TASK] = json.dumps(task)
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 2)  # tracebacks that are meant to be; the exit code tells of others
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         os.execv(sys.executable, [sys.executable, "-c", _ADOPT + script])
 
 
 def adopted() -> Rank:
     """The rank whose process `become` has replaced by this one."""
-    task = json.loads(os.environ.pop("COLLECTIVES_CHAOS_RANK"))
+    task = json.loads(os.environ.pop(_TASK))
     connection = socket.socket(fileno=task.pop("descriptor"))
     os.set_inheritable(connection.fileno(), False)
     return Rank(

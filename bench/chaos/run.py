@@ -76,6 +76,7 @@ class Run:
         # By rank: whom its error may name; ranks that are not in it may name the victims.
         self.nameable: Final[dict[int, set[int]]] = {}
         self.members: list[Member] = []
+        self.undo: Final = contextlib.ExitStack()  # what has to be repaired after the run
         self.killed: Final[set[int]] = set()  # whose end is the runner's doing
         self._store = store
         self._secret = secrets.token_bytes(32)
@@ -180,13 +181,14 @@ class Run:
         return [number for number in range(self.size) if number not in self.victims]
 
     def end(self) -> None:
-        """Kill what is left."""
+        """Kill what is left, and repair what was broken."""
         for process in {member.process for member in self.members if member.status is None}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self._until(lambda: all(member.status is not None for member in self.members), START)
         for member in self.members:
             member.socket.close()
+        self.undo.close()
 
     # --- inside
 
