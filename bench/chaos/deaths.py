@@ -91,7 +91,7 @@ def _case(phase: str, **values: Any) -> Case:
         inject=_kill_working,
         survivors=_LOST,
         values={"timeout": 60.0, **values},
-        runs=(8, 144),
+        runs=(5, 84),
     )
 
 
@@ -116,7 +116,7 @@ CASES: Final = (
         inject=_kill_joining,
         survivors=_LOST,
         values={"timeout": 60.0, "join_timeout": 5.0, "work": "barrier"},
-        runs=(8, 144),
+        runs=(5, 84),
         keys_stay=True,
     ),
     _case("in a barrier", work="barrier"),

@@ -79,13 +79,14 @@ class Line:
 
 
 def lines(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[Line]:
-    """The lines, in the order in which their first findings come."""
+    """The lines, in the order of `cases`."""
     found: dict[tuple[str, str], Line] = {}
     for finding in findings:
         case = cases[finding.unit.case]
         key = (case.name, finding.unit.transport)
         found.setdefault(key, Line(case.row, *key)).add(finding)
-    return list(found.values())
+    order = {name: number for number, name in enumerate(cases)}
+    return sorted(found.values(), key=lambda line: order[line.case])
 
 
 def document(findings: Iterable[Finding], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
