@@ -156,7 +156,7 @@ def act(rank: Rank, program: Callable[[Rank], None]) -> None:
 
 def become_fresh(runner: int) -> None:
     """Prepare a forked process: signals as a new process has them, and the end of `runner` ends it."""
-    _die_with_parent()
+    die_with_parent()
     if os.getppid() != runner:
         os._exit(0)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
@@ -183,7 +183,8 @@ def hear_warnings(ranks: list[Rank]) -> None:
     warnings.showwarning = show
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """From now on, this process ends when the one that forked it does."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG

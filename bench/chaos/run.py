@@ -25,6 +25,8 @@ from collectives.bench.chaos.case import Case, Unit
 from collectives.bench.chaos.rank import Rank, act, become_fresh, hear_warnings
 from collectives.bench.namespaces import Host
 
+NOT_FOR_RANKS: Final[list[int]] = []  # descriptors of the runner, which forked ranks close
+STOP: Final[list[bool]] = []  # not empty: this process has been asked to end
 START: Final = 30.0  # seconds that ranks may take to reach the point at which something is injected
 _CLONE_NEWNET: Final = 0x40000000
 
@@ -81,6 +83,7 @@ class Run:
         self._store = store
         self._secret = secrets.token_bytes(32)
         self._name = f"chaos-{secrets.token_hex(6)}"
+        self._ending = False
         self._poll = select.poll()
         self._by_descriptor: dict[int, Member] = {}
 
@@ -97,6 +100,8 @@ class Run:
             if process == 0:
                 try:
                     become_fresh(runner)
+                    for descriptor in NOT_FOR_RANKS:
+                        os.close(descriptor)
                     for number, (outside, inside) in enumerate(pairs):
                         outside.close()
                         if number not in numbers:
@@ -182,6 +187,7 @@ class Run:
 
     def end(self) -> None:
         """Kill what is left, and repair what was broken."""
+        self._ending = True
         for process in {member.process for member in self.members if member.status is None}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -234,6 +240,8 @@ class Run:
             left = end - time.monotonic()
             if left <= 0:
                 return False
+            if STOP and not self._ending:
+                raise SystemExit(1)
             for descriptor, _ in self._poll.poll(min(left, 0.05) * 1e3):
                 self._read(self._by_descriptor[descriptor])
 

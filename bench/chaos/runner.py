@@ -15,7 +15,7 @@ from typing import Any
 
 from collectives.bench.chaos.case import Case, Finding, Unit
 from collectives.bench.chaos.judging import judge
-from collectives.bench.chaos.run import NotReached, Run
+from collectives.bench.chaos.run import NOT_FOR_RANKS, STOP, NotReached, Run
 from collectives.bench.chaos.servers import Redis, why_no_redis
 from collectives.bench.namespaces import Host, hosts, why_not
 
@@ -84,6 +84,7 @@ def _one(case: Case, unit: Unit, shared: _Shared) -> Finding:
             run.hosts = shared.hosts(run.size)
         segments = _segments()
         problem = ""
+        opened.callback(run.end)
         try:
             run.fork()
             run.go()
@@ -139,8 +140,12 @@ def main(given: dict[str, Any], out: int) -> None:
     """Run the units of `given`, and write each finding to the descriptor `out` as a line of JSON."""
     import importlib
     import json
+    import signal
     from dataclasses import asdict
 
+    # Ranks, hosts and servers are removed before this process ends. An exception from here might be lost in a fork.
+    signal.signal(signal.SIGTERM, lambda *_: STOP.append(True))
+    NOT_FOR_RANKS.append(out)
     cases: Sequence[Case] = importlib.import_module(given["cases"]).CASES
     units = [Unit(**unit) for unit in given["units"]]
     for finding in perform(units, cases):

@@ -93,7 +93,7 @@ class _Runner:
 
     def _end(self) -> None:
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)  # which lets it remove its hosts and servers
+            self.process.send_signal(signal.SIGTERM)  # which lets it remove its hosts and servers
             try:
                 self.process.wait(10.0)
             except subprocess.TimeoutExpired:

@@ -14,7 +14,7 @@ from typing import Any
 
 import collectives
 from collectives.bench.chaos.case import FINE, Case, Ends, Expect
-from collectives.bench.chaos.rank import Rank
+from collectives.bench.chaos.rank import Rank, die_with_parent
 from collectives.bench.chaos.run import Run
 
 _FOREVER = 3600.0
@@ -104,7 +104,8 @@ def _leaks_a_segment(rank: Rank) -> None:
 
 def _leaks_a_child(rank: Rank) -> None:
     if os.fork() == 0:
-        time.sleep(30.0)
+        die_with_parent()
+        time.sleep(_FOREVER)
         os._exit(0)
     _raises_well(rank)
 
