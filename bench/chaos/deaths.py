@@ -32,7 +32,8 @@ class _Watched:
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes | None, timeout: float = 60.0) -> bytes | None:
         found = self._store.compare_set(key, expected, value, timeout)
-        self._note()
+        if found == value:  # otherwise nothing was written
+            self._note()
         return found
 
     def _note(self) -> None:

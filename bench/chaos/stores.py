@@ -49,6 +49,8 @@ def _restart(run: Run) -> None:
     run.server.kill()
     run.sleep(_AWAY)
     run.server.start()
+    for victim in run.victims:  # which the others may have left by then
+        run.nameable[victim] = set(run.survivors)
 
 
 def _flush(run: Run) -> None:
