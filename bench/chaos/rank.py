@@ -195,9 +195,16 @@ def _counts() -> dict[str, int]:
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
-        "children": sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children")),
+        "children": sum(_children(path) for path in Path("/proc/self/task").glob("*/children")),
         "segments": sum("/memfd:" in line or "/dev/shm/" in line for line in maps),
     }
+
+
+def _children(path: Path) -> int:
+    try:
+        return len(path.read_text().split())
+    except OSError:  # the thread has just ended; its children are another thread's now
+        return 0
 
 
 def _left(before: Mapping[str, int]) -> dict[str, int]:

@@ -17,6 +17,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -109,6 +110,8 @@ class Run:
                     for member in self.members:
                         member.socket.detach()
                     self._live(numbers, [pairs[number][1] for number in numbers])
+                except BaseException:
+                    traceback.print_exc()  # a fault of the runner's own
                 finally:
                     os._exit(70)
             for number in numbers:

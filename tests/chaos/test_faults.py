@@ -20,9 +20,10 @@ AWAITED = {
     "redis-restarted-waiting",
     "redis-restarted-joining",
     "descriptors-joining",
+    "silent-joining-quick",
 }
 _SHORT = [case for case in CASES if case.form != "long"]
-_JOBS = 2  # runs at a time: most of their time they wait
+_JOBS = 4  # runs at a time: most of their time they wait
 
 
 @pytest.mark.parametrize("row", sorted({case.row for case in _SHORT}))
