@@ -28,7 +28,7 @@ import collectives
 
 _SETTLE: Final = 2.0  # seconds that threads and descriptors may take to go after the communicator was closed
 _TEXT: Final = 600  # characters of a message in a report
-_TASK: Final = "COLLECTIVES_CHAOS_RANK"
+_TASK: Final = "CHAOS_RANK"
 _ADOPT: Final = "from collectives.bench.chaos.rank import adopted; rank = adopted()\n"
 
 
