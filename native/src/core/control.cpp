@@ -287,10 +287,11 @@ void Control::start_dial(Registration& group, const Channel& channel, Calling& c
 }
 
 void Control::dial_failed(Registration& group, const Channel& channel, const Problem& problem) {
-    Dial& dial = group.dials.at(channel).dial;
-    if (dial.failed(problem)) return;
-    const Error error = dial.error();
-    group.dials.erase(channel);
+    const auto place = group.dials.find(channel);
+    if (place == group.dials.end()) return;  // the peer has called meanwhile
+    if (place->second.dial.failed(problem)) return;
+    const Error error = place->second.dial.error();
+    group.dials.erase(place);
     group.events.failed(channel.first, error);
 }
 

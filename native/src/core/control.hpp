@@ -53,6 +53,7 @@ class Control {
         std::string why;
         int by = -1;
         int gone = -1;
+        std::uint64_t sequence = 0;  // of the collective in which `by` has given up
     };
 
     // Called on the control thread. Ranks are those of the communicator.

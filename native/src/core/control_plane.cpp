@@ -173,7 +173,8 @@ void Control::on_notice(Registration& group, const Notice& notice) {
     if (notice.group != group.identity.group || origin < 0) return;
     switch (notice.kind) {
         case Notice::Kind::abort:
-            group.events.condemned({notice.error, notice.ranks, notice.text, origin, notice.subject});
+            group.events.condemned(
+                {notice.error, notice.ranks, notice.text, origin, notice.subject, notice.call.sequence});
             break;
         case Notice::Kind::last:
             compare(group, notice);

@@ -223,7 +223,8 @@ void Executor::throw_if_lost(Clock::time_point now) {
         under_way_.front()->task().waits_for_any() && !std::all_of(peers.begin(), peers.end(), is_out);
     const auto lost = others ? peers.end() : std::find_if(peers.begin(), peers.end(), why_lost);
     if (const Cause* const cause = health_.cause()) {
-        const bool ends = lost != peers.end() || (!others && cause->ends(request.call, peers, now));
+        const bool ends =
+            lost != peers.end() || (!others && cause->ends(request.call, peers, vigil_.began(), now));
         if (ends && still_waits_for(lost != peers.end() ? *lost : -1)) throw cause->error(&request.call);
         return;
     }

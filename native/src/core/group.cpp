@@ -52,13 +52,18 @@ Group::Group(Options options)
              make_setup(options, surroundings_), surroundings_, executor_, sleeper_, health_, recorder_,
              closing_) {}
 
-void Group::throw_if_unusable(const Call& call) {
+void Group::throw_if_unusable(const Operation* operation) {
     if (closed_ || closing_) throw Error(ErrorKind::aborted, "this communicator is closed");
     if (is_broken_.load(std::memory_order_acquire)) throw *broken_;
     const Cause* const cause = health_.cause();
-    if (cause == nullptr || !cause->forbids(call)) return;
+    if (cause == nullptr || (operation != nullptr && !cause->forbids(peek_call(*operation)))) return;
     break_with(cause->error());
     throw *broken_;
+}
+
+std::uint64_t Group::first_incomplete() const {
+    const bool some = executor_.under_way() > 0 && !executor_.oldest().request().call.is_message();
+    return some ? executor_.oldest().request().call.sequence : sequence_;
 }
 
 void Group::break_with(const Error& cause) {
@@ -70,7 +75,7 @@ void Group::break_with(const Error& cause) {
         broken_.emplace(cause);
     }
     is_broken_.store(true, std::memory_order_release);
-    if (!health_.is_condemned()) links_.tell_all(cause);
+    if (!health_.is_condemned()) links_.tell_all(cause, first_incomplete());
     const bool lost = cause.kind() == ErrorKind::peer_lost && cause.ranks().size() == 1;
     links_.shut_down(lost ? std::optional(cause.ranks().front()) : std::nullopt);
 }
@@ -148,7 +153,7 @@ bool Group::sends_to_itself(std::span<const Item> items) const {
 
 void Group::run_locked(std::span<const Item> items, double timeout, const Interrupted& interrupted,
                        CallerLock* lock) {
-    for (const Item& item : items) throw_if_unusable(item.operation->call());
+    for (const Item& item : items) throw_if_unusable(item.operation.get());
     const Operation* open = nullptr;      // an operation whose links may be opened while it waits
     std::uint64_t connecting = 0;         // the record of the first operation that waits for links
     const Item* first_of_them = nullptr;  // that operation

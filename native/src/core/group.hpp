@@ -126,8 +126,11 @@ class Group {
     Error give_up(const Error& error);
     // What all ranks raise instead of that error of this rank.
     Error first_cause(const Error& error);
-    // Throws if the group is closed or broken, or if all ranks have given up. `call`: the call that begins.
-    void throw_if_unusable(const Call& call = {});
+    // Throws if the group is closed or broken, or if all ranks have given up. `operation`: the one that
+    // begins.
+    void throw_if_unusable(const Operation* operation = nullptr);
+    // The sequence number of the first collective that this rank has not completed.
+    std::uint64_t first_incomplete() const;
 
     std::shared_ptr<Work> start(std::shared_ptr<Work> work);
 

@@ -114,7 +114,7 @@ void Group::take_works(Works& under_way) {
             // If other operations are in progress, the group can be used, and an error of theirs ends this
             // one.
             Work& work = *under_way.back();
-            if (under_way.size() == 1) throw_if_unusable(work.operation->call());
+            if (under_way.size() == 1) throw_if_unusable(work.operation.get());
             Request wanted = request(*work.operation, work.in, work.out, work.timeout);
             wanted.receipt = &work.receipt;
             wanted.queued = work.queued;

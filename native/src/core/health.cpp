@@ -17,10 +17,16 @@ Error Cause::error(const Call* during) const {
     return Error(kind, gone + " is gone" + when + ": " + text, ranks);
 }
 
-bool Cause::ends(const Call& call, const std::vector<int>& peers, Clock::time_point now) const {
-    const auto is_blamed = [&](int peer) { return std::ranges::find(ranks, peer) != ranks.end(); };
-    if (std::ranges::any_of(peers, is_blamed)) return true;
-    return forbids(call) && now - since >= grace;
+bool Cause::ends(const Call& call, const std::vector<int>& peers, Clock::time_point began,
+                 Clock::time_point now) const {
+    if (kind == ErrorKind::peer_lost) {
+        const auto is_gone = [&](int peer) { return std::ranges::find(ranks, peer) != ranks.end(); };
+        if (std::ranges::any_of(peers, is_gone)) return true;
+        if (call.is_message()) return false;
+    } else if (!concerns(call)) {
+        return false;
+    }
+    return now - std::max(since, began) >= grace;
 }
 
 void Health::condemn(Cause cause) {

@@ -27,16 +27,24 @@ struct Cause {
     // Of a rank that is gone: its name; else empty.
     std::string gone{};
     std::string text{};
+    // Collectives before this one, which every rank that has given up has completed, can be completed.
+    std::uint64_t sequence = 0;
     // An operation in progress may still be completed within this time: what it waits for may be on its way.
     std::chrono::nanoseconds grace{0};
     Clock::time_point since{};
 
     // The error to raise; `during`: the call in progress, if there is one.
     Error error(const Call* during = nullptr) const;
-    // Whether a wait for `peers` in that call ends now. Messages between other ranks go on after a loss.
-    bool ends(const Call& call, const std::vector<int>& peers, Clock::time_point now) const;
-    // Whether it keeps such a call from beginning.
-    bool forbids(const Call& call) const { return kind != ErrorKind::peer_lost || !call.is_message(); }
+    // Whether a wait for `peers` in that call, which began at `began`, ends now. Messages between other ranks
+    // go on after a loss.
+    bool ends(const Call& call, const std::vector<int>& peers, Clock::time_point began,
+              Clock::time_point now) const;
+    // Whether it keeps such a call from beginning. After a loss a call may begin, since what it needs may
+    // have been sent before.
+    bool forbids(const Call& call) const { return kind != ErrorKind::peer_lost && concerns(call); }
+
+  private:
+    bool concerns(const Call& call) const { return call.is_message() || call.sequence >= sequence; }
 };
 
 class Health {

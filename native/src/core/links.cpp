@@ -243,7 +243,8 @@ void Links::open(const std::vector<int>& peers, double timeout, const Interrupte
         const auto now = Clock::now();
         vigil.look(health_, is_collective ? call : nullptr, 0, now);
         if (const Cause* const cause = health_.cause()) {
-            if (cause->ends(call == nullptr ? Call() : *call, peers, now)) throw cause->error(call);
+            if (cause->ends(call == nullptr ? Call() : *call, peers, vigil.began(), now))
+                throw cause->error(call);
         }
         if (closing_) throw Error(ErrorKind::aborted, "this communicator is being closed");
         throw_if_out_of_descriptors(now);

@@ -67,7 +67,8 @@ class Links {
     // Waits up to `grace` seconds for ranks that have begun fewer collectives.
     void compare_calls(double grace) const;
     // Tell all ranks, through the control plane, that this communicator is broken. Returns when that is sent.
-    void tell_all(const Error& cause);
+    // `sequence`: of the first collective that this rank has not completed.
+    void tell_all(const Error& cause, std::uint64_t sequence);
     // Tell peers that nothing more will be sent, and, in `lost`, the rank whose loss is the reason.
     void shut_down(std::optional<int> lost = std::nullopt);
     // Release everything. Arrays from the heap keep the arena as long as they need it.

@@ -20,6 +20,7 @@ void Links::watch_over(Control::Events& events) {
     };
     events.condemned = [this](const Control::Finding& finding) {
         Cause cause{.kind = finding.kind, .ranks = finding.ranks, .text = finding.why};
+        cause.sequence = finding.sequence;
         const bool is_death = finding.gone >= 0 && finding.by != finding.gone;
         cause.grace = is_death ? grace_after_death : grace_after_abort;
         if (finding.gone >= 0) cause.gone = name(finding.gone);
@@ -35,7 +36,8 @@ void Links::watch_over(Control::Events& events) {
                                  who + " found it dead: " + why});
     };
     events.disagreed = [this](int other, const Call& theirs, const Call& mine) {
-        if (health_.is_condemned()) return;
+        const Cause* const known = health_.cause();
+        if (known != nullptr && known->sequence <= mine.sequence) return;
         const std::string text = "ranks called different operations: " + name(identity_.rank) + " is in " +
                                  mine.describe() + "; " + name(other) + " is in " + theirs.describe() +
                                  (theirs == mine ? ", after other operations than this rank" : "");
@@ -44,7 +46,10 @@ void Links::watch_over(Control::Events& events) {
         notice.ranks = {identity_.rank, other};
         notice.text = text;
         control_->notify(std::move(notice));
-        health_.condemn({.kind = ErrorKind::desync, .ranks = {identity_.rank, other}, .text = text});
+        health_.condemn({.kind = ErrorKind::desync,
+                         .ranks = {identity_.rank, other},
+                         .text = text,
+                         .sequence = mine.sequence});
     };
     events.late = [this](std::uint64_t sequence, int rank) { health_.add_late(sequence, rank); };
     health_.watch_over(
@@ -72,9 +77,11 @@ void Links::begin_control_plane() {
     control().begin_control_plane(std::move(neighbours));
 }
 
-void Links::tell_all(const Error& cause) {
+void Links::tell_all(const Error& cause, std::uint64_t sequence) {
     if (!health_.is_watched()) return;
-    Notice notice = notice_of(Notice::Kind::abort, {});
+    Call call;
+    call.sequence = sequence;
+    Notice notice = notice_of(Notice::Kind::abort, call);
     notice.error = cause.kind();
     notice.ranks = cause.ranks();
     notice.text = cause.what();

@@ -100,9 +100,11 @@ bool InprocLink::open() {
 
 std::span<const std::byte> InprocLink::next() {
     if (!open() || read_ == expected_length_) return {};
-    // A rank that fails sets this before its memory may be used for something else.
-    if (in_.abandoned.load(std::memory_order_seq_cst))
+    // A rank that fails sets this before its memory may be used for something else. Short messages lie in
+    // memory that both ranks keep.
+    if (expected_length_ > inproc_eager_up_to && in_.abandoned.load(std::memory_order_seq_cst)) {
         throw_lost(expected_->call, "it gave the operation up");
+    }
     const std::uint64_t available = slot_->available.load(std::memory_order_acquire);
     return {slot_->data + read_, static_cast<std::size_t>(available - read_)};
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -169,10 +170,9 @@ def test_ranks_that_call_different_things_are_told(
 
     found = outcomes(3, body, transport=transport, timeout=10.0)
     assert all(o.error is not None for o in found)
-    assert all(o.seconds < 9 for o in found)
+    assert all(o.seconds < 9 for o in found)  # without a wait for the deadline
     kinds = [type(o.error) for o in found]
-    assert collectives.DesyncError in kinds, found[0].error
-    assert all(issubclass(k, collectives.DesyncError | collectives.PeerLost) for k in kinds), kinds
+    assert kinds == [collectives.DesyncError] * 3, found
 
 
 @pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
@@ -189,7 +189,7 @@ def test_the_rank_that_was_lost_first_is_named(transport: str) -> None:
     first, _, last = ranks(3, body, transport=transport)
     assert first is not None and list(first.ranks) == [1]
     assert last is not None and list(last.ranks) == [1]
-    assert str(last).startswith("rank 1 is gone during operation 0: ") and "rank 0 " in str(last)
+    assert re.match(r"rank 1( \(.*\))? is gone during operation 0: .*rank 0 ", str(last)), last
 
 
 @pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])

@@ -66,19 +66,31 @@ TEST_CASE("nobody waits for the cause of ranks that have left in order") {
     CHECK(Clock::now() - began >= 20ms);
 }
 
-TEST_CASE("which waits a cause ends, and when") {
+TEST_CASE("which waits a loss ends, and when") {
     Cause loss{.kind = ErrorKind::peer_lost, .ranks = {2}, .grace = 1s};
     loss.since = Clock::now();
-    const auto early = loss.since + 10ms;
-    const auto late = loss.since + 1s;
-    CHECK(loss.ends(collective(1), {1, 2}, early));  // it waits for the rank that is gone
-    CHECK_FALSE(loss.ends(collective(1), {1}, early));
-    CHECK(loss.ends(collective(1), {1}, late));
-    CHECK(loss.ends(message(), {2}, early));
-    CHECK_FALSE(loss.ends(message(), {1}, late));  // a message between others
+    const auto began = loss.since + 5s;
+    const auto early = began + 10ms;
+    const auto late = began + 1s;
+    CHECK(loss.ends(collective(1), {1, 2}, began, early));  // it waits for the rank that is gone
+    CHECK_FALSE(loss.ends(collective(1), {1}, began, early));
+    CHECK(loss.ends(collective(1), {1}, began, late));
+    CHECK(loss.ends(message(), {2}, began, early));
+    CHECK_FALSE(loss.ends(message(), {1}, began, late));  // a message between others
     CHECK_FALSE(loss.forbids(message()));
+    CHECK_FALSE(loss.forbids(collective(9)));
+}
+
+TEST_CASE("collectives before the one in which a rank has given up can be completed") {
+    Cause cause{.kind = ErrorKind::desync, .ranks = {0, 1}, .sequence = 7};
+    cause.since = Clock::now();
+    CHECK_FALSE(cause.ends(collective(6), {1}, cause.since, cause.since + 1h));
+    CHECK_FALSE(cause.forbids(collective(6)));
+    CHECK(cause.ends(collective(7), {1}, cause.since, cause.since));
+    CHECK(cause.forbids(collective(7)));
+    CHECK(cause.forbids(message()));
     const Cause expelled{.kind = ErrorKind::stale_epoch};
-    CHECK(expelled.ends(message(), {1}, Clock::now()));
+    CHECK(expelled.ends(message(), {1}, cause.since, cause.since));
     CHECK(expelled.forbids(message()));
 }
 

@@ -235,3 +235,30 @@ TEST_CASE("ranks that call different things all learn who called what") {
         }
     }
 }
+
+TEST_CASE("a rank that begins a second after its neighbour, so that both call each other, is linked to it") {
+    std::vector<std::string> addresses(2);
+    std::vector<std::unique_ptr<Group>> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+        ranks.push_back(std::make_unique<Group>(options(rank, 2)));
+        ranks.back()->links().listen("tcp", listen_tcp(addresses[static_cast<std::size_t>(rank)]));
+    }
+    ranks[1]->links().route(0, "tcp", {addresses[0]}, "host0");
+    std::this_thread::sleep_for(1300ms);
+    ranks[0]->links().route(1, "tcp", {addresses[1]}, "host1");
+    for (int round = 0; round < 2; ++round) {
+        std::vector<std::thread> threads;
+        for (int rank = 0; rank < 2; ++rank) {
+            threads.emplace_back(
+                [&, rank] { run_sum(*ranks[static_cast<std::size_t>(rank)], flat(rank, 2), 10, 30.0); });
+        }
+        for (std::thread& thread : threads) thread.join();
+        std::this_thread::sleep_for(300ms);
+    }
+    for (const auto& rank : ranks) CHECK_FALSE(rank->broken().has_value());
+    // The loss of one is known to the other at once.
+    ranks[0].reset();
+    const auto error = error_of([&] { run_sum(*ranks[1], flat(1, 2), 10, 30.0); });
+    REQUIRE(error.has_value());
+    CHECK(error->kind() == ErrorKind::peer_lost);
+}

@@ -237,3 +237,34 @@ TEST_CASE("memory that a thread was to be sent may be gone after the deadline") 
     std::vector<float> y(n);
     CHECK(kind_of(1, raw(x), raw(y), 30.0) == ErrorKind::peer_lost);
 }
+
+namespace {
+
+std::shared_ptr<const Program> from_0_to_1(int rank) {
+    const std::vector<Step> steps{rank == 0 ? send({1}, {buffer_in, 0, 1}) : recv(0, {buffer_out, 0, 1})};
+    return std::make_shared<const Program>(rank, 2, 1, 1, std::vector<std::vector<Block>>{}, steps);
+}
+
+}  // namespace
+
+TEST_CASE("short messages that a thread has sent before it gave up still arrive") {
+    World world(2, "inproc", 0, true, {}, no_control_plane);
+    link_up(world);
+    constexpr std::size_t few = 16;
+    std::vector<float> x = values(0, few);
+    std::vector<float> y(few);
+    std::vector<float> large(n);
+    std::vector<float> sums(n);
+    Group& first = *world.ranks[0];
+    Group& second = *world.ranks[1];
+    first.run(sum_of_floats(from_0_to_1(0), few), raw(x), raw(y), 5.0, {});
+    const auto late =
+        error_of([&] { first.run(sum_of_floats(one_shot(0, 2), n), raw(large), raw(sums), 0.1, {}); });
+    REQUIRE(late.has_value());
+    second.run(sum_of_floats(from_0_to_1(1), few), raw(y), raw(y), 5.0, {});
+    CHECK(y == values(0, few));
+    const auto lost =
+        error_of([&] { second.run(sum_of_floats(one_shot(1, 2), n), raw(large), raw(sums), 5.0, {}); });
+    REQUIRE(lost.has_value());
+    CHECK(lost->kind() == ErrorKind::peer_lost);
+}
