@@ -27,6 +27,7 @@ from collectives.transports.transport import Listener, Place, Scope
 
 T = TypeVar("T")
 
+HEARTBEATS: Final = (1.0, 10.0)  # seconds between them, and of silence after which a rank counts as dead
 _MOST_SCHEMES: Final = 16
 
 
@@ -44,7 +45,7 @@ class Policy:
     secret: bytes
     segment: int = 0
     sockets: int = 0  # of each link over TCP
-    heartbeats: tuple[float, float] = (1.0, 10.0)
+    heartbeats: tuple[float, float] = HEARTBEATS
 
     @property
     def schemes(self) -> tuple[str, ...]:

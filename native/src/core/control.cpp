@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/local_ranks.hpp"
+
 namespace collectives {
 
 using namespace std::chrono_literals;
@@ -128,12 +130,14 @@ void Control::watch(int fd, std::uint32_t events, Id id, int operation) {
 void Control::run() {
     try {
         loop();
+        leave_control_plane();
     } catch (const std::exception& error) {
         for (const auto& [id, group] : groups_) {
             group.events.failed(-1, Error(ErrorKind::transport_unavailable,
                                           std::string("connecting ranks: ") + error.what()));
         }
     }
+    if (monitor_) local_ranks::leave(control_id_, first_.rank);
     const std::lock_guard lock(mutex_);
     over_ = true;
     orders_.clear();
@@ -150,7 +154,7 @@ void Control::loop() {
                 std::uint64_t count = 0;
                 [[maybe_unused]] const auto got = ::read(order_.get(), &count, sizeof(count));
                 run_orders();
-                if (stop_) return leave_control_plane();
+                if (stop_) return;
             } else if (listeners_.contains(id)) {
                 accept_all(id);
             } else if (connections_.contains(id)) {

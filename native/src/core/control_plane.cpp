@@ -227,9 +227,7 @@ void Control::tell_last_calls() {
 }
 
 void Control::leave_control_plane() {
-    if (!monitor_) return;
-    local_ranks::leave(control_id_, first_.rank);
-    monitor_->leave();
+    if (monitor_) monitor_->leave();
 }
 
 }  // namespace collectives

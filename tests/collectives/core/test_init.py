@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ import numpy as np
 import pytest
 
 import collectives
+from collectives.core.init import _fingerprint as fingerprint
+from collectives.core.init import heartbeats_asked
+from collectives.core.links import HEARTBEATS, Policy
 from collectives.rendezvous import secret as secrets
 from collectives.rendezvous.memory import MemoryStore
+from collectives.transports.transport import Scope
 from tests.collectives.groups import nothing_left
 from tests.redis_server import RedisServer
 from tests.rendezvous.threads import Outcome, together
@@ -114,6 +119,32 @@ def test_a_wrong_segment_in_the_environment(text: str, words: str, monkeypatch: 
     monkeypatch.setenv("COLLECTIVES_SEGMENT", text)
     with nothing_left(), pytest.raises(ValueError, match=words):
         collectives.init()
+
+
+@pytest.mark.parametrize(
+    ("interval", "limit", "words"),
+    [
+        ("often", "", "COLLECTIVES_HEARTBEAT_INTERVAL is 'often': it must be a number of seconds"),
+        ("", "-1", "COLLECTIVES_HEARTBEAT_LIMIT is '-1': it must be a number of seconds from 0 up"),
+        ("", "nan", "COLLECTIVES_HEARTBEAT_LIMIT is 'nan'"),
+        ("0", "", "COLLECTIVES_HEARTBEAT_INTERVAL is 0"),
+        ("1", "1.5", "COLLECTIVES_HEARTBEAT_LIMIT is 1.5 s: it must be at least twice the interval, 1 s, or 0"),
+    ],
+)
+def test_wrong_heartbeats(interval: str, limit: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_HEARTBEAT_INTERVAL", interval)
+    monkeypatch.setenv("COLLECTIVES_HEARTBEAT_LIMIT", limit)
+    with nothing_left(), pytest.raises(ValueError, match=words):
+        collectives.init()
+
+
+def test_heartbeats_are_settings_on_which_ranks_agree() -> None:
+    assert heartbeats_asked({}) == HEARTBEATS == (1.0, 10.0)
+    asked = heartbeats_asked({"COLLECTIVES_HEARTBEAT_INTERVAL": "0.5", "COLLECTIVES_HEARTBEAT_LIMIT": "0"})
+    assert asked == (0.5, 0.0)
+    usual = Policy("auto", Scope(False), b"")
+    assert "heartbeats" not in fingerprint(usual, False)
+    assert "heartbeats 0.5 s, limit 0 s" in fingerprint(replace(usual, heartbeats=asked), False)
 
 
 def test_an_unreachable_redis_is_named_in_time() -> None:
