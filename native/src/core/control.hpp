@@ -54,6 +54,7 @@ class Control {
         int by = -1;
         int gone = -1;
         std::uint64_t sequence = 0;  // of the collective in which `by` has given up
+        bool is_shared = true;       // with the other ranks
     };
 
     // Called on the control thread. Ranks are those of the communicator.

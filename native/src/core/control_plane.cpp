@@ -165,7 +165,8 @@ void Control::on_notice(Registration& group, const Notice& notice) {
         if (gone == group.identity.rank) {
             group.events.expelled(origin, notice.text);
         } else if (gone >= 0) {
-            group.events.condemned({ErrorKind::peer_lost, {gone}, notice.text, origin, gone});
+            group.events.condemned(
+                {ErrorKind::peer_lost, {gone}, notice.text, origin, gone, 0, notice.number != 0});
         }
         return;
     }

@@ -29,6 +29,8 @@ struct Cause {
     std::string text{};
     // Collectives before this one, which every rank that has given up has completed, can be completed.
     std::uint64_t sequence = 0;
+    // Whether the other ranks are told, too. If not, this rank may be the one that is cut off.
+    bool is_shared = true;
     // An operation in progress may still be completed within this time: what it waits for may be on its way.
     std::chrono::nanoseconds grace{0};
     Clock::time_point since{};

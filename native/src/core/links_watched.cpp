@@ -21,6 +21,7 @@ void Links::watch_over(Control::Events& events) {
     events.condemned = [this](const Control::Finding& finding) {
         Cause cause{.kind = finding.kind, .ranks = finding.ranks, .text = finding.why};
         cause.sequence = finding.sequence;
+        cause.is_shared = finding.is_shared;
         const bool is_death = finding.gone >= 0 && finding.by != finding.gone;
         cause.grace = is_death ? grace_after_death : grace_after_abort;
         if (finding.gone >= 0) cause.gone = name(finding.gone);

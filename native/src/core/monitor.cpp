@@ -17,6 +17,8 @@ namespace {
 // The control thread is late by less on a busy machine; if it is late by more, this process did not run.
 constexpr auto absence = 500ms;
 constexpr std::size_t most_lasting = 64;
+// Of all neighbours: then it is this rank that does not hear.
+constexpr int missed_beats = 2;
 constexpr std::size_t read_at_once = 16 << 10;
 
 std::string for_seconds(Clock::duration time) {
@@ -187,6 +189,7 @@ void Monitor::declare_dead(int neighbour, const std::string& why) {
     send_to_all(notice);  // also to that neighbour, which may be alive after all
     mark_dead(neighbour);
     notice.origin = rank_;
+    notice.number = sent_;
     news_.push_back(std::move(notice));
 }
 
@@ -282,15 +285,29 @@ void Monitor::forgive_own_absence(Clock::time_point now) {
 
 void Monitor::judge(Clock::time_point now) {
     std::vector<int> silent;
+    bool hears_anyone = false;
     for (const auto& [number, neighbour] : neighbours_) {
         if (neighbour.is_local || neighbour.state > State::linked) continue;
         if (now - neighbour.heard >= heartbeats_.limit) silent.push_back(number);
+        hears_anyone = hears_anyone || now - neighbour.heard < missed_beats * heartbeats_.interval;
     }
     for (const int number : silent) {
         const Neighbour& neighbour = neighbours_.at(number);
         const std::string time = for_seconds(now - neighbour.heard);
-        declare_dead(number, neighbour.state == State::expected ? "it has made no control link within " + time
-                                                                : "nothing was heard of it for " + time);
+        const std::string why = neighbour.state == State::expected
+                                    ? "it has made no control link within " + time
+                                    : "nothing was heard of it for " + time;
+        if (hears_anyone || size_ == 2) {
+            declare_dead(number, why);
+            continue;
+        }
+        // Others may hear this rank: they would believe that a healthy rank is gone.
+        mark_dead(number);
+        news_.push_back(
+            {.kind = Notice::Kind::dead,
+             .origin = rank_,
+             .subject = number,
+             .text = why + "; nothing was heard of any other neighbour, so this rank may be cut off"});
     }
 }
 

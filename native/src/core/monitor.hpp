@@ -4,7 +4,8 @@
 // all ranks learn of a death by a notice, which every rank forwards once. A neighbour is dead if its
 // connection ends before it has said that it leaves, or if nothing was heard of it for `limit`. Time in which
 // this process did not run (it was stopped, or the machine was suspended) counts against nobody: what has
-// arrived meanwhile is read before anyone is judged.
+// arrived meanwhile is read before anyone is judged. A rank that hears none of several neighbours may be cut
+// off itself: it gives up without telling others, in a notice of death with the number 0.
 #pragma once
 
 #include <chrono>

@@ -150,6 +150,39 @@ TEST_CASE("a neighbour that says nothing for the limit is dead, one that beats i
     CHECK(kinds == std::set{Notice::Kind::beat, Notice::Kind::dead});
 }
 
+TEST_CASE("a rank that hears none of its neighbours tells nobody that they are dead") {
+    Monitor monitor(0, 4, {{1, false}, {3, false}}, nobody, {.interval = 20ms, .limit = 200ms});
+    std::vector<UniqueFd> others;
+    for (const int neighbour : {1, 3}) {
+        std::array<int, 2> ends{};
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0);
+        others.emplace_back(ends[1]);
+        monitor.adopt(neighbour, UniqueFd(ends[0]));
+    }
+    std::vector<Notice> news;
+    const auto began = Clock::now();
+    while (news.size() < 2 && Clock::now() - began < 2s) {
+        monitor.progress(news);
+        std::this_thread::sleep_for(5ms);
+    }
+    REQUIRE(news.size() == 2);
+    for (const Notice& notice : news) {
+        CHECK(notice.kind == Notice::Kind::dead);
+        CHECK(notice.number == 0);
+    }
+    for (const UniqueFd& other : others) {
+        std::array<std::byte, 1 << 16> room{};
+        const ssize_t n = ::recv(other.get(), room.data(), room.size(), 0);
+        std::size_t used = 0;
+        while (n > 0 && used < static_cast<std::size_t>(n)) {
+            const Decoded next = decode(std::span(room).subspan(used, static_cast<std::size_t>(n) - used), 4);
+            REQUIRE(next.notice);
+            CHECK(next.notice->kind == Notice::Kind::beat);
+            used += next.length;
+        }
+    }
+}
+
 TEST_CASE("time in which this process did not run counts against nobody") {
     Watched one({.interval = 20ms, .limit = 1s});
     CHECK(one.progress().empty());
