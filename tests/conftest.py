@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 ROOT = str(Path(__file__).resolve().parent.parent)
@@ -25,6 +26,10 @@ os.environ["COLLECTIVES_CALIBRATE"] = "off"
 # compile all that it imports of ours, which takes as long as the rest of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# How long an example takes says nothing where three tests share two cores.
+hypothesis.settings.register_profile("checks", deadline=None)
+hypothesis.settings.load_profile("checks")
 
 inherit_nothing_ignored()
 marked()
