@@ -83,7 +83,9 @@ Decoded decode(std::span<const std::byte> bytes, int size) {
     notice.group = head.group;
     notice.call = head.call;
     std::vector<std::int32_t> ranks(head.ranks);
-    std::memcpy(ranks.data(), bytes.data() + sizeof(Head), ranks.size() * sizeof(std::int32_t));
+    if (!ranks.empty()) {
+        std::memcpy(ranks.data(), bytes.data() + sizeof(Head), ranks.size() * sizeof(std::int32_t));
+    }
     if (!std::ranges::all_of(ranks, is_rank)) {
         throw Error(ErrorKind::invalid, "it sent a notice about ranks that do not exist");
     }
