@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FINE: Final = ""  # in `Expect.raises`: the rank may also end without an error
 AT_ONCE: Final = 2.0  # seconds: bar C of the fault matrix
 SILENT: Final = 12.0  # seconds: bar H, with the heartbeat's usual limit
+EVERYBODY: Final = 64  # as `Case.chosen`: all ranks are victims
 BOTH: Final = ("shm", "tcp")
 ALL: Final = ("shm", "tcp", "inproc")
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from collectives.bench.chaos import work
+from collectives.bench.chaos import moments, work
 from collectives.bench.chaos.case import ALL, FINE, Case, Expect
 from collectives.bench.chaos.rank import Rank
 from collectives.bench.chaos.run import Run
 from collectives.rendezvous import open_store
 
-JOINING: Final = 0.03  # seconds: longer than joining takes, once a rank has written to the store
-_WORKING: Final = 0.1  # seconds, within which the victim is killed
 _LOST: Final = Expect(("PeerLost",))
 
 
@@ -60,23 +58,20 @@ def _bound(watched: _Watched, name: str) -> Any:
 
 
 def _kill_joining(run: Run) -> None:
-    (victim,) = run.victims
-    run.wait_for("published", [victim])
-    run.sleep(run.rng.uniform(0.0, JOINING))
+    victim = moments.while_joining(run)
     run.injected()
     run.kill(victim)
 
 
 def _kill_working(run: Run) -> None:
-    run.wait_for("working", range(run.size))
-    run.sleep(run.rng.uniform(0.0, _WORKING))
+    moments.at_work(run)
     run.injected()
     for victim in run.victims:
         run.kill(victim)
 
 
 def nothing(run: Run) -> None:
-    """Let the ranks work for a moment, then tell them to stop."""
+    """Let the ranks work for a moment, then stop them."""
     run.wait_for("working", range(run.size))
     run.sleep(0.1)
     run.injected()

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
-from collectives.bench.chaos import work
-from collectives.bench.chaos.case import FINE, Case, Ends, Expect
+from collectives.bench.chaos import moments, work
+from collectives.bench.chaos.case import EVERYBODY, FINE, Case, Ends, Expect
 from collectives.bench.chaos.rank import Rank
 from collectives.bench.chaos.run import Run
 
@@ -28,7 +28,7 @@ def _handled(rank: Rank) -> None:
 
 
 def _stuck(rank: Rank) -> None:
-    """The victim waits in an operation that the others have not called; they call it once told to."""
+    """The victim waits in an operation that the others have not called; they call it when the runner asks."""
     comm = rank.init()
     comm.barrier()
     rank.tell("working")
@@ -41,8 +41,7 @@ def _stuck(rank: Rank) -> None:
 
 def _signal(number: signal.Signals) -> Callable[[Run], None]:
     def inject(run: Run) -> None:
-        run.wait_for("working", range(run.size))
-        run.sleep(run.rng.uniform(0.0, 0.1))
+        moments.at_work(run)
         run.injected()
         for victim in run.victims:
             run.signal(victim, number)
@@ -169,7 +168,6 @@ def _working(run: Run) -> None:
     run.injected()
 
 
-_EVERYBODY: Final = 64
 CASES: Final = (
     _interrupted("interrupted", "SIGINT to one rank in an operation", _signal(signal.SIGINT)),
     _interrupted(
@@ -183,7 +181,7 @@ CASES: Final = (
         "interrupted-all",
         "SIGINT to all ranks, as of a terminal",
         _signal(signal.SIGINT),
-        chosen=_EVERYBODY,
+        chosen=EVERYBODY,
         victims=Expect(("KeyboardInterrupt",), within=1.0, names=False),
     ),
     _interrupted(
@@ -201,7 +199,7 @@ CASES: Final = (
         victims=Expect(("SystemExit",), within=1.0, names=False),
     ),
     *(_ending(24, name, script, (0,)) for name, script in _ENDS.items()),
-    _ending(24, "sys-exit-of-all", _ENDS["sys-exit"], (0,), chosen=_EVERYBODY),
+    _ending(24, "sys-exit-of-all", _ENDS["sys-exit"], (0,), chosen=EVERYBODY),
     *(_ending(33, name, script, (1,)) for name, script in _RAISES.items()),
     Case(
         row=33,

@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 import collectives
+from collectives.bench.chaos import moments
 from collectives.bench.chaos.case import FINE, Case, Expect
 from collectives.bench.chaos.rank import Rank
-from collectives.bench.chaos.run import Run
 
 _CLONE_NEWNS: Final = 0x20000
 _MS_PRIVATE: Final = 0x40000 | 0x4000  # and recursive
@@ -183,10 +183,6 @@ def _child(comm: Any) -> None:
             raise ValueError("a wrong result")
 
 
-def _begun(run: Run) -> None:
-    run.injected(run.moments["begun"])
-
-
 def _case(row: int, name: str, injected: str, program: Callable[[Rank], None], **more: Any) -> Case:
     expect = more.pop("survivors", Expect((FINE,)))
     return Case(
@@ -194,7 +190,7 @@ def _case(row: int, name: str, injected: str, program: Callable[[Rank], None], *
         name=name,
         injected=injected,
         program=program,
-        inject=_begun,
+        inject=moments.from_the_beginning,
         survivors=expect,
         victims=more.pop("victims", expect),
         values={"timeout": 10.0, "join_timeout": 5.0},

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 import collectives
+from collectives.bench.chaos import moments
 from collectives.bench.chaos.case import ALL, Case, Expect
 from collectives.bench.chaos.rank import Rank
 from collectives.bench.chaos.run import Run
@@ -59,8 +60,7 @@ def _calls(rank: Rank) -> None:
 
 
 def _calling(run: Run) -> None:
-    run.wait_for("calling", range(run.size))
-    run.injected(min(event["at"] for member in run.members if (event := member.event("calling"))))
+    moments.at_first(run, "calling")
 
 
 def _desync(what: str, before: int) -> Case:
@@ -79,13 +79,9 @@ def _desync(what: str, before: int) -> Case:
     )
 
 
-def _begun(run: Run) -> None:
-    run.injected(run.moments["begun"])
-
-
 def _absent(run: Run) -> None:
     """The victim stays away until the others have given up."""
-    _begun(run)
+    moments.from_the_beginning(run)
     run.wait_for("closed", run.survivors)
     for victim in run.victims:
         run.say(victim, "end")
@@ -133,7 +129,7 @@ def _agree(row: int, name: str, injected: str, program: _Program, expect: Expect
         name=name,
         injected=injected,
         program=program,
-        inject=more.pop("inject", _begun),
+        inject=more.pop("inject", moments.from_the_beginning),
         survivors=expect,
         victims=more.pop("victims", expect),
         values={"timeout": 20.0, "join_timeout": more.pop("join_timeout", 20.0)},
@@ -146,7 +142,7 @@ def _agree(row: int, name: str, injected: str, program: _Program, expect: Expect
 
 _MISFIT: Final = Expect(("ConfigMismatch",), names=False)
 CASES: Final = (
-    _agree(13, "other-size", "one rank was told another number of ranks", _other_size, _MISFIT, transports=ALL),
+    _agree(13, "other-size", "one rank is started with another number of ranks", _other_size, _MISFIT, transports=ALL),
     _agree(13, "same-number", "two processes have one rank number", _same_number, _MISFIT, transports=ALL),
     _agree(
         14,

@@ -9,12 +9,11 @@ import subprocess
 from collections.abc import Callable
 from typing import Any, Final
 
-from collectives.bench.chaos import deaths, work
+from collectives.bench.chaos import deaths, moments, work
 from collectives.bench.chaos.case import Case, Expect
 from collectives.bench.chaos.run import Run
 from collectives.bench.chaos.silences import WORKS, form, forms
 
-_MOMENT: Final = 0.1  # seconds, within which a link is cut
 _Cut = Callable[[Run], None]
 
 # --- what is cut
@@ -96,8 +95,7 @@ def _other_half(run: Run) -> None:
 
 def _cut(what: _Cut, nameable: _Cut) -> Callable[[Run], None]:
     def inject(run: Run) -> None:
-        run.wait_for("working", range(run.size))
-        run.sleep(run.rng.uniform(0.0, _MOMENT))
+        moments.at_work(run)
         nameable(run)
         run.injected()
         what(run)
@@ -106,9 +104,7 @@ def _cut(what: _Cut, nameable: _Cut) -> Callable[[Run], None]:
 
 
 def _cut_joining(run: Run) -> None:
-    (victim,) = run.victims
-    run.wait_for("published", [victim])
-    run.sleep(run.rng.uniform(0.0, deaths.JOINING))
+    moments.while_joining(run)
     _one_side(run)
     run.injected()
     _packets_dropped(run)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from collectives.bench.chaos import deaths, work
-from collectives.bench.chaos.case import FINE, SILENT, Case, Expect
+from collectives.bench.chaos import deaths, moments, work
+from collectives.bench.chaos.case import EVERYBODY, FINE, SILENT, Case, Expect
 from collectives.bench.chaos.rank import Rank
 from collectives.bench.chaos.run import Run
 
@@ -21,19 +21,13 @@ WORKS: Final[dict[str, dict[str, Any]]] = {  # what ranks do as one falls silent
     "in-64-MiB": {"work": "allreduce", "bytes": 64 << 20},
     "in-the-background": {"work": "async", "bytes": 1 << 20},
 }
-_EVERYBODY: Final = 64
-_MOMENT: Final = 0.1  # seconds, within which something happens to a rank that works
 _AFTER: Final = 0.5  # seconds of work after a rank has been woken
 _THRESHOLD: Final = 30.0  # seconds: a rank for which others wait longer is named in a warning
 
 
 def _stop_and_wake(run: Run) -> None:
     """Stop the victims for the case's time; then the ranks work on, and end."""
-    run.wait_for("working", range(run.size))
-    run.sleep(run.rng.uniform(0.0, _MOMENT))
-    run.injected()
-    for victim in run.victims:
-        run.stop(victim)
+    _stop(run)
     run.sleep(run.values["stop"])
     run.injected(name="woken")
     for victim in run.victims:
@@ -43,17 +37,14 @@ def _stop_and_wake(run: Run) -> None:
 
 
 def _stop(run: Run) -> None:
-    run.wait_for("working", range(run.size))
-    run.sleep(run.rng.uniform(0.0, _MOMENT))
+    moments.at_work(run)
     run.injected()
     for victim in run.victims:
         run.stop(victim)
 
 
 def _stop_joining(run: Run) -> None:
-    (victim,) = run.victims
-    run.wait_for("published", [victim])
-    run.sleep(run.rng.uniform(0.0, deaths.JOINING))
+    victim = moments.while_joining(run)
     run.injected()
     run.stop(victim)
 
@@ -82,8 +73,7 @@ def _keeps_gil(rank: Rank) -> None:
 
 
 def _away(run: Run) -> None:
-    run.wait_for("away", range(run.size))
-    run.injected(min(event["at"] for member in run.members if (event := member.event("away"))))
+    moments.at_first(run, "away")
     # Processes that wait for the victim have an outcome before it is back; the run lasts until it is.
     run.wait_for("closed", run.victims, run.values["away"] + 10.0)
 
@@ -158,7 +148,7 @@ def _paused(end: str, _bar: float, environment: dict[str, str]) -> Case:
         victims=Expect((FINE,)),
         values={"stop": 4.0 if end else 15.0, "timeout": 2.0 if end else 10.0, "bytes": 1 << 20},
         environment=environment,
-        chosen=_EVERYBODY,
+        chosen=EVERYBODY,
         form=form(end),
         runs=(1, 25),
     )

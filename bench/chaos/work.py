@@ -1,6 +1,6 @@
 """What ranks do while something is injected: programs that several cases share.
 
-Invariant: a program that works until it is told to stop ends on all ranks after the same operation.
+Invariant: a program that works until the runner stops it ends on all ranks after the same operation.
 """
 
 from __future__ import annotations
