@@ -75,7 +75,7 @@ void Group::break_with(const Error& cause) {
         broken_.emplace(cause);
     }
     is_broken_.store(true, std::memory_order_release);
-    if (!health_.is_condemned()) links_.tell_all(cause, first_incomplete());
+    if (!health_.is_condemned()) links_.report_broken(cause, first_incomplete());
     const bool is_cut_off = health_.is_condemned() && !health_.cause()->is_shared;
     const bool lost = cause.kind() == ErrorKind::peer_lost && cause.ranks().size() == 1 && !is_cut_off;
     links_.shut_down(lost ? std::optional(cause.ranks().front()) : std::nullopt);

@@ -112,7 +112,10 @@ void Links::route(int peer, const std::string& name, std::vector<std::string> ad
     }
     if (addresses.empty()) throw Error(ErrorKind::invalid, "a route needs an address");
     transport(name);  // throws if there is none
-    routes_[peer] = {name, std::move(addresses), std::move(host)};
+    {
+        const std::lock_guard lock(routing_);
+        routes_[peer] = {name, std::move(addresses), std::move(host)};
+    }
     if (routes_.size() + 1 < static_cast<std::size_t>(identity_.size)) return;
     const std::string& first = routes_.begin()->second.transport;
     surroundings_.all_share_memory =
@@ -125,11 +128,11 @@ void Links::route(int peer, const std::string& name, std::vector<std::string> ad
 
 std::string Links::name(int rank) const { return Peer{rank, host_of(rank)}.name(); }
 
-const std::string& Links::host_of(int rank) const {
-    static const std::string unknown;
+std::string Links::host_of(int rank) const {
     if (rank == identity_.rank) return setup_.host;
+    const std::lock_guard lock(routing_);
     const auto place = routes_.find(rank);
-    return place == routes_.end() ? unknown : place->second.host;
+    return place == routes_.end() ? std::string() : place->second.host;
 }
 
 Peer Links::describe(int peer) const { return {peer, host_of(peer), name(identity_.rank)}; }

@@ -66,9 +66,9 @@ class Links {
     // Throws if a rank that shares memory with this one has begun another collective under the same number.
     // Waits up to `grace` seconds for ranks that have begun fewer collectives.
     void compare_calls(double grace) const;
-    // Tell all ranks, through the control plane, that this communicator is broken. Returns when that is sent.
-    // `sequence`: of the first collective that this rank has not completed.
-    void tell_all(const Error& cause, std::uint64_t sequence);
+    // Report to all ranks, through the control plane, that this communicator is broken. Returns when that is
+    // sent. `sequence`: of the first collective that this rank has not completed.
+    void report_broken(const Error& cause, std::uint64_t sequence);
     // Tell peers that nothing more will be sent, and, in `lost`, the rank whose loss is the reason.
     void shut_down(std::optional<int> lost = std::nullopt);
     // Release everything. Arrays from the heap keep the arena as long as they need it.
@@ -110,7 +110,7 @@ class Links {
     Peer describe(int peer) const;
     // "rank 3 (host7)", of this rank, too
     std::string name(int rank) const;
-    const std::string& host_of(int rank) const;
+    std::string host_of(int rank) const;
 
     std::shared_ptr<Job> job_;
     Identity identity_;
@@ -125,7 +125,8 @@ class Links {
     const std::atomic<bool>& closing_;
     bool is_first_ = false;                     // of the job: its routes are those of the control plane
     std::map<std::string, std::string> ports_;  // by transport: this communicator's address in this process
-    std::map<int, Route> routes_;
+    mutable std::mutex routing_;                // for `routes_`, of which the control thread reads hosts
+    std::map<int, Route> routes_;               // only the thread that makes the group changes them
     std::vector<bool> dialled_;
     std::map<int, std::vector<std::optional<Connection>>>
         connections_;  // of links without all their connections

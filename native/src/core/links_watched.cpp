@@ -1,4 +1,4 @@
-// What a communicator and the control plane of its job tell each other.
+// What a communicator and the control plane of its job report to each other.
 #include "core/links.hpp"
 #include "core/overlay.hpp"
 
@@ -78,7 +78,7 @@ void Links::begin_control_plane() {
     control().begin_control_plane(std::move(neighbours));
 }
 
-void Links::tell_all(const Error& cause, std::uint64_t sequence) {
+void Links::report_broken(const Error& cause, std::uint64_t sequence) {
     if (!health_.is_watched()) return;
     Call call;
     call.sequence = sequence;
