@@ -15,6 +15,7 @@ OPS: Final[dict[str, int]]  # "sum" -> code; "avg" is a sum whose final reductio
 COLLECTIVES: Final[dict[str, int]]  # "allreduce" -> code in frames
 CALLER_OP: Final[int]  # code in frames for a reduction by a Python function of the caller
 WIRE_VERSION: Final[int]
+HEARTBEATS: Final[tuple[float, float]]  # the defaults of Job
 INTERFACE: Final[str]  # the version of the C++ interface for shared objects of other packages
 
 def supports(dtype: int, op: int) -> bool: ...

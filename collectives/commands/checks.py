@@ -31,19 +31,8 @@ from collectives.transports.host import cpu_quota, ranges, usable_cores
 
 VARIABLES: Final = (
     *("STORE", "RANK", "SIZE", "NAME", "TRANSPORT", "SECRET_FILE", "TIMEOUT"),
-    *(
-        "HEARTBEAT_INTERVAL",
-        "HEARTBEAT_LIMIT",
-        "INTERFACE",
-        "RUN_ID",
-        "LOCAL_RANK",
-        "LOCAL_SIZE",
-        "ISA",
-        "SEGMENT",
-        "SOCKETS",
-        "PULL",
-        "WITHOUT",
-    ),
+    *("HEARTBEAT_INTERVAL", "HEARTBEAT_LIMIT"),
+    *("INTERFACE", "RUN_ID", "LOCAL_RANK", "LOCAL_SIZE", "ISA", "SEGMENT", "SOCKETS", "PULL", "WITHOUT"),
     *("TABLE", "ALGORITHM", "CALIBRATE", "JAX", "LOSS_FILE"),
 )
 _DESCRIPTORS: Final = (24, 2)  # file descriptors that a rank needs, and more for each peer

@@ -23,7 +23,7 @@ from collectives.core import choosing, default, losses
 from collectives.core.choosing import TableLike, Wish
 from collectives.core.communicator import Communicator
 from collectives.core.family import Origin, separate
-from collectives.core.links import HEARTBEATS, Endpoints, Member, Policy, context, decode, link, settle
+from collectives.core.links import Endpoints, Member, Policy, context, decode, link, settle
 from collectives.core.tables import Machine
 from collectives.engines import registered
 from collectives.native import _engine
@@ -236,8 +236,8 @@ def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
 
     They are COLLECTIVES_HEARTBEAT_INTERVAL and COLLECTIVES_HEARTBEAT_LIMIT, or 1 and 10. Raises ValueError.
     """
-    interval = _seconds("COLLECTIVES_HEARTBEAT_INTERVAL", HEARTBEATS[0], env)
-    limit = _seconds("COLLECTIVES_HEARTBEAT_LIMIT", HEARTBEATS[1], env)
+    interval = _seconds("COLLECTIVES_HEARTBEAT_INTERVAL", _engine.HEARTBEATS[0], env)
+    limit = _seconds("COLLECTIVES_HEARTBEAT_LIMIT", _engine.HEARTBEATS[1], env)
     if interval == 0:
         raise ValueError("COLLECTIVES_HEARTBEAT_INTERVAL is 0: it must be a number of seconds above 0")
     if 0 < limit < 2 * interval:
@@ -279,7 +279,7 @@ def _fingerprint(policy: Policy, deterministic: bool) -> str:
     """The settings on which ranks have to agree."""
     segment = f"{policy.segment} bytes" if policy.segment else "usual"
     links = f"transport {policy.transport}, segment {segment}, sockets {policy.sockets or 'usual'}"
-    if policy.heartbeats != HEARTBEATS:
+    if policy.heartbeats != _engine.HEARTBEATS:
         interval, limit = policy.heartbeats
         links += f", heartbeats {interval:g} s, limit {limit:g} s"
     order = ", deterministic" if deterministic else ""

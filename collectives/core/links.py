@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from collectives.calls.moves import Deadline
-from collectives.native._engine import Group, Job
+from collectives.native._engine import HEARTBEATS, Group, Job
 from collectives.native.errors import ConfigMismatch, TransportUnavailable
 from collectives.schedule.layout import Layout
 from collectives.schedule.table import Situation
@@ -27,7 +27,6 @@ from collectives.transports.transport import Listener, Place, Scope
 
 T = TypeVar("T")
 
-HEARTBEATS: Final = (1.0, 10.0)  # seconds between them, and of silence after which a rank counts as dead
 _MOST_SCHEMES: Final = 16
 
 

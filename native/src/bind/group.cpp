@@ -335,8 +335,14 @@ void add_groups(nb::module_& module) {
         .def("complete", &GeneralizedTicket::complete)
         .def("fail", &GeneralizedTicket::fail, "kind"_a, "message"_a, "ranks"_a);
 
+    const auto seconds = [](std::chrono::nanoseconds time) {
+        return std::chrono::duration<double>(time).count();
+    };
+    const Heartbeats heartbeats;
+    const std::pair usual(seconds(heartbeats.interval), seconds(heartbeats.limit));
+    module.attr("HEARTBEATS") = nb::cast(usual);
     nb::class_<PyJob>(module, "Job")
-        .def(nb::init<double, double>(), "interval"_a = 1.0, "limit"_a = 10.0)
+        .def(nb::init<double, double>(), "interval"_a = usual.first, "limit"_a = usual.second)
         .def(
             "expect", [](PyJob& self, const nb::bytes& context) { self.job->expect(group_id(context)); },
             "context"_a)

@@ -19,7 +19,8 @@ import pytest
 import collectives
 from collectives.core.init import _fingerprint as fingerprint
 from collectives.core.init import heartbeats_asked
-from collectives.core.links import HEARTBEATS, Policy
+from collectives.core.links import Policy
+from collectives.native._engine import HEARTBEATS
 from collectives.rendezvous import secret as secrets
 from collectives.rendezvous.memory import MemoryStore
 from collectives.transports.transport import Scope
