@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <ctime>
 #include <utility>
 
@@ -43,6 +45,12 @@ std::chrono::nanoseconds Deadline::left(std::chrono::nanoseconds cap) const {
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string seconds_text(Clock::duration time) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.1f s", std::chrono::duration<double>(time).count());
+    return text.data();
 }
 
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,

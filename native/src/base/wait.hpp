@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 #include "base/export.hpp"
 #include "base/home.hpp"
@@ -35,6 +36,8 @@ class COLLECTIVES_API Deadline {
 };
 
 COLLECTIVES_API double seconds_since(Clock::time_point start);
+// "2.5 s"
+COLLECTIVES_API std::string seconds_text(Clock::duration time);
 
 // How often a wait outside an operation checks for signals.
 inline constexpr std::chrono::milliseconds look_for_signals{50};

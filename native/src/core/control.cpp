@@ -72,14 +72,18 @@ void Control::join(const Identity& identity, std::vector<int> job_ranks, Events 
     }));
 }
 
-void Control::leave(const GroupId& group) {
+void Control::run_and_wait(std::function<void()> work) {
     std::promise<void> promise;
-    std::future<void> done = promise.get_future();
-    post(Order([this, group, promise = std::move(promise)]() mutable {
-        end(group);
+    const std::future<void> done = promise.get_future();
+    post(Order([work = std::move(work), promise = std::move(promise)]() mutable {
+        work();
         promise.set_value();
     }));
     done.wait();  // returns also if the thread has failed: the promise is destroyed with the order
+}
+
+void Control::leave(const GroupId& group) {
+    run_and_wait([this, group] { end(group); });
 }
 
 void Control::expect(const GroupId& group) {
@@ -121,16 +125,13 @@ void Control::dial(const GroupId& group, int peer, Transport& transport,
 }
 
 void Control::watch(int fd, std::uint32_t events, Id id, int operation) {
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = id;
-    ::epoll_ctl(epoll_.get(), operation, fd, &event);
+    set_interest(epoll_.get(), fd, id, events, operation);
 }
 
 void Control::run() {
     try {
         loop();
-        leave_control_plane();
+        if (monitor_) monitor_->leave();
     } catch (const std::exception& error) {
         for (const auto& [id, group] : groups_) {
             group.events.failed(-1, Error(ErrorKind::transport_unavailable,

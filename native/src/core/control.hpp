@@ -143,7 +143,7 @@ class Control {
         Identity identity;
         std::vector<int> job_ranks;
         Events events;
-        std::uint64_t told = 0;  // one more than the number of the last collective that neighbours know
+        std::uint64_t published = 0;  // collectives whose last one the neighbours know
         std::map<std::string, Transport*> accepted;
         std::map<Channel, Calling> dials;
         std::set<Channel> linked;
@@ -194,6 +194,8 @@ class Control {
     void loop();
     void post(Order order);
     void run_orders();
+    // Run it on the control thread, and return when it is done, or when that thread has ended.
+    void run_and_wait(std::function<void()> work);
     void watch(int fd, std::uint32_t events, Id id, int operation);
     int next_timeout();
     void on_timers();
@@ -214,8 +216,7 @@ class Control {
     void on_notice(Registration& group, const Notice& notice);
     // Compare a rank's collective with that of this rank. False if this rank has not begun it yet.
     static bool compare(Registration& group, const Notice& notice);
-    void tell_last_calls();
-    void leave_control_plane();
+    void publish_last_calls();
 
     void accept_all(Id id);
     void start_dial(Registration& group, const Channel& channel, Calling& calling);
@@ -269,7 +270,7 @@ class Control {
     std::vector<Notice> unbegun_;  // collectives that this rank has not begun
     Clock::time_point next_comparison_{};
     Clock::time_point next_call_on_missing_{};
-    Clock::time_point next_telling_{};
+    Clock::time_point next_publication_{};
 
     bool paused_ = false;  // not accepting for a moment: no free descriptors
     Clock::time_point resume_at_{};

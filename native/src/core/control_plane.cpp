@@ -99,7 +99,7 @@ void Control::begin_control_plane(std::map<int, Neighbour> neighbours) {
         watch(monitor_->descriptor(), EPOLLIN, monitor_id, EPOLL_CTL_ADD);
         const auto now = Clock::now();
         next_call_on_missing_ = now + patience_with_callers;
-        next_telling_ = now + heartbeats_.interval;
+        next_publication_ = now + heartbeats_.interval;
         for (const auto& [rank, is_local] : overlay) {
             if (!is_local && first_.rank < rank) dial_neighbour(rank);
         }
@@ -115,18 +115,16 @@ void Control::dial_neighbour(int rank) {
 }
 
 void Control::notify(Notice notice, bool wait) {
-    std::promise<void> promise;
-    std::future<void> done = promise.get_future();
-    post(Order([this, notice = std::move(notice), promise = std::move(promise)]() mutable {
-        if (monitor_) monitor_->send_to_all(std::move(notice));
-        promise.set_value();
-    }));
-    if (wait) done.wait();  // returns also if the thread has ended, see `leave`
+    auto work = [this, notice = std::move(notice)] {
+        if (monitor_) monitor_->send_to_all(notice);
+    };
+    if (wait) return run_and_wait(std::move(work));
+    post(Order(std::move(work)));
 }
 
 Clock::time_point Control::control_plane_due() const {
     if (!monitor_) return Clock::time_point::max();
-    Clock::time_point soonest = std::min({monitor_->due(), next_telling_, next_call_on_missing_});
+    Clock::time_point soonest = std::min({monitor_->due(), next_publication_, next_call_on_missing_});
     if (!unbegun_.empty()) soonest = std::min(soonest, next_comparison_);
     return soonest;
 }
@@ -145,9 +143,9 @@ void Control::progress_control_plane() {
             if (id != control_id_) on_notice(group, notice);
         }
     }
-    if (next_telling_ <= now) {
-        next_telling_ = now + heartbeats_.interval;
-        tell_last_calls();
+    if (next_publication_ <= now) {
+        next_publication_ = now + heartbeats_.interval;
+        publish_last_calls();
     }
     if (!unbegun_.empty() && next_comparison_ <= now) {
         next_comparison_ = now + between_comparisons;
@@ -213,22 +211,18 @@ bool Control::compare(Registration& group, const Notice& notice) {
     return true;
 }
 
-void Control::tell_last_calls() {
+void Control::publish_last_calls() {
     for (auto& [id, group] : groups_) {
         if (id == control_id_) continue;
         const std::optional<BegunCall> last = group.events.begun(std::nullopt);
-        if (!last || last->call.sequence + 1 == group.told) continue;
-        group.told = last->call.sequence + 1;
+        if (!last || last->call.sequence + 1 == group.published) continue;
+        group.published = last->call.sequence + 1;
         monitor_->send_to_neighbours({.kind = Notice::Kind::last,
                                       .origin = first_.rank,
                                       .group = id,
                                       .call = last->call,
                                       .fingerprint = last->fingerprint});
     }
-}
-
-void Control::leave_control_plane() {
-    if (monitor_) monitor_->leave();
 }
 
 }  // namespace collectives

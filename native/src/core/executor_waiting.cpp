@@ -2,8 +2,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "base/error.hpp"
 #include "core/executor.hpp"
@@ -235,8 +233,7 @@ void Executor::throw_if_lost(Clock::time_point now) {
 }
 
 void Executor::throw_timeout(std::vector<int> peers) {
-    std::array<char, 32> elapsed{};
-    std::snprintf(elapsed.data(), elapsed.size(), "%.1f s", seconds_since(vigil_.began()));
+    const std::string elapsed = seconds_text(Clock::now() - vigil_.began());
     const Request& request = under_way_.front()->request();
     const std::vector<int> late =
         request.call.is_message() ? std::vector<int>{} : health_.late(request.call.sequence);
@@ -251,8 +248,7 @@ void Executor::throw_timeout(std::vector<int> peers) {
         peers = late;
     }
     throw Error(ErrorKind::op_timeout,
-                request.call.describe() + " timed out after " + elapsed.data() + ", waiting for " + awaited,
-                peers);
+                request.call.describe() + " timed out after " + elapsed + ", waiting for " + awaited, peers);
 }
 
 std::vector<int> Executor::waiting_for() {

@@ -29,7 +29,7 @@ struct Cause {
     std::string text{};
     // Collectives before this one, which every rank that has given up has completed, can be completed.
     std::uint64_t sequence = 0;
-    // Whether the other ranks are told, too. If not, this rank may be the one that is cut off.
+    // Whether the other ranks know it, too. If not, this rank may be the one that is cut off.
     bool is_shared = true;
     // An operation in progress may still be completed within this time: what it waits for may be on its way.
     std::chrono::nanoseconds grace{0};
@@ -51,8 +51,8 @@ struct Cause {
 
 class Health {
   public:
-    // What a rank that waits can tell and ask the others; set before the first operation. Empty without a
-    // control plane.
+    // What a rank that waits reports to the others, and asks them; set before the first operation. Empty
+    // without a control plane.
     struct Reports {
         // This rank waits in that collective.
         std::function<void(const Call&, std::uint32_t fingerprint)> stalled;

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
+
+#include "link/sockets.hpp"
 
 namespace collectives {
 
@@ -20,19 +21,6 @@ constexpr std::size_t most_lasting = 64;
 // Of all neighbours: then it is this rank that does not hear.
 constexpr int missed_beats = 2;
 constexpr std::size_t read_at_once = 16 << 10;
-
-std::string for_seconds(Clock::duration time) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.1f s", std::chrono::duration<double>(time).count());
-    return text.data();
-}
-
-void watch(int epoll, int fd, std::uint64_t id, std::uint32_t events, int operation) {
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = id;
-    ::epoll_ctl(epoll, operation, fd, &event);
-}
 
 }  // namespace
 
@@ -71,7 +59,7 @@ void Monitor::adopt(int neighbour, UniqueFd socket) {
     place->second.state = State::linked;
     place->second.heard = Clock::now();
     const Id id = next_id_++;
-    watch(epoll_.get(), socket.get(), id, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_ADD);
+    set_interest(epoll_.get(), socket.get(), id, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_ADD);
     links_[id] = {neighbour, std::move(socket), {}, {}, false};
     for (const Notice& notice : lasting_) send(neighbour, notice);
 }
@@ -232,19 +220,19 @@ void Monitor::flush(Id id, ControlLink& link) {
     if (link.writing == link.out.empty()) {
         link.writing = !link.out.empty();
         const std::uint32_t events = EPOLLIN | EPOLLRDHUP | (link.writing ? EPOLLOUT : 0U);
-        watch(epoll_.get(), link.socket.get(), id, events, EPOLL_CTL_MOD);
+        set_interest(epoll_.get(), link.socket.get(), id, events, EPOLL_CTL_MOD);
     }
 }
 
-bool Monitor::drain(Id id) {
+void Monitor::drain(Id id) {
     std::array<std::byte, read_at_once> room{};
     while (true) {
         ControlLink& link = links_.at(id);
         const ssize_t n = ::recv(link.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (n <= 0) {
             on_end(id, n == 0 ? "its process has ended" : "its connection broke: " + errno_text(errno));
-            return false;
+            return;
         }
         link.in.insert(link.in.end(), room.begin(), room.begin() + n);
         try {
@@ -255,12 +243,12 @@ bool Monitor::drain(Id id) {
                 used += decoded.length;
                 on_notice(links_.at(id).neighbour, *decoded.notice);
             }
-            if (!links_.contains(id)) return false;
+            if (!links_.contains(id)) return;
             std::vector<std::byte>& in = links_.at(id).in;
             in.erase(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(used));
         } catch (const Error& error) {
             on_end(id, error.what());
-            return false;
+            return;
         }
     }
 }
@@ -293,7 +281,7 @@ void Monitor::judge(Clock::time_point now) {
     }
     for (const int number : silent) {
         const Neighbour& neighbour = neighbours_.at(number);
-        const std::string time = for_seconds(now - neighbour.heard);
+        const std::string time = seconds_text(now - neighbour.heard);
         const std::string why = neighbour.state == State::expected
                                     ? "it has made no control link within " + time
                                     : "nothing was heard of it for " + time;

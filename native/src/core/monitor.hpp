@@ -5,7 +5,7 @@
 // connection ends before it has said that it leaves, or if nothing was heard of it for `limit`. Time in which
 // this process did not run (it was stopped, or the machine was suspended) counts against nobody: what has
 // arrived meanwhile is read before anyone is judged. A rank that hears none of several neighbours may be cut
-// off itself: it gives up without telling others, in a notice of death with the number 0.
+// off itself: it sends no notice, and the one that it reports here has the number 0.
 #pragma once
 
 #include <chrono>
@@ -66,7 +66,6 @@ class Monitor {
 
     // What a rank that joins now has to know: deaths and broken communicators, oldest first.
     const std::deque<Notice>& lasting() const { return lasting_; }
-    int rank() const { return rank_; }
 
   private:
     struct ControlLink {
@@ -97,8 +96,8 @@ class Monitor {
     void mark_dead(int rank);
     void send(int neighbour, const Notice& notice);
     void flush(Id id, ControlLink& link);
-    // Receive all that has arrived. Returns false if the link has ended.
-    bool drain(Id id);
+    // Receive all that has arrived, which may end the link.
+    void drain(Id id);
     void close_links(int neighbour);
     void on_end(Id id, const std::string& why);
     void forgive_own_absence(Clock::time_point now);

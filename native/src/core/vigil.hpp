@@ -1,4 +1,4 @@
-// A long wait in one operation: its deadline, and what a waiting rank tells and asks the others.
+// A long wait in one operation: its deadline, and what a waiting rank reports to the others and asks them.
 //
 // Invariant: `look` is called at least every 50 ms. Time in which the process did not run, since it was
 // stopped or the machine was suspended, does not count. Reports are sent once in a wait, at a moment that

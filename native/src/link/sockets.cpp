@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -92,6 +93,13 @@ bool is_unanswered(int fd, std::chrono::nanoseconds silence) {
     const bool insists =
         (info.tcpi_unacked > 0 && info.tcpi_retransmits >= few_attempts) || info.tcpi_probes >= few_attempts;
     return insists && std::chrono::milliseconds(info.tcpi_last_ack_recv) >= silence;
+}
+
+void set_interest(int epoll, int fd, std::uint64_t id, std::uint32_t events, int operation) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = id;
+    ::epoll_ctl(epoll, operation, fd, &event);
 }
 
 bool stays_on_this_machine(int fd) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ void prepare_stream(int fd, bool tcp, std::chrono::nanoseconds silence = {});
 // Whether the other host has acknowledged nothing for `silence`, although the kernel has sent something again
 // and again. A peer that reads nothing is not meant: its kernel answers.
 bool is_unanswered(int fd, std::chrono::nanoseconds silence);
+// Set the events that `epoll` reports of a descriptor, with that id. `operation`: EPOLL_CTL_ADD, _MOD or
+// _DEL.
+void set_interest(int epoll, int fd, std::uint64_t id, std::uint32_t events, int operation);
 // Whether both ends of a TCP connection have the same address, so that its data never leaves the machine.
 bool stays_on_this_machine(int fd);
 // The pid, in our pid namespace, of the process at the other end of a local socket; 0 if it is not visible.

@@ -102,7 +102,7 @@ def test_two_ranks_of_which_one_needs_nobody(odd: int, elements: int) -> None:
 
 @pytest.mark.parametrize("transport", ["shm", "inproc"])
 def test_more_ranks_than_find_it_out_are_told(transport: str) -> None:
-    """Ranks 2 and 3 agree with rank 1, and may still exchange messages when they are told."""
+    """Ranks 2 and 3 agree with rank 1, and may still exchange messages when they learn of it."""
 
     def body(comm: Communicator) -> str:
         try:

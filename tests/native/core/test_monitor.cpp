@@ -135,7 +135,7 @@ TEST_CASE("a neighbour that says nothing for the limit is dead, one that beats i
     CHECK(Clock::now() - silent_since >= 150ms);
     CHECK(news[0].kind == Notice::Kind::dead);
     CHECK(news[0].subject == 1);
-    // The neighbour is told, in case that it lives.
+    // The neighbour gets the notice, in case that it lives.
     std::array<std::byte, 1 << 16> room{};
     const ssize_t n = ::recv(one.other.get(), room.data(), room.size(), 0);
     REQUIRE(n > 0);
