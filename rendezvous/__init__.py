@@ -3,8 +3,8 @@
 Invariant: of this library, this package imports only `native`. Everything here works before ranks are connected.
 """
 
+from ._exchange import exchange as exchange
 from .group import Membership as Membership
-from .group import exchange as exchange
 from .group import form as form
 from .group import release as release
 from .prefix import PrefixStore as PrefixStore

@@ -12,18 +12,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from collectives.native.errors import OpTimeout
 
+from . import _process
 from ._checks import MAX_VALUE
 from ._participant import Formed, Participant, session_keys, slot
-from ._records import Hello, parse_hello, ranks_text
+from ._records import Entry, Hello, parse_hello, ranks_text
 
 BEAT = 0.1  # seconds between heartbeats
 LINGER = 0.8  # seconds for which ranks that arrive late still find the reason of a failure
 AUTH_GRACE = 0.6  # seconds for the rank with the secret to replace a value without a valid HMAC
 MAX_SETTLE = 0.5
+LOOK = 0.5  # seconds between looks at the ranks that have arrived, while others are missing
+LOOKED_AT = 64  # slots that are read in one look
 
 Verdict = Mapping[str, Any]
 
@@ -39,6 +42,9 @@ class Leader:
         self._beats = 0
         self._stranger_since: float | None = None  # when a value that is not authentic was seen first
         self._stranger_at = ""  # the key of that value
+        self._arrived: dict[int, Hello] = {}  # those seen so far, while others are missing
+        self._looked = self._opened
+        self._next_slot = 0
         participant.leading = notice
         participant.leaving = session_keys(participant.scope, session, participant.me.size)
 
@@ -56,11 +62,14 @@ class Leader:
                 pass
             else:
                 hellos, verdict = self._examine(values)
-                if hellos and self._wait_for_objections(hellos):
-                    return self._commit(hellos)
                 if not hellos:
                     time.sleep(BEAT)
-            verdict = verdict or self._complaint() or self._foreign()
+                elif self._wait_for_objections(hellos):
+                    gone = {hello.rank: hello.place for hello in hellos if _process.is_gone(hello.origin)}
+                    if not gone:
+                        return self._commit(hellos)
+                    verdict = participant.lost(gone, "ended")
+            verdict = verdict or self._complaint() or self._foreign() or self._lost()
             if verdict is None and participant.deadline.passed:
                 verdict = self._missing()
             if participant.get(participant.scope.notice) != self._notice:
@@ -158,6 +167,29 @@ class Leader:
         )
         return {"kind": "auth", "text": text}
 
+    def _lost(self) -> Verdict | None:
+        """The verdict if a rank that had begun to join has ended, or has been silent for too long; else None."""
+        participant = self._participant
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return None
+        for silent in participant.silent.values():
+            silent.seconds += min(now - self._looked, 2 * LOOK)  # more: this process itself did not run
+        self._looked = now
+        for _ in range(min(LOOKED_AT, participant.me.size)):
+            rank, self._next_slot = self._next_slot, (self._next_slot + 1) % participant.me.size
+            if rank not in self._arrived and (hello := participant.hello(self._session, rank)) is not None:
+                self._arrived[rank] = hello
+        for rank, hello in list(self._arrived.items()):
+            participant.silent.pop(rank, None)
+            if _process.is_gone(hello.origin):
+                # One that has raised an error has taken its slot back before it ended.
+                if participant.hello(self._session, rank) == hello:
+                    return participant.lost({rank: hello.place}, "ended")
+                del self._arrived[rank]
+        found = {r: s.place for r, s in participant.silent.items() if 0 < participant.silence <= s.seconds}
+        return participant.lost(found, f"was silent for {participant.silence:g} s") if found else None
+
     def _missing(self) -> Verdict:
         present = {hello.rank for hello in self._participant.arrived(self._session)}
         missing = [rank for rank in range(self._participant.me.size) if rank not in present]
@@ -168,7 +200,7 @@ class Leader:
     def _commit(self, hellos: list[Hello]) -> Formed | None:
         participant = self._participant
         closed = participant.notice(
-            "closed", self._session, roster=[[hello.nonce, dict(hello.record)] for hello in hellos]
+            "closed", self._session, roster=[Entry(hello.nonce, hello.origin, hello.record) for hello in hellos]
         )
         if len(closed) > MAX_VALUE:
             text = f"the records of {len(hellos)} ranks are {len(closed)} bytes, more than a store takes ({MAX_VALUE})"
@@ -188,8 +220,14 @@ class Leader:
         if participant.compare_set(participant.scope.notice, self._notice, failed) != failed:
             self._void()
             return
-        participant.leading = failed
-        participant.set(self._key("go"), failed)
+        self._notice = failed
+        self.announce_failure(verdict)
+
+    def announce_failure(self, verdict: Verdict) -> NoReturn:
+        """Wake all ranks of the session, whose notice has failed; raises `verdict` as an error."""
+        participant = self._participant
+        participant.leading = self._notice
+        participant.set(self._key("go"), self._notice)
         arrived = len(participant.arrived(self._session)) - 1
         until = time.monotonic() + LINGER
         pause = 0.005

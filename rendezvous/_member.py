@@ -17,12 +17,13 @@ from collectives.native.errors import OpTimeout
 
 from . import _process
 from ._leader import AUTH_GRACE, Leader, sizes_text
-from ._participant import Formed, Participant, Pulse
+from ._participant import Formed, Participant, Pulse, Silent
 from ._records import VERSION, Hello, Notice
 
 SLICE = 0.2  # seconds between checks of the leader, at first
 PATIENCE = 1.5  # seconds without a heartbeat after which a leader counts as dead
 CLEARING = 3.0  # seconds that the members of a formed group have to read the roster
+STARTING = 30.0  # seconds within which the ranks of one run begin to join
 LAST_WORD = 0.7  # seconds that a rank which fails waits for the leader to publish the outcome
 
 
@@ -96,7 +97,11 @@ class Member:
         participant = self._participant
         session = notice.session
         if _process.is_gone(notice.origin):
-            return self._take_over(found, notice)
+            ours = authentic and self._began_together(notice)
+            if not ours:
+                return self._take_over(found, notice)
+            self._condemn(found, notice)
+            return None
         complaint = self._objection(notice, authentic)
         if participant.me.rank < notice.size:
             rival = participant.arrive(session, leader_is_authentic=authentic)
@@ -138,8 +143,29 @@ class Member:
                     participant.no_secret(notice)  # the leader was alive: it has removed its notice, or beat before
                 participant.withdraw()
                 return None
-            if pulse.stopped or _process.is_gone(notice.origin):
+            if authentic and _process.is_gone(notice.origin):
+                self._condemn(found, notice)
+                return None
+            if pulse.stopped:
+                if authentic and (pulse.beats > 0 or self._began_together(notice)):
+                    participant.silent[notice.rank] = Silent(notice.place, self._patience)
                 return self._take_over(found, notice)
+
+    def _began_together(self, notice: Notice) -> bool:
+        """Whether the leader is known to be of the same run: it was alive when this process already was, not long ago.
+
+        The processes of a next run start when those of an earlier one have ended.
+        """
+        on_one_clock = _process.is_of_this_machine(notice.origin)
+        return on_one_clock and notice.opened > max(_process.born(), self._participant.began - STARTING)
+
+    def _condemn(self, found: bytes, notice: Notice) -> None:
+        """End the session, because its leader has ended; raises PeerLost, or returns if another rank was faster."""
+        participant = self._participant
+        verdict = participant.lost({notice.rank: notice.place}, "ended")
+        failed = participant.notice("failed", notice.session, verdict=verdict)
+        if participant.compare_set(participant.scope.notice, found, failed) == failed:
+            Leader(participant, notice.session, failed).announce_failure(verdict)
 
     def _announce(self, session: str, outcome: bytes) -> None:
         """Publish the outcome, because the leader died before it did."""

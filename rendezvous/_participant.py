@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from collectives.native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout, StoreError
+from collectives.native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout, PeerLost, StoreError
 
 from . import _process
 from ._checks import Deadline
-from ._records import MAX_BEFORE, VERSION, Hello, Notice, Scope, parse_hello, parse_notice, ranks_text
+from ._records import MAX_BEFORE, VERSION, Entry, Hello, Notice, Scope, parse_hello, parse_notice, ranks_text
 from .store import Store
 
 _ERRORS: Mapping[str, type[CollectiveError]] = {"config": ConfigMismatch, "auth": AuthError, "store": StoreError}
@@ -28,11 +28,10 @@ _LONGEST_TEXT = 20_000  # characters of a verdict that are shown
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """A group that has formed: its session's name, and by rank the nonces and the records (data for other ranks)."""
+    """A group that has formed: its session's name, and its members by rank."""
 
     session: str
-    nonces: tuple[str, ...]
-    records: tuple[Mapping[str, Any], ...]
+    roster: tuple[Entry, ...]
 
 
 class Pulse:
@@ -65,6 +64,14 @@ class Pulse:
         return self._quiet >= self.QUIET and time.monotonic() - self._since >= self._patience
 
 
+@dataclass(slots=True)
+class Silent:
+    """A rank that led a session, and then was not heard of for so many seconds in which this process ran."""
+
+    place: str
+    seconds: float
+
+
 class Participant:
     """The state of one call of `form`."""
 
@@ -78,11 +85,15 @@ class Participant:
         record: Mapping[str, Any],
         timeout: float,
         settle: float | None,
+        silence: float = 0.0,
     ) -> None:
         self.store = store
         self.scope = scope
         self.deadline = Deadline(timeout)
         self.settle = settle
+        self.silence = silence
+        self.began = _process.now()
+        self.silent: dict[int, Silent] = {}  # leaders that were alive before they fell silent, by rank
         self.me = Hello(rank, size, secrets.token_hex(16), fingerprint, _process.place(), _process.origin(), record)
         self.leaving: list[str] = []  # keys to remove if this call ends before the session does
         self.leading: bytes | None = None  # the content of the notice while this rank leads
@@ -132,7 +143,7 @@ class Participant:
         state: str,
         session: str,
         *,
-        roster: list[list[Any]] | None = None,
+        roster: list[Entry] | None = None,
         verdict: Mapping[str, Any] | None = None,
         before: Notice | None = None,
     ) -> bytes:
@@ -146,7 +157,8 @@ class Participant:
             "fingerprint": self.me.fingerprint,
             "place": self.me.place,
             "origin": self.me.origin,
-            "roster": roster or [],
+            "opened": _process.now(),
+            "roster": [entry.document() for entry in roster or []],
             "verdict": verdict or {},
             "before": [] if before is None else [[before.session, before.size], *before.before][:MAX_BEFORE],
         }
@@ -181,14 +193,14 @@ class Participant:
         return None
 
     def arrived(self, session: str) -> list[Hello]:
-        found = []
-        for rank in range(self.me.size):
-            value = self.get(self.scope.key(session, slot(rank)))
-            document, authentic = self.scope.unseal(f"{session}/{slot(rank)}", value or b"")
-            hello = parse_hello(document)
-            if authentic and hello is not None and hello.rank == rank:
-                found.append(hello)
-        return found
+        return [hello for rank in range(self.me.size) if (hello := self.hello(session, rank)) is not None]
+
+    def hello(self, session: str, rank: int) -> Hello | None:
+        """What that rank has written to its slot; None if it has not, or not with the secret."""
+        value = self.get(self.scope.key(session, slot(rank)))
+        document, authentic = self.scope.unseal(f"{session}/{slot(rank)}", value or b"")
+        hello = parse_hello(document)
+        return hello if authentic and hello is not None and hello.rank == rank else None
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
         """Object to the session with `complaint`; the session's leader reports the first objection to all ranks."""
@@ -217,12 +229,12 @@ class Participant:
                 "this one was started twice, or two jobs use one name: give them different names or run ids"
             )
         self._sign_off(notice, value)
-        return Formed(session, tuple(nonce for nonce, _ in roster), tuple(record for _, record in roster))
+        return Formed(session, roster)
 
     def is_member(self, notice: Notice) -> bool:
         """Whether the member list in `notice` has this call of `form`, and not another process with the same rank."""
-        nonces = [nonce for nonce, _ in notice.roster]
-        return notice.state == "closed" and nonces[self.me.rank : self.me.rank + 1] == [self.me.nonce]
+        own = notice.roster[self.me.rank : self.me.rank + 1]
+        return notice.state == "closed" and [entry.nonce for entry in own] == [self.me.nonce]
 
     def _sign_off(self, notice: Notice, value: bytes) -> None:
         """Declare that this rank no longer needs the session's keys; the last member that does so removes them."""
@@ -238,12 +250,22 @@ class Participant:
                 self.delete([left])  # the keys were removed before, and `add` has made this key again
 
     def fail(self, verdict: Mapping[str, Any]) -> NoReturn:
-        kind, text, late = verdict.get("kind"), verdict.get("text"), verdict.get("late")
+        kind, text = verdict.get("kind"), verdict.get("text")
         message = f"{self.who()}: {str(text)[:_LONGEST_TEXT]}"
         if kind == "late":
-            ranks = late if isinstance(late, list) else []
-            raise OpTimeout(message, [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.me.size])
+            raise OpTimeout(message, self._ranks(verdict.get("late")))
+        if kind == "lost":
+            raise PeerLost(message, self._ranks(verdict.get("lost")))
         raise _ERRORS.get(str(kind), ConfigMismatch)(message)
+
+    def _ranks(self, value: Any) -> list[int]:
+        ranks = value if isinstance(value, list) else []
+        return [rank for rank in ranks if isinstance(rank, int) and 0 <= rank < self.me.size]
+
+    def lost(self, gone: Mapping[int, str], what: str) -> Mapping[str, Any]:
+        """The verdict on ranks that had begun to join. `gone`: their places, by rank; `what` happened to them."""
+        names = ", ".join(f"rank {rank} ({place})" for rank, place in sorted(gone.items()))
+        return {"kind": "lost", "lost": sorted(gone), "text": f"{names} {what} while the group formed"}
 
     def no_secret(self, notice: Notice | None) -> NoReturn:
         leader = f" of rank {notice.rank} ({notice.place})" if notice is not None else ""
@@ -274,16 +296,7 @@ def slot(rank: int) -> str:
     return f"slot/{rank}"
 
 
-def word(rank: int) -> str:
-    return f"word/{rank}"
-
-
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:
     """All store keys that a session uses while its group forms, except the notice."""
     names = [*(slot(rank) for rank in range(size)), "flag", "beat", "go", "left"]
     return [scope.key(session, name) for name in names]
-
-
-def exchange_keys(scope: Scope, session: str, size: int) -> list[str]:
-    """The keys of `group.exchange`: one for each rank's value, by rank, then the counter of finished ranks."""
-    return [scope.key(session, name) for name in (*map(word, range(size)), "read")]

@@ -6,8 +6,10 @@ Invariant: `is_gone` returns True only if it is certain that the process has end
 from __future__ import annotations
 
 import functools
+import math
 import os
 import socket
+import time
 
 
 @functools.cache
@@ -52,6 +54,22 @@ def is_gone(process: str) -> bool:
     if len(parts) != 5 or len(ours) != 5 or parts[:3] != ours[:3] or not parts[3].isdecimal():
         return False
     return _started(int(parts[3])) != parts[4]
+
+
+def now() -> float:
+    """Seconds since this machine booted, which the processes of one machine can compare."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def born() -> float:
+    """When this process started, on the clock of `now`; infinity if /proc does not show it."""
+    ticks = _started(os.getpid())
+    return int(ticks) / os.sysconf("SC_CLK_TCK") if ticks else math.inf
+
+
+def is_of_this_machine(process: str) -> bool:
+    """Whether the process whose `origin()` returned `process` belongs to this machine, since its last boot."""
+    return bool(process) and process.split(" ", maxsplit=1)[0] == boot_id()
 
 
 def _started(pid: int) -> str:

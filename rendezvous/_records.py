@@ -17,11 +17,12 @@ from typing import Any
 
 from . import secret as secrets
 
-VERSION = 1  # version of the protocol in group.py and of these documents
+VERSION = 2  # version of the protocol in group.py and of these documents
 MAX_SIZE = 1 << 16  # ranks
 MAX_RECORD = 4096  # bytes of JSON
 MAX_DEPTH = 16  # levels of nested lists and objects in a record
 MAX_BEFORE = 4  # earlier sessions whose keys a notice lists
+_LATEST = 1e12  # seconds since a boot
 _MAX_TEXT = 1024  # characters of a name, a place or a fingerprint
 
 _SESSION = re.compile(r"[0-9a-f]{32}")
@@ -73,6 +74,18 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """What the roster, the list of members, has of one rank. `origin`: its process, see `_process`."""
+
+    nonce: str
+    origin: str
+    record: Mapping[str, Any]
+
+    def document(self) -> list[Any]:
+        return [self.nonce, self.origin, self.record]
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """The content of the store key `notice`: the current session (attempt to form a group) and its outcome."""
 
@@ -84,7 +97,8 @@ class Notice:
     fingerprint: str
     place: str
     origin: str
-    roster: tuple[tuple[str, Mapping[str, Any]], ...]  # if closed: nonce and record of each rank
+    opened: float  # when, on the clock of `_process.now` where the leader runs
+    roster: tuple[Entry, ...]  # if closed: all ranks
     verdict: Mapping[str, Any]  # if failed: the error
     before: tuple[tuple[str, int], ...]  # names and sizes of earlier sessions whose keys may still exist
 
@@ -100,6 +114,7 @@ def parse_notice(document: dict[str, Any] | None) -> Notice | None:
             "fingerprint": str(fingerprint),
             "place": str(place),
             "origin": str(origin),
+            "opened": int() | float() as opened,
             "roster": list(entries),
             "verdict": dict(verdict),
             "before": list(earlier),
@@ -107,14 +122,21 @@ def parse_notice(document: dict[str, Any] | None) -> Notice | None:
             _SESSION.fullmatch(session)
             and 0 <= rank < size <= MAX_SIZE
             and 0 <= version < 1 << 16
+            and 0 <= opened < _LATEST
             and all(map(_is_text, (fingerprint, place, origin)))
         ):
-            pairs = map(_pair, entries)
-            roster = [(nonce, record) for nonce, record in pairs if _is_text(nonce) and isinstance(record, dict)]
+            roster = [entry for entry in map(_entry, entries) if entry is not None]
             before = [pair for pair in map(_pair, earlier) if _SESSION.fullmatch(pair[0]) and _is_size(pair[1])]
             if len(roster) == len(entries) and len(before) == len(earlier) <= MAX_BEFORE:
                 known = version, state, session, rank, size, fingerprint, place, origin
-                return Notice(*known, tuple(roster), verdict, tuple(before))
+                return Notice(*known, float(opened), tuple(roster), verdict, tuple(before))
+    return None
+
+
+def _entry(value: Any) -> Entry | None:
+    match value:
+        case [str(nonce), str(origin), dict(record)] if _is_text(nonce) and _is_text(origin):
+            return Entry(nonce, origin, record)
     return None
 
 

@@ -19,7 +19,8 @@ keys contain the name of their session, so keys of two sessions cannot be confus
     <session>/go            the outcome: a copy of the closed or failed notice; wakes all ranks
     <session>/left          the number of ranks that have read the outcome
     <session>/word/<rank>   the value that this rank passes to `exchange`, if `exchange` is called
-    <session>/read          the number of ranks that have read all values of `exchange`
+    <session>/failure       why `exchange` fails, for all ranks
+    <session>/read          the number of ranks that have read all values of `exchange`, or its failure
 
 1. Each rank draws a nonce and tries to create an open notice with a new session: compare_set(notice, absent -> open).
    The rank that succeeds is the *leader*, all others are *members*.
@@ -33,14 +34,21 @@ keys contain the name of their session, so keys of two sessions cannot be confus
    nonce under the rank's number, the rank was started twice and raises an error. All others increment `left`. After
    success, the last of them deletes the session's keys, and then the notice. After a failure, the leader deletes both.
    But first it increments `beat` for 0.8 s more, so that ranks that arrive in this time raise the same verdict.
-5. A rank replaces the notice of another rank in three cases:
-   - The notice is open, and `beat` has not changed for 1.5 s and 6 checks, or the leader's process is known to be gone.
+   The leader also looks at the processes of the ranks that have taken their slots. If one of this machine has ended,
+   the verdict is that this rank is lost. A rank that raises an error takes its slot back first.
+5. If the process of the leader ends while members wait, one of them changes the notice from open to failed, with the
+   verdict that the leader is lost, and does for the session what a leader does after a failure. This is also done by a
+   rank whose process ran when the leader opened the session, and which first reads the notice after the leader's end.
+   In all other cases a rank replaces the notice of another rank:
+   - The notice is open, and `beat` has not changed for 1.5 s and 6 checks, or the leader's process is known to have
+     ended before the process of this rank started.
    - The rank has seen the notice closed for 3 s.
    - The notice has failed, and `beat` does not change any more.
    The rank replaces what it has read by compare_set(notice, old -> open), deletes the old session's keys, and is the
    leader of a new session. The new notice names the old session, so if this leader dies too early, the next leader
    deletes the old keys. Members of the old session see that `beat` has stopped, read the notice, and start again at
-   step 1 with the same nonce.
+   step 1 with the same nonce. A leader that was alive, and does not join again within `silence` seconds, is lost: that
+   is the verdict of the next leader.
 6. A member whose deadline passes sets the flag, so that all ranks fail together, with one list of missing ranks.
 
 Why stale data and concurrent jobs do no harm:
@@ -83,12 +91,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from collectives.native.errors import AuthError, OpTimeout, StoreError
+from collectives.native.errors import StoreError
 
+from . import _process
 from . import secret as secrets
 from ._checks import Deadline, check_timeout
 from ._member import Member
-from ._participant import Participant, exchange_keys, session_keys
+from ._participant import Participant, session_keys
 from ._records import MAX_DEPTH, MAX_RECORD, MAX_SIZE, Scope, dumps, fits, parse_notice
 from .store import DEFAULT_TIMEOUT, Store, check_store
 
@@ -113,6 +122,11 @@ class Membership:
     records: tuple[Mapping[str, Any], ...]
     session: str = field(repr=False)
     scope: Scope = field(repr=False, compare=False)
+    origins: tuple[str, ...] = field(default=(), repr=False, compare=False)  # the ranks' processes, see `_process`
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether that rank's process is known to have ended; only those of this machine can be known."""
+        return _process.is_gone(self.origins[rank])
 
 
 def form(
@@ -128,6 +142,7 @@ def form(
     epoch: int = 0,
     timeout: float = DEFAULT_TIMEOUT,
     settle: float | None = None,
+    silence: float = 0.0,
 ) -> Membership:
     """Form a group with the other ranks; blocks until all have joined or the attempt has failed.
 
@@ -135,12 +150,14 @@ def form(
     must agree: configuration and version, as text that a person can compare. `run_id` distinguishes jobs that use the
     same `name`. `epoch` is always 0 so far; it is meant to count the losses of ranks after which the others form a new
     group. `settle`: seconds for which a group that is complete waits for objections, such as that of a second rank with
-    the same number; None: about as long as the ranks took to arrive, or 0 with a `run_id`.
+    the same number; None: about as long as the ranks took to arrive, or 0 with a `run_id`. `silence`: seconds after
+    which a leader that is not heard of any more, and does not join again, counts as dead; 0: never.
 
     Raises, on every rank that has joined: OpTimeout with `late`, the ranks that are missing when the first deadline
-    passes; ConfigMismatch if a rank number occurs twice, or ranks disagree on size, fingerprint or protocol; AuthError
-    if ranks do not share the secret. Raises, on the rank concerned only: StoreError if the store fails; ValueError and
-    TypeError for wrong arguments, before anything is sent.
+    passes; PeerLost for a rank that ended, or fell silent, while the group formed; ConfigMismatch if a rank number
+    occurs twice, or ranks disagree on size, fingerprint or protocol; AuthError if ranks do not share the secret.
+    Raises, on the rank concerned only: StoreError if the store fails; ValueError and TypeError for wrong arguments,
+    before anything is sent.
     """
     check_store(store)
     rank, size = check_rank(rank, size)
@@ -155,41 +172,13 @@ def form(
         check_timeout(settle, "settle")
     if scope.epoch < 0:
         raise ValueError(f"epoch must not be negative, is {epoch}")
-    participant = Participant(store, scope, rank, size, fingerprint, _copy(record), timeout, settle)
+    check_timeout(silence, "silence")
+    participant = Participant(store, scope, rank, size, fingerprint, _copy(record), timeout, settle, silence)
     formed = Member(participant).run()
-    mark = hashlib.sha256("\n".join([scope.base, formed.session, *formed.nonces]).encode())
-    return Membership(name, mark.digest()[:16], scope.epoch, rank, size, formed.records, formed.session, scope)
-
-
-def exchange(store: Store, membership: Membership, value: Any, timeout: float = DEFAULT_TIMEOUT) -> list[Any]:
-    """Exchange values through the store; returns the values of all ranks, by rank.
-
-    A group may exchange values once; all its ranks must call this function. `value` has at most `MAX_RECORD` bytes as
-    JSON. The last rank to read all values removes them from the store. Raises: OpTimeout with `late`, the ranks that
-    have not called before the deadline; AuthError for a value that no rank of the group wrote; StoreError.
-    """
-    deadline = Deadline(check_timeout(timeout))
-    scope = membership.scope
-    *keys, read = exchange_keys(scope, membership.session, membership.size)
-    mine = keys[membership.rank]
-    try:
-        store.set(mine, scope.seal(mine, {"value": value}), deadline.left())
-        texts = store.wait(keys, deadline.left())
-    except OpTimeout as error:
-        late = [rank for rank, key in enumerate(keys) if store.get(key, 1.0) is None]
-        store.delete([*keys, read], 1.0)
-        raise OpTimeout(
-            f"group {membership.name!r} has formed, but ranks {late} did not answer: {error}", late
-        ) from error
-    found = []
-    for rank, (key, text) in enumerate(zip(keys, texts, strict=True)):
-        document, authentic = scope.unseal(key, text)
-        if not authentic or document is None or "value" not in document:
-            raise AuthError(f"group {membership.name!r}: what is under {key!r} was not written by rank {rank}")
-        found.append(document["value"])
-    if store.add(read, 1, deadline.left()) == membership.size:
-        store.delete([*keys, read], deadline.left())
-    return found
+    mark = hashlib.sha256("\n".join([scope.base, formed.session, *(entry.nonce for entry in formed.roster)]).encode())
+    records = tuple(entry.record for entry in formed.roster)
+    origins = tuple(entry.origin for entry in formed.roster)
+    return Membership(name, mark.digest()[:16], scope.epoch, rank, size, records, formed.session, scope, origins)
 
 
 def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:

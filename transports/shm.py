@@ -59,7 +59,7 @@ class ShmTransport:
             return f"{mine} and {theirs} are on different machines"
         if not mine.identity.same_network(theirs.identity):
             return f"{mine} and {theirs} are in different network namespaces of one machine"
-        if not abstract.is_bound(_name(theirs)):
+        if not theirs.ended and not abstract.is_bound(_name(theirs)):
             # Virtual machines cloned from one snapshot have the same boot id and no other property that differs.
             return f"the socket of {theirs} is not on this machine, although its boot id says so"
         return None

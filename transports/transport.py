@@ -35,11 +35,15 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank can be reached over one transport: its host, and the addresses that its listener published."""
+    """Where a rank can be reached over one transport: its host, and the addresses that its listener published.
+
+    `ended`: its process has ended meanwhile, so that nothing is open at these addresses.
+    """
 
     rank: int
     identity: HostIdentity
     addresses: tuple[str, ...]
+    ended: bool = False
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.identity.host}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Any, Final
 
+import collectives
 from collectives.bench.chaos import moments, work
 from collectives.bench.chaos.case import ALL, FINE, Case, Expect
 from collectives.bench.chaos.rank import Rank
 from collectives.bench.chaos.run import Run
 from collectives.rendezvous import open_store
 
+_SLOWLY: Final = 0.05  # seconds between forming and linking: longer than what is injected takes
 _LOST: Final = Expect(("PeerLost",))
 
 
@@ -51,6 +55,21 @@ def joins(rank: Rank) -> None:
     step = work.steps(rank, comm)
     while True:
         step()
+
+
+def links(rank: Rank) -> None:
+    """Join, and report when the group has formed, before anything is linked; then work until something fails."""
+    if rank.is_victim:
+        module: Any = sys.modules[collectives.init.__module__]
+        link = module.link
+
+        def reporting(*arguments: Any) -> Any:
+            rank.tell("published")
+            time.sleep(_SLOWLY)
+            return link(*arguments)
+
+        module.link = reporting
+    work.until_error(rank)
 
 
 def _bound(watched: _Watched, name: str) -> Any:
@@ -112,6 +131,17 @@ CASES: Final = (
         inject=_kill_joining,
         survivors=_LOST,
         values={"timeout": 60.0, "join_timeout": 5.0, "work": "barrier"},
+        runs=(5, 84),
+        keys_stay=True,
+    ),
+    Case(
+        row=1,
+        name="kill-linking",
+        injected="SIGKILL of one rank, once the group has formed",
+        program=links,
+        inject=_kill_joining,
+        survivors=_LOST,
+        values={"timeout": 60.0, "join_timeout": 10.0, "work": "barrier"},
         runs=(5, 84),
         keys_stay=True,
     ),

@@ -87,15 +87,18 @@ def form(end: str) -> str:
     return "short" if end else "long"
 
 
+JOINING: Final = {"joining": deaths.joins, "linking": deaths.links}
+
+
 def _silent(phase: str, values: dict[str, Any]) -> tuple[Case, Case]:
-    joining = phase == "joining"
+    joining = phase in JOINING
 
     def make(end: str, bar: float, environment: dict[str, str]) -> Case:
         return Case(
             row=4,
             name=f"silent-{phase}{end}",
             injected=f"SIGSTOP of one rank, {phase.replace('-', ' ')}",
-            program=deaths.joins if joining else work.until_error,
+            program=JOINING.get(phase, work.until_error),
             inject=_stop_joining if joining else _stop,
             survivors=Expect(("PeerLost",), within=bar),
             values=values,
@@ -174,7 +177,7 @@ CASES: Final = (
     *forms(_briefly),
     *forms(_stopped),
     *(case for phase, values in WORKS.items() for case in _silent(phase, values)),
-    *_silent("joining", {"work": "barrier"}),
+    *(case for phase in JOINING for case in _silent(phase, {"work": "barrier"})),
     *forms(_paused),
     Case(
         row=7,

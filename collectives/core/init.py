@@ -169,11 +169,15 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                 run_id=launch.run_id,
                 secret=launch.secret,
                 timeout=deadline.left,
+                silence=policy.heartbeats[1],
             )
             run, records = closing.membership.run_id.hex(), closing.membership.records
         members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
         if closing.store is not None and closing.membership is not None:
-            variables = partial(exchange, closing.store, closing.membership, timeout=deadline.left)
+            endpoints.has_ended = closing.membership.has_ended
+            variables = partial(
+                exchange, closing.store, closing.membership, timeout=deadline.left, silence=policy.heartbeats[1]
+            )
             members = settle(launch.rank, members, endpoints, variables)
         origin = Origin(run, 0, "0", policy)
         linked = link(launch.rank, members, endpoints, policy, context(run, 0, origin.path), 0, deadline)

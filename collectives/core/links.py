@@ -112,6 +112,8 @@ class Endpoints:
         self.member: Member
         # Why a transport is not offered.
         self.reasons: Mapping[str, str] = {} if parent is None else parent.reasons
+        # Whether the process of that rank is known to have ended.
+        self.has_ended: Callable[[int], bool] = lambda rank: False
         self._policy: Final = policy
         self._listeners: dict[str, _Shared] = {}
         self._proof: socket.socket | None = None
@@ -232,7 +234,7 @@ def link(
     TransportUnavailable, with the reason against each transport, if no allowed transport connects a pair of ranks.
     """
     kinds = tuple(
-        "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons)
+        "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints)
         for peer in range(len(members))
     )
     identities = [m.identity for m in members]
@@ -355,20 +357,22 @@ def _place(rank: int, scheme: str, members: Sequence[Member]) -> Place:
     return Place(rank, members[rank].identity, members[rank].addresses.get(scheme, ()))
 
 
-def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Policy, reasons: Mapping[str, str]) -> str:
+def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Policy, endpoints: Endpoints) -> str:
     """The first allowed transport that both ranks offer and that connects them; the same on both ranks.
 
-    Raises TransportUnavailable with the reason against each transport. `reasons`: by transport, why this rank does
-    not offer it.
+    If the peer has ended meanwhile, it is the one that would have connected them: its link reports to all ranks that
+    the peer is gone. Raises TransportUnavailable with the reason against each transport.
     """
     problems = []
     for scheme in policy.schemes:
         transport = registry.transport(scheme)
         mine, theirs = _place(rank, scheme, members), _place(peer, scheme, members)
         problem = _checked(peer, partial(transport.reaches, mine, theirs))
+        if problem is not None and endpoints.has_ended(peer):
+            problem = _checked(peer, partial(transport.reaches, mine, replace(theirs, ended=True)))
         if problem is None:
             return scheme
-        problems.append(f"{scheme}: {reasons.get(scheme, problem)}")
+        problems.append(f"{scheme}: {endpoints.reasons.get(scheme, problem)}")
     raise TransportUnavailable(f"rank {rank} cannot reach rank {peer}; " + "; ".join(problems))
 
 

@@ -15,7 +15,6 @@ from collectives.bench.chaos.start import perform, units
 
 # Cases whose bars do not hold yet.
 AWAITED = {
-    "kill-joining",
     "other-protocol",
     "other-wire",
     "redis-killed-waiting",
@@ -23,7 +22,6 @@ AWAITED = {
     "redis-restarted-waiting",
     "redis-restarted-joining",
     "descriptors-joining",
-    "silent-joining-quick",
 }
 _SHORT = [case for case in CASES if case.form != "long"]
 _LATE = re.compile(r"takes ([\d.]+) s, more than ([\d.]+) s$")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from collectives.native.errors import AuthError, OpTimeout
-from collectives.rendezvous.group import exchange, release
+from collectives.rendezvous import exchange, release
 from collectives.rendezvous.memory import MemoryStore
 from collectives.rendezvous.store import Store
 from tests.rendezvous.backends import Backend

@@ -17,7 +17,7 @@ import pytest
 from collectives.native.errors import OpTimeout, StoreError
 from collectives.rendezvous import _process
 from collectives.rendezvous._participant import Participant, session_keys
-from collectives.rendezvous._records import Scope, parse_hello
+from collectives.rendezvous._records import Entry, Scope, parse_hello
 from collectives.rendezvous.file import FileStore
 from collectives.rendezvous.group import release
 from collectives.rendezvous.memory import MemoryStore
@@ -70,10 +70,16 @@ class Hooked(PrefixStore):
 # -- earlier runs
 
 
+def next_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, this process is one that has just started."""
+    started = _process.now()
+    monkeypatch.setattr(_process, "born", lambda: started)
+
+
 @pytest.mark.parametrize("kind", ["file", "redis"])
 @pytest.mark.parametrize("ranks", ["0", "1,2", "0,1,2"])
 def test_a_run_killed_while_joining_does_no_harm(
-    kind: str, ranks: str, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, ranks: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "file":
         url = (tmp_path / "store").as_uri()
@@ -94,13 +100,14 @@ def test_a_run_killed_while_joining_does_no_harm(
         store.close()
         child.send_signal(signal.SIGKILL)
         child.communicate(timeout=30)
+        next_run_starts(monkeypatch)
         four = job(4)
         outcomes = meet(open_store, four)
         check_formed(outcomes, four)
         assert max(outcome.seconds for outcome in outcomes) < 5
 
 
-def test_runs_killed_at_any_moment_do_no_harm(tmp_path: Path) -> None:
+def test_runs_killed_at_any_moment_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = (tmp_path / "store").as_uri()
     for turn in range(6):
         child = python(CHILD, url, "3", "0,1,2", "1000")
@@ -108,6 +115,7 @@ def test_runs_killed_at_any_moment_do_no_harm(tmp_path: Path) -> None:
         time.sleep(0.04 * turn)  # the moment is what varies
         child.send_signal(signal.SIGKILL)
         child.communicate(timeout=30)
+        next_run_starts(monkeypatch)
         ranks = job(2)  # a job of another size, at that
         check_formed(meet(lambda: FileStore(tmp_path / "store"), ranks), ranks)
     left = [name for name in os.listdir(tmp_path / "store") if name.startswith("k.")]
@@ -124,7 +132,7 @@ def stale_notice(
     participant.store.close()
     session = secrets.token_hex(16)
     verdict = {"kind": "config", "text": "something that was wrong then"} if state == "failed" else None
-    roster = [["0" * 32, {"job": "dead"}] for _ in range(size)] if state == "closed" else None
+    roster = [Entry("0" * 32, "", {"job": "dead"}) for _ in range(size)] if state == "closed" else None
     return scope, session, participant.notice(state, session, roster=roster, verdict=verdict)
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from collectives.native.errors import AuthError, CollectiveError
 from collectives.rendezvous._participant import Participant
-from collectives.rendezvous._records import Hello, Scope, parse_hello, parse_notice
+from collectives.rendezvous._records import VERSION as VERSION_OF_PROTOCOL
+from collectives.rendezvous._records import Entry, Hello, Scope, parse_hello, parse_notice
 from collectives.rendezvous.group import Membership, form
 from collectives.rendezvous.memory import MemoryStore
 from tests.rendezvous.groups import VERSION, Rank
@@ -55,7 +56,7 @@ def test_a_forged_outcome_is_not_believed() -> None:
     notice = parse_notice(scope.unseal("notice", found)[0])
     assert notice is not None
     document = scope.unseal("notice", found)[0] or {}
-    roster = [["0" * 32, {"evil": True}]] * 3
+    roster = [["0" * 32, "", {"evil": True}]] * 3
     store.set(scope.key(notice.session, "go"), thief.seal("notice", {**document, "state": "closed", "roster": roster}))
     for thread, outcome in work:
         thread.join(20)
@@ -76,7 +77,7 @@ def test_no_bytes_break_the_parser(data: bytes, sealed: bool) -> None:
         assert not (sealed and authentic)
 
 
-FIELDS = ["v", "state", "session", "rank", "size", "roster", "verdict", "before"]
+FIELDS = ["v", "state", "session", "rank", "size", "opened", "roster", "verdict", "before"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -85,16 +86,12 @@ JSON = st.recursive(
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(
-    changes=st.dictionaries(
-        st.sampled_from(["v", "state", "session", "rank", "size", "roster", "verdict", "before"]), JSON
-    )
-)
+@given(changes=st.dictionaries(st.sampled_from(FIELDS), JSON))
 def test_no_document_breaks_the_reader(changes: dict[str, Any]) -> None:
     store = MemoryStore("unused")
     participant = Participant(store, Scope("n", None, 0, None), 1, 3, VERSION, {}, 1, None)
     store.close()
-    written = participant.notice("closed", "0" * 32, roster=[["a", {}]] * 3)
+    written = participant.notice("closed", "0" * 32, roster=[Entry("a", "", {})] * 3)
     document = participant.scope.unseal("notice", written)[0] or {}
     assert parse_notice(document) is not None
     notice = parse_notice({**document, **changes})
@@ -108,12 +105,12 @@ def test_a_notice_of_another_version_is_a_mismatch_on_both_sides(monkeypatch: py
     thread, outcome = background(lambda: Rank(0, 2).form(client))
     scope = Scope("group", None, 0, None)
     assert eventually(lambda: store.get(scope.notice) is not None)
-    monkeypatch.setattr("collectives.rendezvous._member.VERSION", 2)
-    monkeypatch.setattr("collectives.rendezvous._participant.VERSION", 2)
-    with pytest.raises(CollectiveError, match=r"version 2.*version 1"):
+    monkeypatch.setattr("collectives.rendezvous._member.VERSION", 77)
+    monkeypatch.setattr("collectives.rendezvous._participant.VERSION", 77)
+    with pytest.raises(CollectiveError, match=rf"version 77.*version {VERSION_OF_PROTOCOL}"):
         Rank(1, 2).form(store)
     thread.join(10)
-    assert "version 2" in str(outcome.error) and "version 1" in str(outcome.error)
+    assert "version 77" in str(outcome.error) and f"version {VERSION_OF_PROTOCOL}" in str(outcome.error)
     assert outcome.seconds < 3
     store.close()
     client.close()

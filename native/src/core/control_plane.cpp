@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 namespace {
 
 // A neighbour that should have called is called after this time, to see whether it is there.
-constexpr auto patience_with_callers = 1s;
+constexpr auto patience_with_callers = 500ms;
 constexpr auto between_comparisons = 100ms;
 constexpr auto most_unbegun = 64;
 

@@ -77,12 +77,12 @@ void prepare_stream(int fd, bool tcp, std::chrono::nanoseconds silence) {
     set(IPPROTO_TCP, TCP_NODELAY, 1);
     set(SOL_SOCKET, SO_KEEPALIVE, 1);
     if (silence <= std::chrono::nanoseconds(0)) return;
-    // Half of the time without a question, then one question a second.
+    // Half of the time without a question, then one question a second; one lost answer does not count.
     const auto seconds = std::chrono::ceil<std::chrono::seconds>(silence).count();
     const auto half = static_cast<int>(std::clamp<std::int64_t>(seconds / 2, 1, 7200));
     set(IPPROTO_TCP, TCP_KEEPIDLE, half);
     set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, half / most_questions));
-    set(IPPROTO_TCP, TCP_KEEPCNT, std::min(half, most_questions));
+    set(IPPROTO_TCP, TCP_KEEPCNT, std::clamp<int>(half, few_attempts, most_questions));
 }
 
 bool is_unanswered(int fd, std::chrono::nanoseconds silence) {

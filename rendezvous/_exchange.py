@@ -1,0 +1,88 @@
+"""The exchange of one value by each rank of a group that has formed, through the store.
+
+Invariant: if a rank does not call, all others raise the same error: the first that gives up writes the reason, and the
+others raise what it wrote. The last of them removes all keys of the exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from collectives.native.errors import AuthError, CollectiveError, OpTimeout, PeerLost
+
+from ._checks import Deadline, check_timeout
+from ._records import Scope, ranks_text
+from .store import DEFAULT_TIMEOUT, Store
+
+if TYPE_CHECKING:
+    from .group import Membership
+
+LOOK = 0.2  # seconds between looks at the ranks that have not called
+
+
+def exchange(
+    store: Store, membership: Membership, value: Any, timeout: float = DEFAULT_TIMEOUT, silence: float = 0.0
+) -> list[Any]:
+    """Exchange values through the store; returns the values of all ranks, by rank.
+
+    A group may exchange values once; all its ranks must call this function. `value` has at most `MAX_RECORD` bytes as
+    JSON. The last rank to read all values removes them from the store. Raises: OpTimeout with `late`, the ranks that
+    have not called before the first deadline; PeerLost for a rank that has ended, or has not called within `silence`
+    seconds (0: no limit); AuthError for a value that no rank of the group wrote; StoreError.
+    """
+    deadline = Deadline(check_timeout(timeout))
+    scope, size = membership.scope, membership.size
+    keys = [scope.key(membership.session, f"word/{rank}") for rank in range(size)]
+    read, failure = (scope.key(membership.session, name) for name in ("read", "failure"))
+    mine = keys[membership.rank]
+    store.set(mine, scope.seal(mine, {"value": value}), deadline.left())
+    texts = None
+    while texts is None:
+        try:
+            texts = store.wait(keys, min(LOOK, deadline.left()))
+        except OpTimeout:
+            reason = store.get(failure, 1.0)
+            if reason is None and (found := _absence(store, membership, keys, deadline, silence)) is not None:
+                reason = store.compare_set(failure, None, scope.seal(failure, found), 1.0)
+            if reason is None:
+                continue
+            error, absent = _error(membership, scope, failure, reason)
+            if store.add(read, 1, 1.0) >= size - absent:
+                store.delete([*keys, read, failure], 1.0)
+            raise error from None
+    values = []
+    for rank, (key, text) in enumerate(zip(keys, texts, strict=True)):
+        document, authentic = scope.unseal(key, text)
+        if not authentic or document is None or "value" not in document:
+            raise AuthError(f"group {membership.name!r}: what is under {key!r} was not written by rank {rank}")
+        values.append(document["value"])
+    if store.add(read, 1, deadline.left()) == size:
+        store.delete([*keys, read], deadline.left())
+    return values
+
+
+def _absence(
+    store: Store, membership: Membership, keys: list[str], deadline: Deadline, silence: float
+) -> Mapping[str, Any] | None:
+    """Why the exchange fails, as a document for all ranks; None if it is too early to give up."""
+    late = [rank for rank, key in enumerate(keys) if store.get(key, 1.0) is None]
+    ended = [rank for rank in late if membership.has_ended(rank)]
+    if ended:
+        return {"lost": True, "ranks": ended, "text": f"{ranks_text(ended)} ended"}
+    if late and 0 < silence <= deadline.elapsed():
+        return {"lost": True, "ranks": late, "text": f"{ranks_text(late)} did not answer for {silence:g} s"}
+    if late and deadline.passed:
+        text = f"{ranks_text(late)} did not answer within {deadline.elapsed():.1f} s"
+        return {"lost": False, "ranks": late, "text": text}
+    return None
+
+
+def _error(membership: Membership, scope: Scope, key: str, reason: bytes) -> tuple[CollectiveError, int]:
+    """The error for the `reason` that a rank wrote, and the number of ranks that are absent."""
+    document, authentic = scope.unseal(key, reason)
+    match document if authentic else None:
+        case {"lost": bool(lost), "ranks": list(ranks), "text": str(text)} if all(isinstance(r, int) for r in ranks):
+            message = f"group {membership.name!r} has formed, but {text}"
+            return (PeerLost if lost else OpTimeout)(message, ranks), len(ranks)
+    return AuthError(f"group {membership.name!r}: what is under {key!r} was not written by a rank of it"), 0
