@@ -91,6 +91,13 @@ def check_amount(amount: object) -> int:
     return int(amount)
 
 
+class Unreachable(StoreError):
+    """The store did not answer, but may do so later: a server that is restarting, for example.
+
+    The call may have taken effect nevertheless, except for calls that only read.
+    """
+
+
 class NotANumber(StoreError, ValueError):
     """`Store.add` failed, because the key's value is no integer or the sum does not fit 64 bits.
 

@@ -13,9 +13,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from collectives.native.errors import OpTimeout
+from collectives.native.errors import OpTimeout, StoreError
 
 from . import _process
+from ._checks import Unreachable
 from ._leader import AUTH_GRACE, Leader, sizes_text
 from ._participant import Formed, Participant, Pulse, Silent
 from ._records import VERSION, Hello, Notice
@@ -49,6 +50,8 @@ class Member:
                     return formed
                 if participant.deadline.passed:
                     raise participant.late(self._others())
+        except Unreachable as error:  # nor could this rank remove its keys
+            raise StoreError(f"{participant.who()}: {error}") from error
         except BaseException:
             participant.vanish()
             raise

@@ -43,6 +43,7 @@ from ._checks import (
     GRACE,
     MAX_VALUE,
     Deadline,
+    Unreachable,
     check_amount,
     check_key,
     check_keys,
@@ -54,7 +55,7 @@ from ._checks import (
 T = TypeVar("T")
 
 TTL = 24 * 3600.0  # seconds; far longer than any join, so that a change of the server's clock does no harm
-PATIENCE = 5.0  # seconds for which clients retry if the server is unreachable
+PATIENCE = 4.0  # seconds for which clients retry if the server is unreachable; a rank has failed within 5
 _ANSWER = 3.0  # seconds after which a server that does not answer counts as lost
 _SLICE = 1.0  # seconds of one BLPOP, after which a waiter checks whether its store was closed
 _WAITER_TTL = 60_000  # milliseconds; a waiter renews its keys every _SLICE
@@ -97,7 +98,10 @@ class RedisStore:
         self._idle: list[Any] = []
         self._closed = False
         self._pid = os.getpid()
-        self._command(deadline, "PING")
+        try:
+            self._command(deadline, "PING")
+        except Unreachable as error:
+            raise StoreError(str(error)) from error
 
     def __repr__(self) -> str:
         return self._name
@@ -204,9 +208,11 @@ class RedisStore:
                 return self._exchange(connection, deadline, extra, command)
             except (BusyLoadingError, OSError, redis.ConnectionError) as error:
                 self._check_open()
-                # the command may have run: it is sent again only if `again` allows it
-                if patience.passed or (sent and not again) or _hopeless(error):
+                if _hopeless(error):
                     raise self._failed(error, deadline) from error
+                # the command may have run: it is sent again only if `again` allows it
+                if patience.passed or (sent and not again):
+                    raise Unreachable(str(self._failed(error, deadline))) from error
                 time.sleep(min(pause, patience.left()))
                 pause = min(2 * pause, 0.3)
             except RedisError as error:
