@@ -57,7 +57,7 @@ class Leader:
         while verdict is None:
             hellos: list[Hello] = []
             try:
-                values = participant.store.wait(slots, min(BEAT, participant.deadline.left()))
+                values = participant.wait(slots, min(BEAT, participant.deadline.left()))
             except OpTimeout:
                 pass
             else:
@@ -124,7 +124,7 @@ class Leader:
             settle = 0.0 if participant.scope.run is not None or participant.me.size == 1 else min(MAX_SETTLE, spread)
         if settle:
             with contextlib.suppress(OpTimeout):
-                participant.store.wait([self._key("flag")], settle)
+                participant.wait([self._key("flag")], settle)
         return participant.get(self._key("flag")) is None or self._complaint() is None
 
     def _complaint(self) -> Verdict | None:

@@ -118,9 +118,7 @@ class Member:
         while True:
             here = time.monotonic() - came
             try:
-                [value] = participant.store.wait(
-                    [go], min(SLICE if here < 2 else 2.5 * SLICE, participant.deadline.left())
-                )
+                [value] = participant.wait([go], min(SLICE if here < 2 else 2.5 * SLICE, participant.deadline.left()))
             except OpTimeout:
                 pass
             else:
@@ -205,7 +203,7 @@ class Member:
         if alive:
             participant.flag(notice.session, {"kind": "late"})
             try:
-                [value] = participant.store.wait([participant.scope.key(notice.session, "go")], LAST_WORD)
+                [value] = participant.wait([participant.scope.key(notice.session, "go")], LAST_WORD)
             except OpTimeout:
                 pass
             else:

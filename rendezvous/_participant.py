@@ -11,19 +11,23 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from collectives.native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout, PeerLost, StoreError
 
 from . import _process
-from ._checks import Deadline
+from ._checks import Deadline, Unreachable
 from ._records import MAX_BEFORE, VERSION, Entry, Hello, Notice, Scope, parse_hello, parse_notice, ranks_text
 from .store import Store
 
 _ERRORS: Mapping[str, type[CollectiveError]] = {"config": ConfigMismatch, "auth": AuthError, "store": StoreError}
 _LONGEST_TEXT = 20_000  # characters of a verdict that are shown
+_PATIENCE = 4.0  # seconds that one exchange with the store may take
+_PAUSE = 0.02  # seconds before an exchange is repeated
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +102,49 @@ class Participant:
         self.leaving: list[str] = []  # keys to remove if this call ends before the session does
         self.leading: bytes | None = None  # the content of the notice while this rank leads
 
-    # -- the store: each exchange has up to 5 seconds, and at least 1, also after the deadline, to clean up
+    # -- the store: each exchange has up to 4 seconds, and at least 1, also after the deadline, to clean up
 
     def _patient(self) -> float:
-        return min(5.0, max(1.0, self.deadline.left()))
+        return min(_PATIENCE, max(1.0, self.deadline.left()))
+
+    def _repeat(self, call: Callable[[float], T]) -> T:
+        """The result of `call(timeout)`, which is repeated while the store is unreachable.
+
+        A call that fails may have taken effect, so it must be one that does no harm if it takes effect twice.
+        """
+        deadline = Deadline(self._patient())
+        while True:
+            try:
+                return call(deadline.left())
+            except Unreachable:
+                if deadline.passed:
+                    raise
+                time.sleep(_PAUSE)
+
+    def wait(self, keys: list[str], timeout: float) -> list[bytes]:
+        """As `Store.wait`, but OpTimeout also if the store is unreachable: `timeout` is short, the next call waits."""
+        try:
+            return self.store.wait(keys, timeout)
+        except Unreachable as error:
+            raise OpTimeout(str(error)) from error
 
     def get(self, key: str) -> bytes | None:
-        return self.store.get(key, self._patient())
+        return self._repeat(lambda timeout: self.store.get(key, timeout))
+
+    # Values that this rank writes have its nonce or a session's name, or are the same each time. So to write them again
+    # does no harm.
 
     def set(self, key: str, value: bytes) -> None:
-        self.store.set(key, value, self._patient())
+        self._repeat(lambda timeout: self.store.set(key, value, timeout))
 
     def add(self, key: str) -> int:
-        return self.store.add(key, 1, self._patient())
+        return self.store.add(key, 1, self._patient())  # not repeated: it would count twice
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes | None) -> bytes | None:
-        return self.store.compare_set(key, expected, value, self._patient())
+        return self._repeat(lambda timeout: self.store.compare_set(key, expected, value, timeout))
 
     def delete(self, keys: list[str]) -> None:
-        self.store.delete(keys, self._patient())
+        self._repeat(lambda timeout: self.store.delete(keys, timeout))
 
     def clean(self, session: str, size: int) -> None:
         self.leaving = []

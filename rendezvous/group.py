@@ -58,6 +58,11 @@ Why stale data and concurrent jobs do no harm:
   keys of the old session. A rank raises no error for a value that was in the store before and does not change. Slots,
   flags and records of the old session are never read again, since keys contain the session's name. Clocks of two hosts
   are never compared; each rank only measures how long it has waited.
+- A store may lose all its keys, for example when its server is started again. Ranks that wait then see that the notice
+  is gone although they have read no outcome, and start again at step 1. While the store is unreachable they repeat
+  their calls for up to 4 s. A call may have taken effect although its answer is lost. To repeat it does no harm, since
+  what a rank writes contains its nonce or the name of its session. If the keys are lost after some ranks have read the
+  roster and before others have, the latter wait for the former in vain, until their deadline.
 - It does no harm to replace the notice of a leader that is slow, not dead. This leader can no longer form its group:
   its compare_set expects its own notice, which never returns, since session names never occur twice. The leader notices
   the new notice when its compare_set fails, or before its next beat, and starts again at step 1.

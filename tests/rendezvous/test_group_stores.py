@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import random
+import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collectives.native.errors import OpTimeout, StoreError
+from collectives.rendezvous._checks import Unreachable
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.prefix import PrefixStore
 from collectives.rendezvous.redis import RedisStore
+from collectives.rendezvous.store import Store
 from collectives.rendezvous.tcp import TcpStore
 from tests.redis_server import start_redis
-from tests.rendezvous.groups import Rank
-from tests.rendezvous.threads import background
+from tests.rendezvous.groups import Rank, check_formed, job
+from tests.rendezvous.threads import background, together
 from tests.waiting import eventually
+
+
+class Lossy(PrefixStore):
+    """A store with a bad connection: a call for which `lost` is true fails, before or after it takes effect."""
+
+    def __init__(self, store: Store, lost: Callable[[], bool]) -> None:
+        super().__init__(store, "l")
+        for name in ("get", "set", "wait", "compare_set", "delete"):
+            setattr(self, name, self._lose(getattr(store, name), lost))
+
+    def _lose(self, call: Callable[..., Any], lost: Callable[[], bool]) -> Callable[..., Any]:
+        def losing(*arguments: Any) -> Any:
+            if lost():
+                raise Unreachable("the request is lost")
+            result = call(*arguments)
+            if lost():
+                raise Unreachable("the answer is lost")
+            return result
+
+        return losing
 
 
 def test_a_store_that_dies_while_ranks_wait_is_a_store_error_within_5_seconds(tmp_path: Path) -> None:
@@ -31,6 +59,43 @@ def test_a_store_that_dies_while_ranks_wait_is_a_store_error_within_5_seconds(tm
     assert time.monotonic() - start < 5
     for store in stores:
         store.close()
+
+
+def test_a_store_that_restarts_empty_while_ranks_wait_is_survived(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    stores = [RedisStore("127.0.0.1", server.port) for _ in range(3)]
+    work = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in range(3)]  # type: ignore[misc]
+    with pytest.raises(OpTimeout):
+        stores[0].wait(["nothing"], 0.5)
+    server.stop()
+    time.sleep(1.0)  # longer than a rank waits for a key at a time
+    again = start_redis(tmp_path, port=server.port)
+    stores.append(RedisStore("127.0.0.1", again.port))
+    last = Rank(3, 4).form(stores[3])
+    for thread, outcome in work:
+        thread.join(30)
+        assert outcome.value.run_id == last.run_id
+    client = again.client()
+    assert eventually(lambda: client.dbsize() == 0)
+    client.close()
+    for store in stores:
+        store.close()
+    again.stop()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_calls_whose_answers_are_lost_do_no_harm(seed: int) -> None:
+    """As when a connection breaks: nobody knows whether the store has done what it was asked to do."""
+    space = MemoryStore(secrets.token_hex(4))
+    ranks = job(4)
+
+    def store(rank: int) -> Store:
+        rng = random.Random(seed << 8 | rank)
+        return Lossy(space, lambda: rng.random() < 0.2)
+
+    stores = [store(rank.rank) for rank in ranks]
+    check_formed(together([lambda rank=rank: rank.form(stores[rank.rank]) for rank in ranks]), ranks)  # type: ignore[misc]
+    space.close()
 
 
 def test_a_store_that_forgets_everything_while_ranks_wait_is_survived(tmp_path: Path) -> None:
