@@ -25,6 +25,7 @@ from .store import Store
 _ERRORS: Mapping[str, type[CollectiveError]] = {"config": ConfigMismatch, "auth": AuthError, "store": StoreError}
 _LONGEST_TEXT = 20_000  # characters of a verdict that are shown
 _PATIENCE = 4.0  # seconds that one exchange with the store may take
+_SIGN_OFF = 2.0  # seconds for which a rank of a formed group tries to say so; others may wait for it
 _PAUSE = 0.02  # seconds before an exchange is repeated
 
 T = TypeVar("T")
@@ -136,9 +137,6 @@ class Participant:
 
     def set(self, key: str, value: bytes) -> None:
         self._repeat(lambda timeout: self.store.set(key, value, timeout))
-
-    def add(self, key: str) -> int:
-        return self.store.add(key, 1, self._patient())  # not repeated: it would count twice
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes | None) -> bytes | None:
         return self._repeat(lambda timeout: self.store.compare_set(key, expected, value, timeout))
@@ -269,7 +267,7 @@ class Participant:
         left = self.scope.key(notice.session, "left")
         # the session has ended, so errors of the store do not matter
         with contextlib.suppress(StoreError):
-            reported = self.add(left)
+            reported = self.store.add(left, 1, _SIGN_OFF)  # not repeated: it would count twice
             if notice.state == "closed" and reported >= notice.size:
                 # The notice is removed last: if this process is killed before, the notice still names the session.
                 self.clean(notice.session, notice.size)

@@ -100,7 +100,7 @@ from collectives.native.errors import StoreError
 
 from . import _process
 from . import secret as secrets
-from ._checks import Deadline, check_timeout
+from ._checks import Deadline, Unreachable, check_timeout
 from ._member import Member
 from ._participant import Participant, session_keys
 from ._records import MAX_DEPTH, MAX_RECORD, MAX_SIZE, Scope, dumps, fits, parse_notice
@@ -208,6 +208,21 @@ def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
                 return
             time.sleep(min(pause, deadline.left()))
             pause = min(2 * pause, 0.05)
+
+
+def check_reachable(store: Store, membership: Membership, timeout: float) -> None:
+    """Raise StoreError if the store is unreachable; called when a rank of the group is lost before all are linked.
+
+    That rank may have given up because it could not read the roster, and then the store is the cause.
+    """
+    try:
+        store.get(membership.scope.notice, timeout)
+    except Unreachable as error:
+        raise StoreError(
+            f"group {membership.name!r} has formed, but its store failed before all ranks had read the roster: {error}"
+        ) from error
+    except StoreError:
+        pass
 
 
 def check_rank(rank: int, size: int) -> tuple[int, int]:

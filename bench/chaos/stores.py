@@ -11,7 +11,7 @@ from collectives.bench.chaos.run import Run
 
 _Injection = Callable[[Run], None]
 _Moment = Callable[[Run, _Injection], None]
-_JOINING: Final = 0.05  # seconds: about as long as joining takes
+_JOINING: Final = 0.3  # seconds: longer than joining takes
 _AWAY: Final = 1.0  # seconds between the end of a server and its next start
 
 

@@ -27,8 +27,8 @@ from collectives.core.links import Endpoints, Member, Policy, context, decode, l
 from collectives.core.tables import Machine
 from collectives.engines import registered
 from collectives.native import _engine
-from collectives.native.errors import CollectiveError, StoreError
-from collectives.rendezvous import Membership, Store, exchange, form, open_store, release
+from collectives.native.errors import CollectiveError, OpTimeout, PeerLost, StoreError
+from collectives.rendezvous import Membership, Store, check_reachable, exchange, form, open_store, release
 from collectives.rendezvous.bootstrap import Launch, bootstrap
 from collectives.rendezvous.mpi import check_world
 from collectives.schedule.table import MOST_SOCKETS
@@ -38,6 +38,7 @@ from collectives.transports.transport import Scope
 TIMEOUT: Final = 300.0  # seconds for one operation
 LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two segments for each peer, and seven more
 _RELEASE: Final = 1.0  # seconds for removing the keys of the formed group from the store
+_CHECK: Final = 0.2  # seconds for finding out whether the store is unreachable
 
 
 def init(
@@ -180,11 +181,15 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
             )
             members = settle(launch.rank, members, endpoints, variables)
         origin = Origin(run, 0, "0", policy)
-        linked = link(launch.rank, members, endpoints, policy, context(run, 0, origin.path), 0, deadline)
-        timeout = TIMEOUT if launch.timeout is None else launch.timeout
-        comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
-        opened.callback(comm.close)
-        comm.barrier(algorithm="dissemination", timeout=deadline.left)  # the table is not known yet
+        try:
+            linked = link(launch.rank, members, endpoints, policy, context(run, 0, origin.path), 0, deadline)
+            timeout = TIMEOUT if launch.timeout is None else launch.timeout
+            comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
+            opened.callback(comm.close)
+            comm.barrier(algorithm="dissemination", timeout=deadline.left)  # the table is not known yet
+        except (PeerLost, OpTimeout):
+            closing.check_store()
+            raise
         closing.met(launch.rank)
 
         def machine() -> Machine:
@@ -308,6 +313,16 @@ class _Closing:
         membership, self.membership = self.membership, None
         if rank == 0 and membership is not None and self.store is not None:
             release(self.store, membership, _RELEASE)
+
+    def check_store(self) -> None:
+        """Raise StoreError if the store has become unreachable: then this is why other ranks have left."""
+        if self.store is None or self.membership is None:
+            return
+        try:
+            check_reachable(self.store, self.membership, _CHECK)
+        except StoreError:
+            self.membership = None  # its keys cannot be removed
+            raise
 
     def moved(self) -> _Closing:
         """A new object that releases everything in place of this one."""

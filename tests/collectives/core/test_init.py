@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +24,10 @@ from collectives.core.init import heartbeats_asked
 from collectives.core.links import Policy
 from collectives.native._engine import HEARTBEATS
 from collectives.rendezvous import secret as secrets
+from collectives.rendezvous._checks import Unreachable
 from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.prefix import PrefixStore
+from collectives.rendezvous.store import Store
 from collectives.transports.transport import Scope
 from tests.collectives.groups import nothing_left
 from tests.redis_server import RedisServer
@@ -339,3 +344,35 @@ def test_many_rounds_leave_nothing(tmp_path: Path, redis_plain: RedisServer) -> 
     assert [p for p in directory.rglob("*") if p.is_file()] == []
     with contextlib.closing(redis_plain.client()) as client:
         assert client.keys() == []
+
+
+class _Failing(PrefixStore):
+    """A store whose server is lost once the leader has published that the group has formed: nobody can read it."""
+
+    def __init__(self, store: Store, lost: threading.Event) -> None:
+        super().__init__(store, "f")
+        self._lost = lost
+        for name in ("get", "set", "wait", "add", "compare_set", "delete"):
+            setattr(self, name, functools.partial(self._call, getattr(store, name)))
+
+    def _call(self, call: Callable[..., Any], keys: str | list[str], *arguments: Any) -> Any:
+        lost = self._lost.is_set()
+        if not lost and call.__name__ == "set" and str(keys).endswith("/go"):
+            self._lost.set()
+            return call(keys, *arguments)
+        result = None if lost else call(keys, *arguments)
+        if self._lost.is_set():
+            raise Unreachable("the server is gone")
+        return result
+
+
+def test_a_store_lost_before_all_know_the_group_is_a_store_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader knows the group and waits for the others, which give up: their end is not the cause."""
+    monkeypatch.setattr("collectives.rendezvous._participant._PATIENCE", 0.5)
+    space, lost = MemoryStore("failing"), threading.Event()
+    with nothing_left():
+        found = start(3, lambda _: {"store": _Failing(space, lost)}, transport="tcp")
+    assert errors(found) == ["StoreError"] * 3
+    assert sum("has formed" in str(outcome.error) for outcome in found) == 1
+    assert all("the server is gone" in str(outcome.error) and outcome.seconds < 10 for outcome in found)
+    space.close()
