@@ -22,7 +22,7 @@ from ._participant import Formed, Participant, session_keys, slot
 from ._records import Entry, Hello, parse_hello, ranks_text
 
 BEAT = 0.1  # seconds between heartbeats
-LINGER = 0.8  # seconds for which ranks that arrive late still find the reason of a failure
+LINGER = 0.5  # seconds for which ranks that arrive late still find the reason of a failure
 AUTH_GRACE = 0.6  # seconds for the rank with the secret to replace a value without a valid HMAC
 MAX_SETTLE = 0.5
 LOOK = 0.5  # seconds between looks at the ranks that have arrived, while others are missing

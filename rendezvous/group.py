@@ -33,7 +33,7 @@ keys contain the name of their session, so keys of two sessions cannot be confus
 4. Each rank reads the outcome. A rank whose nonce is on the roster belongs to the group. If the roster has another
    nonce under the rank's number, the rank was started twice and raises an error. All others increment `left`. After
    success, the last of them deletes the session's keys, and then the notice. After a failure, the leader deletes both.
-   But first it increments `beat` for 0.8 s more, so that ranks that arrive in this time raise the same verdict.
+   But first it increments `beat` for 0.5 s more, so that ranks that arrive in this time raise the same verdict.
    The leader also looks at the processes of the ranks that have taken their slots. If one of this machine has ended,
    the verdict is that this rank is lost. A rank that raises an error takes its slot back first.
 5. If the process of the leader ends while members wait, one of them changes the notice from open to failed, with the

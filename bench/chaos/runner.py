@@ -119,14 +119,18 @@ def _segments() -> set[str]:
 
 
 def _load() -> None:
-    """Import all that ranks use, so that forked ranks need not."""
+    """Import and read all that ranks use, such as the metadata of packages, so that forked ranks need not."""
     import numpy as np
 
     import collectives
     import collectives.core.init
     import collectives.rendezvous.file
     import collectives.rendezvous.redis
+    from collectives.base.version import library_version
+    from collectives.engines import registered
 
+    library_version()
+    registered()
     np.ones(1).sum()
     for scheme in ("inproc", "shm", "tcp"):
         collectives.transports.registry.transport(scheme).available()

@@ -66,7 +66,7 @@ def test_a_late_rank_hears_why_the_others_failed(plain_backend: Backend) -> None
     stores = [plain_backend.open() for _ in range(3)]
     early = [background(lambda store=store: Rank(0, 3).form(store)) for store in stores[:2]]  # type: ignore[misc]
     with pytest.raises(OpTimeout):
-        stores[2].wait(["nothing"], 0.45)
+        stores[2].wait(["nothing"], 0.25)
     start = time.monotonic()
     with pytest.raises(ConfigMismatch, match="rank 0 was started twice"):
         Rank(2, 3).form(stores[2])
