@@ -4,8 +4,8 @@ Invariant: of this library, this package imports only `native`. Everything here 
 """
 
 from ._exchange import exchange as exchange
+from .cause import first_cause as first_cause
 from .group import Membership as Membership
-from .group import check_reachable as check_reachable
 from .group import form as form
 from .group import release as release
 from .prefix import PrefixStore as PrefixStore

@@ -21,6 +21,8 @@ keys contain the name of their session, so keys of two sessions cannot be confus
     <session>/word/<rank>   the value that this rank passes to `exchange`, if `exchange` is called
     <session>/failure       why `exchange` fails, for all ranks
     <session>/read          the number of ranks that have read all values of `exchange`, or its failure
+    <session>/failed        the first error of a rank after the group has formed, if there is one (see `cause`)
+    <session>/known         the number of ranks that know this error
 
 1. Each rank draws a nonce and tries to create an open notice with a new session: compare_set(notice, absent -> open).
    The rank that succeeds is the *leader*, all others are *members*.
@@ -100,7 +102,7 @@ from collectives.native.errors import StoreError
 
 from . import _process
 from . import secret as secrets
-from ._checks import Deadline, Unreachable, check_timeout
+from ._checks import Deadline, check_timeout
 from ._member import Member
 from ._participant import Participant, session_keys
 from ._records import MAX_DEPTH, MAX_RECORD, MAX_SIZE, Scope, dumps, fits, parse_notice
@@ -208,21 +210,6 @@ def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:
                 return
             time.sleep(min(pause, deadline.left()))
             pause = min(2 * pause, 0.05)
-
-
-def check_reachable(store: Store, membership: Membership, timeout: float) -> None:
-    """Raise StoreError if the store is unreachable; called when a rank of the group is lost before all are linked.
-
-    That rank may have given up because it could not read the roster, and then the store is the cause.
-    """
-    try:
-        store.get(membership.scope.notice, timeout)
-    except Unreachable as error:
-        raise StoreError(
-            f"group {membership.name!r} has formed, but its store failed before all ranks had read the roster: {error}"
-        ) from error
-    except StoreError:
-        pass
 
 
 def check_rank(rank: int, size: int) -> tuple[int, int]:

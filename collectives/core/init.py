@@ -27,8 +27,8 @@ from collectives.core.links import Endpoints, Member, Policy, context, decode, l
 from collectives.core.tables import Machine
 from collectives.engines import registered
 from collectives.native import _engine
-from collectives.native.errors import CollectiveError, OpTimeout, PeerLost, StoreError
-from collectives.rendezvous import Membership, Store, check_reachable, exchange, form, open_store, release
+from collectives.native.errors import CollectiveError, StoreError
+from collectives.rendezvous import Membership, Store, exchange, first_cause, form, open_store, release
 from collectives.rendezvous.bootstrap import Launch, bootstrap
 from collectives.rendezvous.mpi import check_world
 from collectives.schedule.table import MOST_SOCKETS
@@ -38,7 +38,7 @@ from collectives.transports.transport import Scope
 TIMEOUT: Final = 300.0  # seconds for one operation
 LARGEST_SEGMENT: Final = 64 << 20  # bytes; a rank has two segments for each peer, and seven more
 _RELEASE: Final = 1.0  # seconds for removing the keys of the formed group from the store
-_CHECK: Final = 0.2  # seconds for finding out whether the store is unreachable
+_REPORT: Final = 0.3  # seconds for exchanging the first cause of a failure
 
 
 def init(
@@ -173,23 +173,25 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                 silence=policy.heartbeats[1],
             )
             run, records = closing.membership.run_id.hex(), closing.membership.records
-        members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
-        if closing.store is not None and closing.membership is not None:
-            endpoints.has_ended = closing.membership.has_ended
-            variables = partial(
-                exchange, closing.store, closing.membership, timeout=deadline.left, silence=policy.heartbeats[1]
-            )
-            members = settle(launch.rank, members, endpoints, variables)
         origin = Origin(run, 0, "0", policy)
         try:
+            members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
+            if closing.store is not None and closing.membership is not None:
+                endpoints.has_ended = closing.membership.has_ended
+                variables = partial(
+                    exchange, closing.store, closing.membership, timeout=deadline.left, silence=policy.heartbeats[1]
+                )
+                members = settle(launch.rank, members, endpoints, variables)
             linked = link(launch.rank, members, endpoints, policy, context(run, 0, origin.path), 0, deadline)
             timeout = TIMEOUT if launch.timeout is None else launch.timeout
             comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
             opened.callback(comm.close)
             comm.barrier(algorithm="dissemination", timeout=deadline.left)  # the table is not known yet
-        except (PeerLost, OpTimeout):
-            closing.check_store()
-            raise
+        except BaseException as error:
+            cause = closing.cause_of(error)
+            if cause is error:
+                raise
+            raise cause from error
         closing.met(launch.rank)
 
         def machine() -> Machine:
@@ -314,15 +316,14 @@ class _Closing:
         if rank == 0 and membership is not None and self.store is not None:
             release(self.store, membership, _RELEASE)
 
-    def check_store(self) -> None:
-        """Raise StoreError if the store has become unreachable: then this is why other ranks have left."""
+    def cause_of(self, error: BaseException) -> BaseException:
+        """The error to raise after `error`, with which this rank has failed to open its links."""
         if self.store is None or self.membership is None:
-            return
-        try:
-            check_reachable(self.store, self.membership, _CHECK)
-        except StoreError:
-            self.membership = None  # its keys cannot be removed
-            raise
+            return error
+        cause = first_cause(self.store, self.membership, error, _REPORT)
+        if isinstance(cause, StoreError):
+            self.membership = None  # the store is lost, and its keys cannot be removed
+        return cause
 
     def moved(self) -> _Closing:
         """A new object that releases everything in place of this one."""

@@ -13,10 +13,6 @@ from collectives.bench.chaos.case import Finding
 from collectives.bench.chaos.cases import CASES
 from collectives.bench.chaos.start import perform, units
 
-# Cases whose bars do not hold yet.
-AWAITED = {
-    "descriptors-joining",
-}
 _SHORT = [case for case in CASES if case.form != "long"]
 _LATE = re.compile(r"takes ([\d.]+) s, more than ([\d.]+) s$")
 _JOBS = 4  # runs at a time: most of their time they wait
@@ -31,13 +27,8 @@ def _is_only_late(finding: Finding) -> bool:
 
 @pytest.mark.parametrize("row", sorted({case.row for case in _SHORT}))
 def test_row(row: int) -> None:
-    wanted = [
-        unit
-        for unit in units([c for c in _SHORT if c.row == row], (), long=False, runs=0, seed=None, ranks=0, store="file")
-        if unit.case not in AWAITED
-    ]
-    if not wanted:
-        pytest.skip("no case of this row holds yet")
+    cases = [case for case in _SHORT if case.row == row]
+    wanted = units(cases, (), long=False, runs=0, seed=None, ranks=0, store="file")
     found = list(perform(wanted, jobs=_JOBS))
     assert len(found) == len(wanted)
     missed = [

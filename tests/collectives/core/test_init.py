@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 import collectives
+from collectives.core import init as init_module
 from collectives.core.init import _fingerprint as fingerprint
 from collectives.core.init import heartbeats_asked
-from collectives.core.links import Policy
+from collectives.core.links import Policy, link
 from collectives.native._engine import HEARTBEATS
 from collectives.rendezvous import secret as secrets
 from collectives.rendezvous._checks import Unreachable
@@ -344,6 +345,25 @@ def test_many_rounds_leave_nothing(tmp_path: Path, redis_plain: RedisServer) -> 
     assert [p for p in directory.rglob("*") if p.is_file()] == []
     with contextlib.closing(redis_plain.client()) as client:
         assert client.keys() == []
+
+
+def test_a_rank_that_cannot_open_its_links_is_the_cause_on_all_ranks(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others fail because it leaves, and leave too: they must not be blamed."""
+
+    def limited(rank: int, *arguments: Any, **options: Any) -> Any:
+        if rank == 2:
+            raise collectives.TransportUnavailable("epoll_create1: Too many open files")
+        return link(rank, *arguments, **options)
+
+    monkeypatch.setattr(init_module, "link", limited)
+    with nothing_left():
+        found = start(4, store=memory, transport="tcp")
+    assert errors(found) == ["TransportUnavailable"] * 4
+    for number, outcome in enumerate(found):
+        assert "Too many open files" in str(outcome.error)
+        assert number == 2 or "rank 2 (" in str(outcome.error)
 
 
 class _Failing(PrefixStore):

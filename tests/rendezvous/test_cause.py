@@ -1,0 +1,117 @@
+"""The first error of a group that has formed is the one that all its ranks raise."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from collectives.native.errors import (
+    AuthError,
+    CollectiveError,
+    ConfigMismatch,
+    OpTimeout,
+    PeerLost,
+    StoreError,
+    TransportUnavailable,
+)
+from collectives.rendezvous import Membership, first_cause
+from collectives.rendezvous._checks import Unreachable
+from collectives.rendezvous.memory import MemoryStore
+from collectives.rendezvous.store import Store
+from tests.rendezvous.backends import Backend
+from tests.rendezvous.groups import job
+from tests.rendezvous.threads import together
+
+
+def formed(store: Store, size: int = 3, **options: Any) -> list[Membership]:
+    """The memberships of all ranks of one group, by rank."""
+    found = together([lambda rank=rank: rank.form(store) for rank in job(size, **options)])  # type: ignore[misc]
+    return [outcome.value for outcome in found]
+
+
+@pytest.fixture
+def store() -> Any:
+    space = MemoryStore(secrets.token_hex(4))
+    yield space
+    space.close()
+
+
+@pytest.mark.parametrize("secret", [None, b"s" * 32])
+@pytest.mark.parametrize("kind", [TransportUnavailable, ConfigMismatch, AuthError])
+def test_all_raise_the_first_error_and_nothing_is_left(
+    plain_backend: Backend, kind: type[CollectiveError], secret: bytes | None
+) -> None:
+    store = plain_backend.open()
+    group = formed(store, secret=secret)
+    first = kind("no descriptors")
+    assert first_cause(store, group[1], first, 1.0) is first
+    consequence = PeerLost("rank 1 is gone", [1])
+    cause = first_cause(store, group[0], consequence, 1.0)
+    assert type(cause) is kind
+    assert "rank 1 (" in str(cause) and "could not open its links: no descriptors" in str(cause)
+    assert type(first_cause(store, group[2], PeerLost("rank 0 is gone", [0]), 1.0)) is kind
+    store.close()
+    assert plain_backend.leftovers() == 0
+
+
+@pytest.mark.parametrize("first", [PeerLost("rank 2 is gone", [2]), OpTimeout("rank 2 is late", [2])], ids=repr)
+def test_an_error_that_names_ranks_names_them_everywhere(store: Store, first: CollectiveError) -> None:
+    group = formed(store)
+    assert first_cause(store, group[1], first, 1.0) is first
+    cause = first_cause(store, group[0], PeerLost("rank 1 is gone", [1]), 1.0)
+    assert type(cause) is type(first)
+    assert str(cause).startswith(f"{first}; rank 1 (")
+    assert getattr(cause, "ranks", getattr(cause, "late", None)) == (2,)
+
+
+@pytest.mark.parametrize(
+    "own", [ValueError("wrong"), KeyboardInterrupt(), OSError(24, "Too many open files")], ids=repr
+)
+def test_errors_of_a_rank_itself_stay_and_others_lose_it(store: Store, own: BaseException) -> None:
+    group = formed(store)
+    assert first_cause(store, group[2], own, 1.0) is own
+    cause = first_cause(store, group[0], TransportUnavailable("rank 0 cannot reach rank 2"), 1.0)
+    assert isinstance(cause, PeerLost) and cause.ranks == (2,)
+    assert (str(own) or "KeyboardInterrupt") in str(cause)
+    late = ValueError("another")
+    assert first_cause(store, group[1], late, 1.0) is late
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda scope, key: b"garbage",
+        lambda scope, key: b"\0" + b'{"rank":1,"place":"p","kind":"PeerLost","ranks":[2],"text":"t"}',
+        lambda scope, key: scope.seal(key, {"rank": 1, "place": "p", "kind": "PeerLost", "ranks": [7], "text": "t"}),
+        lambda scope, key: scope.seal(key, {"rank": 1}),
+    ],
+)
+def test_what_no_rank_of_the_group_wrote_is_not_believed(store: Store, forge: Callable[[Any, str], bytes]) -> None:
+    group = formed(store, secret=b"s" * 32)
+    scope, session = group[0].scope, group[0].session
+    store.set(scope.key(session, "failed"), forge(scope, f"{session}/failed"))
+    error = PeerLost("rank 1 is gone", [1])
+    assert first_cause(store, group[0], error, 1.0) is error
+
+
+def test_a_store_that_cannot_be_reached_is_the_cause(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = formed(store)
+
+    def unreachable(*_: object) -> None:
+        raise Unreachable("refused")
+
+    monkeypatch.setattr(store, "compare_set", unreachable)
+    cause = first_cause(store, group[0], PeerLost("rank 1 is gone", [1]), 1.0)
+    assert type(cause) is StoreError and "refused" in str(cause)
+    own = ValueError("wrong")
+    assert first_cause(store, group[0], own, 1.0) is own
+
+
+def test_a_store_that_is_closed_changes_nothing(store: Store) -> None:
+    group = formed(store)
+    store.close()
+    error = PeerLost("rank 1 is gone", [1])
+    assert first_cause(store, group[0], error, 1.0) is error
