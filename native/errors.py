@@ -69,7 +69,7 @@ class DesyncError(CollectiveError):
 
 
 class StaleEpoch(CollectiveError):
-    """The group has continued without this rank. Nothing raises it yet: groups keep all their ranks."""
+    """The other ranks have found this rank dead, and given up the group or continued without it."""
 
 
 class Aborted(CollectiveError):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from collectives.native import errors
-from collectives.native.errors import CollectiveError, OpTimeout, PeerLost, StoreError
+from collectives.native.errors import CollectiveError, OpTimeout, PeerLost, StaleEpoch, StoreError
 
 from . import _process
 from ._checks import Unreachable
@@ -74,6 +74,8 @@ def _decode(value: bytes, membership: Membership) -> BaseException | None:
             text = _printable(text, _LONGEST)
             if kind == "OpTimeout":
                 return OpTimeout(f"{text}; {who} has reported it", ranks)
+            if kind == "PeerLost" and membership.rank in ranks:
+                return StaleEpoch(f"the other ranks have given up this one, since {who} found it dead: {text}")
             if kind == "PeerLost":
                 return PeerLost(f"{text}; {who} has reported it", ranks)
             message = f"{who} could not open its links: {text}"

@@ -12,6 +12,7 @@ from collectives.bench.chaos import moments
 from collectives.bench.chaos.case import ALL, Case, Expect
 from collectives.bench.chaos.rank import Rank
 from collectives.bench.chaos.run import Run
+from collectives.rendezvous._records import VERSION as PROTOCOL
 
 _Call = Callable[[collectives.Communicator, bool], Any]  # given: whether this is the rank that differs
 _Program = Callable[[Rank], None]
@@ -123,6 +124,11 @@ def _other_wire(rank: Rank) -> None:
     rank.init()
 
 
+def _versions(mine: int) -> str:
+    """A pattern for messages that have this version and the next one."""
+    return rf"(?s)version {mine}\b.*version {mine + 1}\b|version {mine + 1}\b.*version {mine}\b"
+
+
 def _agree(row: int, name: str, injected: str, program: _Program, expect: Expect, **more: Any) -> Case:
     return Case(
         row=row,
@@ -160,9 +166,7 @@ CASES: Final = (
         "other-protocol",
         "one rank speaks another version of the rendezvous",
         _other_protocol,
-        Expect(
-            ("ConfigMismatch",), within=1.0, names=False, text=r"(?s)version 1\b.*version 2\b|version 2\b.*version 1"
-        ),
+        Expect(("ConfigMismatch",), within=1.0, names=False, text=_versions(PROTOCOL)),
     ),
     _agree(
         15,

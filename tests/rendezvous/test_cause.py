@@ -14,6 +14,7 @@ from collectives.native.errors import (
     ConfigMismatch,
     OpTimeout,
     PeerLost,
+    StaleEpoch,
     StoreError,
     TransportUnavailable,
 )
@@ -65,6 +66,14 @@ def test_an_error_that_names_ranks_names_them_everywhere(store: Store, first: Co
     assert type(cause) is type(first)
     assert str(cause).startswith(f"{first}; rank 1 (")
     assert getattr(cause, "ranks", getattr(cause, "late", None)) == (2,)
+
+
+def test_a_rank_that_the_others_found_dead_has_been_given_up(store: Store) -> None:
+    group = formed(store)
+    first_cause(store, group[1], PeerLost("rank 2 was silent", [2]), 1.0)
+    cause = first_cause(store, group[2], PeerLost("rank 1 was silent", [1]), 1.0)
+    assert isinstance(cause, StaleEpoch)
+    assert "since rank 1 (" in str(cause) and "rank 2 was silent" in str(cause)
 
 
 @pytest.mark.parametrize(
