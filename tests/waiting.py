@@ -10,7 +10,7 @@ from typing import Final
 AT_ONCE: Final = 10.0
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether `condition` comes true in time."""
     until = time.monotonic() + seconds
     while not condition():

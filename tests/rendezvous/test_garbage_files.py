@@ -15,6 +15,7 @@ from collectives.rendezvous.file import FileStore
 from collectives.rendezvous.store import Store
 from tests.rendezvous.store_calls import CALLS
 from tests.rendezvous.threads import background
+from tests.waiting import AT_ONCE
 
 
 def _home(store: FileStore, key: str = "a") -> Path:
@@ -77,7 +78,7 @@ def _refused(store: FileStore, call: Callable[[Store], Any], name: str) -> None:
     assert not thread.is_alive(), "hangs"
     assert isinstance(outcome.error, StoreError), outcome.error
     assert str(store._root) in str(outcome.error) and name in str(outcome.error)
-    assert outcome.seconds < 6
+    assert outcome.seconds < 5 + AT_ONCE
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

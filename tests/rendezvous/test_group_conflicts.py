@@ -13,10 +13,10 @@ import pytest
 from collectives.native.errors import AuthError, CollectiveError, ConfigMismatch, OpTimeout
 from collectives.rendezvous.group import Membership
 from tests.rendezvous.backends import Backend
-from tests.rendezvous.groups import Rank, check_formed, job, meet
+from tests.rendezvous.groups import Rank, check_formed, find_notice, job, meet, until_there
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import Outcome, background
-from tests.waiting import AT_ONCE
+from tests.waiting import AT_ONCE, eventually
 
 SOON = AT_ONCE
 
@@ -40,7 +40,7 @@ DUPLICATES = [
 
 @pytest.mark.parametrize(("numbers", "size", "twice"), DUPLICATES)
 def test_duplicate_ranks(memory_backend: Backend, numbers: tuple[int, ...], size: int, twice: int) -> None:
-    outcomes = meet(memory_backend.open, [Rank(number, size) for number in numbers])
+    outcomes = meet(memory_backend.open, [Rank(number, size) for number in numbers], all_there=True)
     check_all_fail(outcomes, ConfigMismatch, rf"rank {twice}\b.*(started twice|another process)")
     assert memory_backend.leftovers() == 0
 
@@ -48,8 +48,7 @@ def test_duplicate_ranks(memory_backend: Backend, numbers: tuple[int, ...], size
 def test_a_duplicate_also_ends_those_who_came_before(plain_backend: Backend) -> None:
     stores = [plain_backend.open() for _ in range(3)]
     early = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in range(2)]  # type: ignore[misc]
-    with pytest.raises(OpTimeout):
-        stores[2].wait(["nothing"], 0.5)
+    until_there(stores[2], 0, 1)
     start = time.monotonic()
     with pytest.raises(ConfigMismatch, match="rank 1 was started twice"):
         Rank(1, 4).form(stores[2])
@@ -65,8 +64,7 @@ def test_a_duplicate_also_ends_those_who_came_before(plain_backend: Backend) -> 
 def test_a_late_rank_hears_why_the_others_failed(plain_backend: Backend) -> None:
     stores = [plain_backend.open() for _ in range(3)]
     early = [background(lambda store=store: Rank(0, 3).form(store)) for store in stores[:2]]  # type: ignore[misc]
-    with pytest.raises(OpTimeout):
-        stores[2].wait(["nothing"], 0.25)
+    assert eventually(lambda: (notice := find_notice(stores[2])) is not None and notice.state == "failed")
     start = time.monotonic()
     with pytest.raises(ConfigMismatch, match="rank 0 was started twice"):
         Rank(2, 3).form(stores[2])
@@ -84,20 +82,21 @@ def test_a_late_rank_hears_why_the_others_failed(plain_backend: Backend) -> None
 )
 def test_different_sizes(memory_backend: Backend, pairs: tuple[tuple[int, int], ...]) -> None:
     # settling, or the smaller group could be complete and gone before the others have come
-    outcomes = meet(memory_backend.open, [Rank(rank, size, options={"settle": 0.5}) for rank, size in pairs])
+    ranks = [Rank(rank, size, options={"settle": 20.0}) for rank, size in pairs]
+    outcomes = meet(memory_backend.open, ranks, all_there=True)
     check_all_fail(outcomes, ConfigMismatch, r"size.*\d ranks on rank.*; \d ranks on rank")
     assert memory_backend.leftovers() == 0
 
 
 def test_different_sizes_on_every_store(plain_backend: Backend) -> None:
-    outcomes = meet(plain_backend.open, [Rank(0, 3), Rank(1, 3), Rank(2, 4)])
+    outcomes = meet(plain_backend.open, [Rank(0, 3), Rank(1, 3), Rank(2, 4)], all_there=True)
     check_all_fail(outcomes, ConfigMismatch, r"size.*3 ranks on rank.*4 ranks on rank 2|size.*4 ranks.*3 ranks")
     assert plain_backend.leftovers() == 0
 
 
 def test_different_configurations_name_ranks_and_values(plain_backend: Backend) -> None:
     ranks = [Rank(rank, 4, options={"fingerprint": "ring, v1" if rank != 2 else "tree, v2"}) for rank in range(4)]
-    outcomes = meet(plain_backend.open, ranks)
+    outcomes = meet(plain_backend.open, ranks, all_there=True)
     check_all_fail(outcomes, ConfigMismatch, "'ring, v1' on rank")
     check_all_fail(outcomes, ConfigMismatch, "'tree, v2' on rank")
     assert plain_backend.leftovers() == 0
@@ -105,9 +104,8 @@ def test_different_configurations_name_ranks_and_values(plain_backend: Backend) 
 
 def test_an_incomplete_group_notices_different_configurations_too(memory_backend: Backend) -> None:
     ranks = [Rank(0, 9, options={"fingerprint": "a"}), Rank(1, 9, options={"fingerprint": "b"})]
-    check_all_fail(
-        meet(memory_backend.open, ranks), ConfigMismatch, "'a' on rank 0; 'b' on rank 1|'b' on rank 1; 'a' on"
-    )
+    outcomes = meet(memory_backend.open, ranks, all_there=True)
+    check_all_fail(outcomes, ConfigMismatch, "'a' on rank 0; 'b' on rank 1|'b' on rank 1; 'a' on")
 
 
 @pytest.mark.parametrize(
@@ -115,21 +113,25 @@ def test_an_incomplete_group_notices_different_configurations_too(memory_backend
 )
 def test_different_secrets(plain_backend: Backend, secrets: tuple[bytes | None, bytes | None]) -> None:
     ranks = [Rank(rank, 3, options={"secret": secrets[rank == 2]}) for rank in range(3)]
-    outcomes = meet(plain_backend.open, ranks)
+    outcomes = meet(plain_backend.open, ranks, all_there=True)
     check_all_fail(outcomes, AuthError, "secret")
     for outcome in outcomes:
         assert "ssss" not in str(outcome.error) and "7373" not in str(outcome.error)
     assert plain_backend.leftovers() == 0
 
 
-def test_who_does_not_know_the_secret_cannot_stop_those_who_do(plain_backend: Backend) -> None:
+def test_who_does_not_know_the_secret_cannot_stop_those_who_do(
+    plain_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An intruder takes a slot, once the host is there; the group forms without it."""
+    for module in ("_leader", "_member"):  # the others may take as long as they need
+        monkeypatch.setattr(f"collectives.rendezvous.{module}.AUTH_GRACE", 20.0)
     good: dict[str, Any] = {"secret": b"s" * 32}
     stores = [plain_backend.open() for _ in range(4)]
     host, hosted = background(lambda: Rank(0, 3, options=good).form(stores[0]))
-    with pytest.raises(OpTimeout):
-        stores[3].wait(["nothing"], 0.3)
+    until_there(stores[2], 0, secret=good["secret"])
     intruder, intruded = background(lambda: Rank(1, 3, "evil", {"secret": b"t" * 32}).form(stores[3]))
+    until_there(stores[2], 1, secret=good["secret"])
     others = [background(lambda rank=rank: Rank(rank, 3, options=good).form(stores[rank])) for rank in (1, 2)]  # type: ignore[misc]
     for thread in (host, intruder, *(thread for thread, _ in others)):
         thread.join(20)
@@ -143,7 +145,8 @@ def test_who_does_not_know_the_secret_cannot_stop_those_who_do(plain_backend: Ba
 @pytest.mark.parametrize(("present", "size"), [((5,), 8), ((0, 7, 3), 8)], ids=str)
 def test_missing_ranks_are_listed_on_every_rank(plain_backend: Backend, present: tuple[int, ...], size: int) -> None:
     missing = tuple(rank for rank in range(size) if rank not in present)
-    outcomes = meet(plain_backend.open, [Rank(rank, size, options={"timeout": 0.7}) for rank in present])
+    ranks = [Rank(rank, size, options={"timeout": 0.7}) for rank in present]
+    outcomes = meet(plain_backend.open, ranks, all_there=True)
     for outcome in outcomes:
         assert isinstance(outcome.error, OpTimeout)
         assert outcome.error.late == missing
@@ -156,7 +159,7 @@ def test_missing_ranks_are_listed_on_every_rank(plain_backend: Backend, present:
 
 def test_the_first_deadline_ends_it_for_all_with_one_list(plain_backend: Backend) -> None:
     ranks = [Rank(rank, 4, options={"timeout": timeout}) for rank, timeout in ((0, 60.0), (1, 0.8), (2, 60.0))]
-    outcomes = meet(plain_backend.open, ranks)
+    outcomes = meet(plain_backend.open, ranks, all_there=True)
     for outcome in outcomes:
         assert isinstance(outcome.error, OpTimeout)
         assert outcome.error.late == (3,)
@@ -214,7 +217,7 @@ try:
     release(store, member)
     print(*[record["job"] for record in member.records], flush=True)
 except ConfigMismatch:
-    print("mismatch", time.monotonic() - start < 2, flush=True)
+    print("mismatch", time.monotonic() - start < 10, flush=True)
 store.close()
 """
     url = (tmp_path / "store").as_uri()

@@ -16,7 +16,7 @@ from collectives.rendezvous.group import Membership, form
 from collectives.rendezvous.memory import MemoryStore
 from tests.rendezvous.groups import VERSION, Rank
 from tests.rendezvous.threads import background
-from tests.waiting import eventually
+from tests.waiting import AT_ONCE, eventually
 
 
 def test_forged_documents_are_not_believed() -> None:
@@ -111,7 +111,7 @@ def test_a_notice_of_another_version_is_a_mismatch_on_both_sides(monkeypatch: py
         Rank(1, 2).form(store)
     thread.join(10)
     assert "version 77" in str(outcome.error) and f"version {VERSION_OF_PROTOCOL}" in str(outcome.error)
-    assert outcome.seconds < 3
+    assert outcome.seconds < AT_ONCE
     store.close()
     client.close()
 

@@ -13,9 +13,9 @@ from collectives.native.errors import OpTimeout, StoreError
 from collectives.rendezvous.store import MAX_KEY, Store
 from tests.rendezvous.backends import Backend
 from tests.rendezvous.threads import background, together
-from tests.waiting import eventually
+from tests.waiting import AT_ONCE, eventually
 
-SLACK = 5.0  # seconds a loaded machine may take for what should take none
+SLACK = AT_ONCE
 
 CALLS: dict[str, Callable[[Store, Any], Any]] = {
     "set": lambda store, timeout: store.set("a", b"", timeout),

@@ -170,9 +170,9 @@ def test_clients_wait_for_a_server_that_comes_late() -> None:
 
 def test_no_server_is_a_store_error_at_the_deadline() -> None:
     start = time.monotonic()
-    with pytest.raises(StoreError, match=r"tcp://127\.0\.0\.1:1: cannot connect after 0\.\d s: .*refused"):
+    with pytest.raises(StoreError, match=r"tcp://127\.0\.0\.1:1: cannot connect after \d+\.\d s: .*refused"):
         open_store("tcp://127.0.0.1:1", timeout=0.4)
-    assert 0.4 <= time.monotonic() - start < 3
+    assert 0.4 <= time.monotonic() - start < AT_ONCE
 
 
 def test_a_lost_server_is_a_store_error_at_once() -> None:
@@ -208,7 +208,7 @@ def test_a_server_that_hangs_is_a_store_error_after_the_deadline(open_server: Tc
     start = time.monotonic()
     with pytest.raises(StoreError, match="no answer"):
         client.get("a", 0.3)
-    assert 0.3 <= time.monotonic() - start < 3
+    assert 0.3 <= time.monotonic() - start < AT_ONCE
     done.set()
     thread.join(10)
     assert client.get("a") == b"1"

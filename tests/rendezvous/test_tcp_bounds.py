@@ -17,9 +17,8 @@ from collectives.rendezvous.tcp import TcpStore
 from tests.rendezvous.dialing import SECRET, dial, dial_and_enter, is_closed, read
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import background
-from tests.waiting import eventually
+from tests.waiting import AT_ONCE, eventually
 
-PROMPT = 2.0  # seconds within which a server that is not stuck answers, also on a busy machine
 LONGEST = 999_999_999_999  # milliseconds: the most that a wait's twelve digits say
 
 
@@ -41,7 +40,7 @@ def test_a_wait_of_centuries_does_not_end_the_server(server: TcpStore, timeout: 
     connection = dial_and_enter(server, SECRET)
     connection.sendall(_wire.encode(_wire.WAIT, [str(timeout).encode(), b"never"]))
     for _ in range(3):
-        assert answers(server) < PROMPT
+        assert answers(server) < AT_ONCE
     server.set("never", b"at last")
     expected = _wire.encode(_wire.DONE, [b"at last"])
     assert read(connection, len(expected)) == expected
@@ -70,7 +69,7 @@ def test_a_failure_in_the_server_costs_its_peer_alone(server: TcpStore, monkeypa
     connection.sendall(_wire.encode(_wire.GET, [b"a"]))
     assert is_closed(connection)
     connection.close()
-    assert answers(server) < PROMPT
+    assert answers(server) < AT_ONCE
 
 
 # -- how much one request may hold
@@ -103,7 +102,7 @@ def test_a_request_of_millions_of_keys_is_refused_at_once(server: TcpStore, code
     for connection in connections:
         assert is_closed(connection)
         connection.close()
-    assert slowest < PROMPT
+    assert slowest < AT_ONCE
 
 
 def test_many_keys_in_one_call_are_asked_for_in_parts(open_server: TcpStore) -> None:
@@ -173,7 +172,7 @@ def test_replacing_a_large_value_needs_room_for_the_difference_only(
 
 def test_who_does_not_read_is_dropped(open_server: TcpStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin of a frame that never ends: an answer that is never fetched keeps its memory."""
-    monkeypatch.setattr(_tcp_server, "FRAME_TIMEOUT", 0.3)
+    monkeypatch.setattr(_tcp_server, "FRAME_TIMEOUT", 1.0)
     open_server.set("big", bytes(16 << 20))
     deaf = dial_and_enter(open_server, None)
     deaf.sendall(_wire.encode(_wire.GET, [b"big"]))
@@ -183,10 +182,13 @@ def test_who_does_not_read_is_dropped(open_server: TcpStore, monkeypatch: pytest
     deaf.close()
     steady = dial_and_enter(open_server, None)
     steady.sendall(_wire.encode(_wire.GET, [b"big"]))
-    received = 0
+    received, start = 0, time.monotonic()
     while received < 16 << 20:  # slower than the limit as a whole, but something comes all the time
-        received += len(steady.recv(1 << 20))
+        part = steady.recv(1 << 19)
+        assert part, "dropped"
+        received += len(part)
         time.sleep(0.05)
+    assert time.monotonic() - start > 1.0
     steady.close()
 
 
@@ -279,7 +281,7 @@ HELLO = _wire.make_hello(SECRET)
 @pytest.mark.parametrize("message", [b"", HELLO[:20], HELLO], ids=["silent", "half a hello", "a whole hello"])
 def test_a_crowd_that_comes_back_does_not_keep_ranks_out(server: TcpStore, message: bytes) -> None:
     with crowd(server, 1500, message):
-        assert max(answers(server) for _ in range(5)) < 2 * PROMPT
+        assert max(answers(server) for _ in range(5)) < 2 * AT_ONCE
 
 
 def test_a_crowd_at_one_address_drops_its_own_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,6 +320,6 @@ def test_a_server_that_dribbles_does_not_hold_a_client(monkeypatch: pytest.Monke
         start = time.monotonic()
         with pytest.raises(StoreError):
             TcpStore("127.0.0.1", listener.getsockname()[1], timeout=1.0)
-        assert time.monotonic() - start < 1.0 + PROMPT
+        assert time.monotonic() - start < 1.0 + AT_ONCE
         stop.set()
         thread.join(10)

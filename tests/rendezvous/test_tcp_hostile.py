@@ -118,7 +118,7 @@ def test_garbage_instead_of_a_hello(server: TcpStore, data: bytes) -> None:
     connection = dial(server)
     connection.sendall(data)
     connection.close()
-    assert server.add("alive", 1, 5) > 0
+    assert server.add("alive", 1, 30) > 0
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -135,7 +135,7 @@ def test_garbage_from_who_has_authenticated(server: TcpStore, data: bytes) -> No
     connection = dial_and_enter(server, SECRET)
     connection.sendall(data)
     connection.close()
-    assert server.add("alive", 1, 5) > 0
+    assert server.add("alive", 1, 30) > 0
 
 
 def test_valid_frames_by_hand(server: TcpStore) -> None:
@@ -173,19 +173,34 @@ def test_the_table_is_bounded(open_server: TcpStore, monkeypatch: pytest.MonkeyP
 # -- slow and many
 
 
-def test_slow_hellos_are_dropped_after_two_seconds_and_ranks_join_meanwhile(server: TcpStore) -> None:
+def test_ranks_join_beside_slow_hellos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_wire, "HELLO_TIMEOUT", 60.0)  # so that nobody is dropped meanwhile
+    server = TcpStore.serve("127.0.0.1", 0, secret=SECRET)
     slow = [dial(server) for _ in range(40)]
     for connection in slow:
         connection.sendall(_wire.MAGIC[:3])
     start = time.monotonic()
-    client = open_store(server.url, secret=SECRET, timeout=5)
+    client = open_store(server.url, secret=SECRET, timeout=30)
     client.set("a", b"1")
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < AT_ONCE
     for connection in slow:
-        connection.settimeout(max(0.1, start + 4 - time.monotonic()))
-        assert is_closed(connection)
+        connection.setblocking(False)
+        with pytest.raises(BlockingIOError):  # it is still connected
+            connection.recv(1)
         connection.close()
     client.close()
+    server.close()
+
+
+def test_slow_hellos_are_dropped_after_two_seconds(server: TcpStore) -> None:
+    start = time.monotonic()
+    slow = [dial(server) for _ in range(40)]
+    for connection in slow:
+        connection.sendall(_wire.MAGIC[:3])
+    for connection in slow:
+        assert is_closed(connection)
+        connection.close()
+    assert 1.9 < time.monotonic() - start < 2 + AT_ONCE
 
 
 def test_hundreds_of_slow_connections_do_not_keep_ranks_out(server: TcpStore) -> None:
@@ -200,7 +215,7 @@ def test_hundreds_of_slow_connections_do_not_keep_ranks_out(server: TcpStore) ->
     for outcome in outcomes:
         outcome.value.set("a", b"1")
         outcome.value.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < AT_ONCE
     for connection in slow:
         connection.close()
 
@@ -223,8 +238,8 @@ def test_who_does_not_read_disturbs_nobody(open_server: TcpStore) -> None:
     for connection in deaf:
         connection.sendall(_wire.encode(_wire.GET, [b"big"]) * 3)
     start = time.monotonic()
-    assert open_server.add("n", 1, 5) == 1
-    assert time.monotonic() - start < 2
+    assert open_server.add("n", 1, 30) == 1
+    assert time.monotonic() - start < AT_ONCE
     for connection in deaf:
         connection.close()
 

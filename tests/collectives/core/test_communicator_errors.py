@@ -168,9 +168,9 @@ def test_ranks_that_call_different_things_are_told(
         (other if comm.rank == 1 else one)(comm)
         comm.barrier()  # a root may have sent all it had to say, and go on
 
-    found = outcomes(3, body, transport=transport, timeout=10.0)
+    found = outcomes(3, body, transport=transport)
     assert all(o.error is not None for o in found)
-    assert all(o.seconds < 9 for o in found)  # without a wait for the deadline
+    assert all(o.seconds < 20 for o in found)  # without a wait for the deadline
     kinds = [type(o.error) for o in found]
     assert kinds == [collectives.DesyncError] * 3, found
 
@@ -195,17 +195,19 @@ def test_the_rank_that_was_lost_first_is_named(transport: str) -> None:
 @pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])
 def test_the_rank_that_was_lost_first_is_named_by_who_gets_half_a_message(transport: str) -> None:
     """Rank 0 sends more than the connection holds when it gives up for the loss of rank 1."""
-    given_up = threading.Event()
+    sending, given_up = threading.Event(), threading.Event()
 
     def body(comm: Communicator) -> collectives.PeerLost | None:
         large = np.ones(8 << 20)
         comm.barrier()
         if comm.rank == 1:
-            time.sleep(0.2)
+            assert sending.wait(30)
+            time.sleep(0.2)  # until the connection is full
             return None
         if comm.rank == 0:
             lost = comm.recv_async(np.empty(1), source=1)
             comm.send_async(large, 2)
+            sending.set()
         else:
             assert given_up.wait(30)
         with pytest.raises(collectives.PeerLost) as caught:
@@ -272,7 +274,7 @@ def test_a_rank_that_closes_is_lost_to_those_who_wait_for_it(transport: str) -> 
     with nothing_left():
         found = outcomes(3, body, transport=transport)
     assert [o.error for o in found] == [None, None, None]
-    assert max(o.seconds for o in found) < 10
+    assert max(o.seconds for o in found) < 20
 
 
 @pytest.mark.parametrize("transport", ["inproc", "shm", "tcp"])

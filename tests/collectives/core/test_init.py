@@ -28,10 +28,11 @@ from collectives.rendezvous import secret as secrets
 from collectives.rendezvous._checks import Unreachable
 from collectives.rendezvous.memory import MemoryStore
 from collectives.rendezvous.prefix import PrefixStore
-from collectives.rendezvous.store import Store
+from collectives.rendezvous.store import Store, open_store
 from collectives.transports.transport import Scope
 from tests.collectives.groups import nothing_left
 from tests.redis_server import RedisServer
+from tests.rendezvous.groups import Arrivals
 from tests.rendezvous.threads import Outcome, together
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -196,11 +197,13 @@ def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
 
 
 def test_missing_ranks_are_listed(memory: str) -> None:
+    arrivals = Arrivals(2)
+
     def change(rank: int) -> dict[str, Any]:
-        return {"size": 5}
+        return {"size": 5, "store": arrivals.of(open_store(memory))}
 
     with nothing_left():
-        found = start(2, change, store=memory, join_timeout=0.5)
+        found = start(2, change, join_timeout=0.5)
     assert errors(found) == ["OpTimeout", "OpTimeout"]
     assert isinstance(found[0].error, collectives.OpTimeout)
     assert found[0].error.late == (2, 3, 4)

@@ -72,7 +72,7 @@ else:
     children[1].send_signal(signal.SIGKILL)
     began = time.monotonic()
     survivors = [children[0].communicate(timeout=30), children[2].communicate(timeout=30)]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
     children[1].communicate(timeout=30)
     lost = [json.loads(out) for out, _ in survivors]
     assert all(lost)

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +155,7 @@ def test_memory_that_cannot_be_read_or_written_is_staged(start: int, who: str) -
 
 
 def test_what_a_failed_sender_has_overwritten_is_not_taken_for_its_message() -> None:
-    received = threading.Event()
+    failed, received = threading.Event(), threading.Event()
 
     def body(comm: Communicator) -> None:
         x = np.full(500_000, 1.0)
@@ -164,9 +163,10 @@ def test_what_a_failed_sender_has_overwritten_is_not_taken_for_its_message() -> 
             with pytest.raises(OpTimeout, match="waiting for rank 1"):
                 comm.send(x, 1, timeout=0.3)
             x.fill(-1.0)
+            failed.set()
             assert received.wait(20)
         else:
-            time.sleep(0.6)
+            assert failed.wait(20)
             with pytest.raises(OpTimeout, match=r"waiting for rank 1; rank 0.*has reported it"):
                 comm.recv(x, 0)
             received.set()
