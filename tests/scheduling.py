@@ -28,6 +28,7 @@ TOGETHER: Final = {
     "tests/collectives/keras/test_fit.py": "TensorFlow",
     "tests/collectives/tensorflow/test_tensorflow.py": "TensorFlow",
     "tests/collectives/torch/test_destroy.py": "PyTorch",
+    "tests/collectives/torch/test_intake.py": "PyTorch",
     "tests/collectives/torch/test_process_group.py": "PyTorch",
     "tests/test_examples_frameworks.py": "TensorFlow",
     "tests/test_mnist_scaling.py": "TensorFlow",

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from collectives.core.communicator import Communicator
+from collectives.native.errors import OpTimeout
 from collectives.torch.meeting import Channel, Early
 from collectives.torch.works import Started
 
@@ -38,6 +39,11 @@ class FromAny(Early):
         self.wanted: Final = wanted
         self.receive: Final = receive
         self.source = -1 if wanted is None else wanted
+        self.lost: Mapping[int, Exception] = {}  # the ranks from which no message can come, and why
+
+    def _expire(self) -> None:
+        lost = "".join(f"; rank {rank} can send none: {error}" for rank, error in sorted(self.lost.items()))
+        self.fail(OpTimeout(f"no other rank asked for this message within {self._seconds:.1f} s{lost}"))
 
 
 class Announced:
@@ -112,6 +118,7 @@ class Intake:
         with self._lock:
             if self._closed is not None:
                 raise self._closed
+            receive.lost = self._lost
             self._waiting.append(receive)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -143,7 +150,8 @@ class Intake:
                     for receive in waiting:
                         receive.fail(error)
                 look = time.monotonic() + _LOOKS
-            if any(self._match(receive) for receive in waiting):  # earlier receives first
+            there = self._there()
+            if any(self._match(receive, there) for receive in waiting):  # earlier receives first
                 pause = _SHORTEST
             else:
                 time.sleep(pause)
@@ -156,21 +164,27 @@ class Intake:
                 self._unknown.discard(source)
                 self._known[source] = Announced(channel)
 
-    def _match(self, receive: FromAny) -> bool:
-        """Give `receive` a message that has come, or the error if none can come; returns whether either was given."""
-        wanted = [source for source in self._known if receive.wanted in (None, source)]
-        for source in wanted:
-            announced = self._known[source]
+    def _there(self) -> set[int]:
+        """The ranks of which a message has come. Looked at once for all receives: a later one overtakes none."""
+        there = set()
+        for source, announced in list(self._known.items()):
             try:
-                there = announced.there()
+                if announced.there():
+                    there.add(source)
             except Exception as error:  # that rank is lost, or has ended the group
                 del self._known[source]
                 self._lost[source] = error
-                continue
-            if there:
-                receive.source = source
-                receive.begin(lambda announced=announced: announced.take(receive.receive))  # type: ignore[misc]
-                return True
+        return there
+
+    def _match(self, receive: FromAny, there: set[int]) -> bool:
+        """Give `receive` a message that has come, or the error if none can come; returns whether either was given."""
+        fitting = there if receive.wanted is None else there & {receive.wanted}
+        if fitting:
+            receive.source = min(fitting)
+            there.remove(receive.source)
+            announced = self._known[receive.source]
+            receive.begin(lambda: announced.take(receive.receive))
+            return True
         lost = self._lost if receive.wanted is None else self._lost.keys() & {receive.wanted}
         if lost and (receive.wanted is not None or not (self._known or self._unknown)):
             receive.fail(self._lost[min(lost)])

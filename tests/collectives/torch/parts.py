@@ -32,7 +32,7 @@ class Parts:
         self._parts.append(function)
         return function
 
-    def run(self, last: Callable[[], None] = lambda: None, seconds: float = 30.0) -> None:
+    def run(self, last: Callable[[], None] = lambda: None, seconds: float = 60.0) -> None:
         """Run them all in a process group of the backend; `last` comes after its end."""
         warnings.simplefilter("ignore", FutureWarning)  # torch calls its own names deprecated
         threads = threading.enumerate()

@@ -38,7 +38,7 @@ def devices_and_backend() -> None:
     assert not (backend.supports_splitting or backend.supports_coalescing or backend.supports_time_estimate)
     assert not backend.supports_tensor_alloc(cpu) and not backend.supports_shrinking
     raises(RuntimeError, "host memory", lambda: world._get_backend(torch.device("cuda")))
-    assert backend.options._timeout == timedelta(seconds=30)
+    assert backend.options._timeout == timedelta(seconds=60)
     assert not world._has_hooks()
     world._wait_for_pending_works()
 
