@@ -28,7 +28,7 @@ def outcomes(
     url = f"memory://groups-{next(_names)}"
 
     def rank(number: int) -> T:
-        settings = {"timeout": 30.0, "join_timeout": 30.0, **options}
+        settings = {"timeout": 60.0, "join_timeout": 60.0, **options}  # for a loaded machine
         with collectives.init(url, rank=number, size=size, transport=transport, **settings) as comm:
             return body(comm)
 

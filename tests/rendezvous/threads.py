@@ -28,7 +28,7 @@ class Outcome(Generic[T]):
         return self.values[0]
 
 
-def together(functions: Sequence[Callable[[], T]], *, limit: float = 60.0) -> list[Outcome[T]]:
+def together(functions: Sequence[Callable[[], T]], *, limit: float = 100.0) -> list[Outcome[T]]:
     """Start all at one moment; their outcomes, in order."""
     outcomes: list[Outcome[T]] = [Outcome() for _ in functions]
     gate = threading.Barrier(len(functions))
