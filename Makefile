@@ -36,7 +36,7 @@ demo: $(READY) ## Train on real data with 4 processes, then measure. Installs wh
 
 test: $(READY) $(FRAMEWORKS) ## Run the tests. Fetches TensorFlow, PyTorch and JAX, which the hooks are tested with.
 	@tools/need.sh redis openssl iproute2
-	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile --again $(ARGS)
 
 test-long: export COLLECTIVES_TESTS = long
 test-long: test ## Run the tests with all combinations of their parameters.
