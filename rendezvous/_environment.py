@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from ._checks import check_timeout
+
 Environment: TypeAlias = Mapping[str, str]
 
 
@@ -24,3 +26,14 @@ def integer(env: Environment, key: str) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 10:
         raise ValueError(f"{key}={text[:80]!r} is not a number, zero or more")
     return int(text)
+
+
+def seconds(env: Environment, key: str) -> float | None:
+    """The variable's value; None if it is not set. ValueError unless it is a finite number, zero or more."""
+    text = get(env, key)
+    if text is None:
+        return None
+    try:
+        return check_timeout(float(text), key)
+    except ValueError:
+        raise ValueError(f"{key}={text[:80]!r} is not a finite number of seconds, zero or more") from None

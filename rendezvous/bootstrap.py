@@ -42,6 +42,7 @@ from ._checks import check_timeout
 from ._environment import Environment
 from ._environment import get as _get
 from ._environment import integer as _integer
+from ._environment import seconds as _seconds
 from .group import check_rank
 from .launchers import Found, Incomplete, find
 from .store import Store
@@ -130,7 +131,7 @@ def bootstrap(
         # MPI makes a store for this job alone, so any run id keeps jobs apart
         run_id=_first(_get(environment, "COLLECTIVES_RUN_ID"), found.run_id, "mpi" if where == "mpi://" else None),
         transport=_first(transport, _get(environment, "COLLECTIVES_TRANSPORT")),
-        timeout=_timeout(environment) if timeout is None else check_timeout(timeout),
+        timeout=_seconds(environment, "COLLECTIVES_TIMEOUT") if timeout is None else check_timeout(timeout),
         secret=None if secret is None else secrets.check(secret),
         variables=str(found),
     )
@@ -183,16 +184,6 @@ def _complete(rank: int | None, size: int | None, env: Environment, partly: Sequ
     if rank is None:
         raise ValueError("a size is given (size=, COLLECTIVES_SIZE), but no rank (rank=, COLLECTIVES_RANK)")
     raise ValueError("a rank is given (rank=, COLLECTIVES_RANK), but no size (size=, COLLECTIVES_SIZE)")
-
-
-def _timeout(env: Environment) -> float | None:
-    text = _get(env, "COLLECTIVES_TIMEOUT")
-    if text is None:
-        return None
-    try:
-        return check_timeout(float(text), "COLLECTIVES_TIMEOUT")
-    except ValueError:
-        raise ValueError(f"COLLECTIVES_TIMEOUT={text[:80]!r} is not a finite number of seconds, zero or more") from None
 
 
 def _first(*values: T | None) -> T | None:

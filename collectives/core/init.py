@@ -29,6 +29,7 @@ from collectives.engines import registered
 from collectives.native import _engine
 from collectives.native.errors import CollectiveError, StoreError
 from collectives.rendezvous import Membership, Store, exchange, first_cause, form, open_store, release
+from collectives.rendezvous._environment import seconds
 from collectives.rendezvous.bootstrap import Launch, bootstrap
 from collectives.rendezvous.mpi import check_world
 from collectives.schedule.table import MOST_SOCKETS
@@ -247,8 +248,10 @@ def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
 
     They are COLLECTIVES_HEARTBEAT_INTERVAL and COLLECTIVES_HEARTBEAT_LIMIT, or 1 and 10. Raises ValueError.
     """
-    interval = _seconds("COLLECTIVES_HEARTBEAT_INTERVAL", _engine.HEARTBEATS[0], env)
-    limit = _seconds("COLLECTIVES_HEARTBEAT_LIMIT", _engine.HEARTBEATS[1], env)
+    asked = (seconds(env, f"COLLECTIVES_HEARTBEAT_{name}") for name in ("INTERVAL", "LIMIT"))
+    interval, limit = (
+        usual if found is None else found for usual, found in zip(_engine.HEARTBEATS, asked, strict=True)
+    )
     if interval == 0:
         raise ValueError("COLLECTIVES_HEARTBEAT_INTERVAL is 0: it must be a number of seconds above 0")
     if 0 < limit < 2 * interval:
@@ -256,16 +259,6 @@ def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
             f"COLLECTIVES_HEARTBEAT_LIMIT is {limit:g} s: it must be at least twice the interval, {interval:g} s, or 0"
         )
     return interval, limit
-
-
-def _seconds(variable: str, default: float, env: Mapping[str, str]) -> float:
-    text = env.get(variable)
-    if not text:
-        return default
-    try:
-        return check_timeout(float(text), variable)
-    except ValueError:
-        raise ValueError(f"{variable} is {text!r}: it must be a number of seconds from 0 up") from None
 
 
 def _relinked(comm: Communicator, origin: Origin, sockets: int, closing: _Closing, deadline: Deadline) -> Communicator:

@@ -132,9 +132,9 @@ def test_a_wrong_segment_in_the_environment(text: str, words: str, monkeypatch: 
 @pytest.mark.parametrize(
     ("interval", "limit", "words"),
     [
-        ("often", "", "COLLECTIVES_HEARTBEAT_INTERVAL is 'often': it must be a number of seconds"),
-        ("", "-1", "COLLECTIVES_HEARTBEAT_LIMIT is '-1': it must be a number of seconds from 0 up"),
-        ("", "nan", "COLLECTIVES_HEARTBEAT_LIMIT is 'nan'"),
+        ("often", "", "COLLECTIVES_HEARTBEAT_INTERVAL='often' is not a finite number of seconds, zero or more"),
+        ("", "-1", "COLLECTIVES_HEARTBEAT_LIMIT='-1' is not a finite number of seconds, zero or more"),
+        ("", "nan", "COLLECTIVES_HEARTBEAT_LIMIT='nan'"),
         ("0", "", "COLLECTIVES_HEARTBEAT_INTERVAL is 0"),
         ("1", "1.5", "COLLECTIVES_HEARTBEAT_LIMIT is 1.5 s: it must be at least twice the interval, 1 s, or 0"),
     ],
