@@ -248,7 +248,7 @@ def heartbeats_asked(env: Mapping[str, str]) -> tuple[float, float]:
 
     They are COLLECTIVES_HEARTBEAT_INTERVAL and COLLECTIVES_HEARTBEAT_LIMIT, or 1 and 10. Raises ValueError.
     """
-    asked = (seconds(env, f"COLLECTIVES_HEARTBEAT_{name}") for name in ("INTERVAL", "LIMIT"))
+    asked = seconds(env, "COLLECTIVES_HEARTBEAT_INTERVAL"), seconds(env, "COLLECTIVES_HEARTBEAT_LIMIT")
     interval, limit = (
         usual if found is None else found for usual, found in zip(_engine.HEARTBEATS, asked, strict=True)
     )
