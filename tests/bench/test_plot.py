@@ -42,7 +42,7 @@ def test_what_differs_is_named() -> None:
 
 
 def test_a_picture(tmp_path: Path) -> None:
-    arguments = ("-b", "8", "-e", "32K", "-f", "64", "--iters", "3", "--limits", "--rounds", "1")
+    arguments = ("-b", "8", "-e", "512", "-f", "64", "--iters", "3", "--limits", "--rounds", "1")
     bench("all", *arguments, "--plot", "run.svg", "--json", "run.json", folder=tmp_path)
     picture = (tmp_path / "run.svg").read_text()
     assert picture.lstrip().startswith("<?xml") and picture.count("<path") > 100

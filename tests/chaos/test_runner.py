@@ -13,7 +13,7 @@ from collectives.bench.chaos.case import Finding, Unit
 from collectives.bench.chaos.judging import ranks_of
 from collectives.bench.chaos.start import perform
 from collectives.bench.chaos.table import lines
-from tests.chaos.misbehaving import CASES
+from tests.chaos.misbehaving import BAR, CASES
 
 _SURVIVORS = 2  # of 3 ranks
 _BY_NAME = {case.name: case for case in CASES}
@@ -34,7 +34,7 @@ def test_what_is_right_holds() -> None:
     finding = findings()["raises_well"]
     assert finding.held, text(finding)
     assert (finding.detected, finding.ranks) == (_SURVIVORS, _SURVIVORS)
-    assert finding.seconds is not None and 0 < finding.seconds < 0.5
+    assert finding.seconds is not None and 0 < finding.seconds < BAR
 
 
 @pytest.mark.parametrize("case", ["blames_a_healthy_rank", "blames_a_healthy_rank_as_well", "blames_in_words"])
@@ -70,7 +70,7 @@ def test_a_hang_is_counted_and_ended() -> None:
         ("notices_nothing", "has noticed nothing"),
         ("crashes", "has ended without an outcome"),
         ("is_never_reached", "the fault was not injected: rank 0 has not reported 'ready': StoreError"),
-        ("does_not_end", "ends after 2"),
+        ("does_not_end", "ends after "),
     ],
 )
 def test_what_is_missed_is_said(case: str, says: str) -> None:

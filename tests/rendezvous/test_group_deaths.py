@@ -14,7 +14,7 @@ from collectives.native.errors import OpTimeout, PeerLost
 from collectives.rendezvous import Membership, _process, exchange
 from collectives.rendezvous._records import Scope, parse_notice
 from collectives.rendezvous.file import FileStore
-from tests.rendezvous.groups import Rank, job, meet
+from tests.rendezvous.groups import Arrivals, Rank, job, meet
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import Outcome, background
 from tests.waiting import eventually
@@ -175,8 +175,10 @@ def test_a_rank_that_does_not_exchange_is_named(
 ) -> None:
     stores = [FileStore(tmp_path) for _ in range(3)]
     members = [outcome.value for outcome in meet(lambda: FileStore(tmp_path), job(3))]
+    arrivals = Arrivals(2)  # each has passed its value before the first deadline
+    clients = [arrivals.of(store) for store in stores]
     work = [
-        background(lambda rank=rank: exchange(stores[rank], members[rank], rank, timeout, silence))  # type: ignore[misc]
+        background(lambda rank=rank: exchange(clients[rank], members[rank], rank, timeout, silence))  # type: ignore[misc]
         for rank in range(2)
     ]
     for thread, outcome in work:
