@@ -8,6 +8,7 @@ from .cause import first_cause as first_cause
 from .group import Membership as Membership
 from .group import form as form
 from .group import release as release
+from .keeper import Keeper as Keeper
 from .prefix import PrefixStore as PrefixStore
 from .store import Store as Store
 from .store import open_store as open_store

@@ -33,10 +33,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """A group that has formed: its session's name, and its members by rank."""
+    """A group that has formed: its session's name, and its members by rank.
+
+    `leader` is the rank that has led the session, `notice` the final content of the notice.
+    """
 
     session: str
     roster: tuple[Entry, ...]
+    leader: int
+    notice: bytes
 
 
 class Pulse:
@@ -255,7 +260,7 @@ class Participant:
                 "this one was started twice, or two jobs use one name: give them different names or run ids"
             )
         self._sign_off(notice, value)
-        return Formed(session, roster)
+        return Formed(session, roster, notice.rank, value)
 
     def is_member(self, notice: Notice) -> bool:
         """Whether the member list in `notice` has this call of `form`, and not another process with the same rank."""

@@ -64,7 +64,7 @@ Why stale data and concurrent jobs do no harm:
   is gone although they have read no outcome, and start again at step 1. While the store is unreachable they repeat
   their calls for up to 4 s. A call may have taken effect although its answer is lost. To repeat it does no harm, since
   what a rank writes contains its nonce or the name of its session. If the keys are lost after some ranks have read the
-  roster and before others have, the latter wait for the former in vain, until their deadline.
+  roster and before others have, the leader publishes the roster again (see `keeper`).
 - It does no harm to replace the notice of a leader that is slow, not dead. This leader can no longer form its group:
   its compare_set expects its own notice, which never returns, since session names never occur twice. The leader notices
   the new notice when its compare_set fails, or before its next beat, and starts again at step 1.
@@ -130,6 +130,8 @@ class Membership:
     session: str = field(repr=False)
     scope: Scope = field(repr=False, compare=False)
     origins: tuple[str, ...] = field(default=(), repr=False, compare=False)  # the ranks' processes, see `_process`
+    leader: int = field(default=0, repr=False, compare=False)  # the rank that has led the session
+    notice: bytes = field(default=b"", repr=False, compare=False)  # the final content of the store key `notice`
 
     def has_ended(self, rank: int) -> bool:
         """Whether that rank's process is known to have ended; only those of this machine can be known."""
@@ -185,7 +187,8 @@ def form(
     mark = hashlib.sha256("\n".join([scope.base, formed.session, *(entry.nonce for entry in formed.roster)]).encode())
     records = tuple(entry.record for entry in formed.roster)
     origins = tuple(entry.origin for entry in formed.roster)
-    return Membership(name, mark.digest()[:16], scope.epoch, rank, size, records, formed.session, scope, origins)
+    found = formed.session, scope, origins, formed.leader, formed.notice
+    return Membership(name, mark.digest()[:16], scope.epoch, rank, size, records, *found)
 
 
 def release(store: Store, membership: Membership, timeout: float = 2.0) -> None:

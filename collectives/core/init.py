@@ -28,7 +28,7 @@ from collectives.core.tables import Machine
 from collectives.engines import registered
 from collectives.native import _engine
 from collectives.native.errors import CollectiveError, StoreError
-from collectives.rendezvous import Membership, Store, exchange, first_cause, form, open_store, release
+from collectives.rendezvous import Keeper, Membership, Store, exchange, first_cause, form, open_store, release
 from collectives.rendezvous._environment import seconds
 from collectives.rendezvous.bootstrap import Launch, bootstrap
 from collectives.rendezvous.mpi import check_world
@@ -173,6 +173,7 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
                 timeout=deadline.left,
                 silence=policy.heartbeats[1],
             )
+            closing.keep()
             run, records = closing.membership.run_id.hex(), closing.membership.records
         origin = Origin(run, 0, "0", policy)
         try:
@@ -299,12 +300,25 @@ class _Closing:
         self.store: Store | None = None
         self.owned = False
         self.membership: Membership | None = None
+        self._keeper: Keeper | None = None
+
+    def keep(self) -> None:
+        """Called when this rank returns from `form`: until `met`, the leader takes care that all ranks can do so."""
+        assert self.store is not None and self.membership is not None
+        if self.membership.leader == self.membership.rank and self.membership.size > 1:
+            self._keeper = Keeper(self.store, self.membership)
+
+    def _stop_keeping(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.stop()
 
     def met(self, rank: int) -> None:
         """Remove the keys that `form` wrote to the store; called when all ranks have returned from `form`.
 
         Closing the communicator would be too late: the process that serves the store may have ended by then.
         """
+        self._stop_keeping()
         membership, self.membership = self.membership, None
         if rank == 0 and membership is not None and self.store is not None:
             release(self.store, membership, _RELEASE)
@@ -326,6 +340,7 @@ class _Closing:
         return other
 
     def __call__(self) -> None:
+        self._stop_keeping()
         store, self.store = self.store, None
         if store is None:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import pytest
 
 from collectives.native.errors import OpTimeout, StoreError
 from collectives.rendezvous._checks import Unreachable
+from collectives.rendezvous.group import release
+from collectives.rendezvous.keeper import Keeper
 from collectives.rendezvous.memory import MemoryStore
 from collectives.rendezvous.prefix import PrefixStore
 from collectives.rendezvous.redis import RedisStore
-from collectives.rendezvous.store import Store
+from collectives.rendezvous.store import DEFAULT_TIMEOUT, Store
 from collectives.rendezvous.tcp import TcpStore
 from tests.redis_server import start_redis
 from tests.rendezvous.groups import Rank, check_formed, job
@@ -95,6 +97,43 @@ def test_calls_whose_answers_are_lost_do_no_harm(seed: int) -> None:
 
     stores = [store(rank.rank) for rank in ranks]
     check_formed(together([lambda rank=rank: rank.form(stores[rank.rank]) for rank in ranks]), ranks)  # type: ignore[misc]
+    space.close()
+
+
+class Forgetful(PrefixStore):
+    """A store that loses all keys once, just before the rank that uses it reads the outcome."""
+
+    def __init__(self, space: MemoryStore) -> None:
+        super().__init__(space, "f")
+        self._space = space._space
+        self._forgotten = False
+
+    def wait(self, keys: Sequence[str], timeout: float = DEFAULT_TIMEOUT) -> list[bytes]:
+        found = super().wait(keys, timeout)
+        if not self._forgotten:
+            self._forgotten = True
+            with self._space.lock:
+                self._space.table.delete(list(self._space.table._values))
+            raise OpTimeout("the server forgot everything")
+        return found
+
+
+def test_a_store_that_forgets_the_outcome_before_all_have_read_it_is_survived() -> None:
+    space = MemoryStore(secrets.token_hex(4))
+    leader, outcome = background(lambda: Rank(0, 3).form(PrefixStore(space, "f")))
+    with pytest.raises(OpTimeout):
+        space.wait(["nothing"], 0.2)
+    member, first = background(lambda: Rank(1, 3).form(Forgetful(space)))
+    last, second = background(lambda: Rank(2, 3).form(PrefixStore(space, "f")))
+    leader.join(10)
+    assert outcome.value.leader == 0
+    keeper = Keeper(PrefixStore(space, "f"), outcome.value)
+    member.join(10)
+    last.join(10)
+    assert first.value.run_id == second.value.run_id == outcome.value.run_id
+    keeper.stop()
+    release(PrefixStore(space, "f"), outcome.value, 0.1)
+    assert len(space._space.table) == 0
     space.close()
 
 
