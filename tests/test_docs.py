@@ -339,8 +339,11 @@ def test_missing_features_are_called_missing() -> None:
         for path in HOME.glob(f"{folder}/**/*.py")
     ]
     code = "\n".join(path.read_text() for path in library if path != HOME / "native" / "errors.py")
+    engine = "\n".join(path.read_text() for path in HOME.glob("native/src/core/**/*.cpp"))
     for kind in errors.CollectiveError.__subclasses__():
         raised = re.search(rf"(?<!import )\b{kind.__name__}\(|: {kind.__name__}\b(?! as)|raise {kind.__name__}\b", code)
+        word = re.sub("(?<!^)([A-Z])", r"_\1", kind.__name__).lower()
+        raised = raised or re.search(rf"\.kind = ErrorKind::{word}\b", engine)
         announced = "Nothing raises it yet" in (kind.__doc__ or "")
         assert announced != bool(raised), kind
     assert not hasattr(collectives.Communicator, "shrink")
