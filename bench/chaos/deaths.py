@@ -63,10 +63,10 @@ def links(rank: Rank) -> None:
         module: Any = sys.modules[collectives.init.__module__]
         link = module.link
 
-        def reporting(*arguments: Any) -> Any:
+        def reporting(*arguments: Any, **options: Any) -> Any:
             rank.tell("published")
             time.sleep(_SLOWLY)
-            return link(*arguments)
+            return link(*arguments, **options)
 
         module.link = reporting
     work.until_error(rank)

@@ -178,13 +178,14 @@ def _join(launch: Launch, policy: Policy, wanted: Wish, insecure: bool, deadline
         origin = Origin(run, 0, "0", policy)
         try:
             members: Sequence[Member] = [decode(rank, record) for rank, record in enumerate(records)]
+            linking = partial(link, launch.rank)
             if closing.store is not None and closing.membership is not None:
-                endpoints.has_ended = closing.membership.has_ended
+                linking = partial(linking, has_ended=closing.membership.has_ended)
                 variables = partial(
                     exchange, closing.store, closing.membership, timeout=deadline.left, silence=policy.heartbeats[1]
                 )
                 members = settle(launch.rank, members, endpoints, variables)
-            linked = link(launch.rank, members, endpoints, policy, context(run, 0, origin.path), 0, deadline)
+            linked = linking(members, endpoints, policy, context(run, 0, origin.path), 0, deadline)
             timeout = TIMEOUT if launch.timeout is None else launch.timeout
             comm = Communicator(launch.rank, linked, origin, name, timeout, closing)
             opened.callback(comm.close)

@@ -27,7 +27,13 @@ from collectives.transports.transport import Listener, Place, Scope
 
 T = TypeVar("T")
 
+HasEnded = Callable[[int], bool]  # given a rank
+
 _MOST_SCHEMES: Final = 16
+
+
+def _nobody_has(_rank: int) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +118,6 @@ class Endpoints:
         self.member: Member
         # Why a transport is not offered.
         self.reasons: Mapping[str, str] = {} if parent is None else parent.reasons
-        # Whether the process of that rank is known to have ended.
-        self.has_ended: Callable[[int], bool] = lambda rank: False
         self._policy: Final = policy
         self._listeners: dict[str, _Shared] = {}
         self._proof: socket.socket | None = None
@@ -226,15 +230,17 @@ def link(
     deadline: Deadline,
     parent: Linked | None = None,
     job_ranks: Sequence[int] | None = None,
+    has_ended: HasEnded = _nobody_has,
 ) -> Linked:
     """Make the group, and tell the native engine how to reach every peer; no links are opened yet.
 
     If `link` raises, it has closed what it made; the caller still owns the endpoints. `parent`: the communicator from
-    which this one is made, if any; `job_ranks`: for each rank, its number in the communicator that `init` made. Raises
-    TransportUnavailable, with the reason against each transport, if no allowed transport connects a pair of ranks.
+    which this one is made, if any; `job_ranks`: for each rank, its number in the communicator that `init` made;
+    `has_ended`: whether a rank's process is known to have ended. Raises TransportUnavailable, with the reason against
+    each transport, if no allowed transport connects a pair of ranks.
     """
     kinds = tuple(
-        "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints)
+        "self" if peer == rank else scheme_between(rank, peer, members, policy, endpoints.reasons, has_ended)
         for peer in range(len(members))
     )
     identities = [m.identity for m in members]
@@ -357,22 +363,30 @@ def _place(rank: int, scheme: str, members: Sequence[Member]) -> Place:
     return Place(rank, members[rank].identity, members[rank].addresses.get(scheme, ()))
 
 
-def scheme_between(rank: int, peer: int, members: Sequence[Member], policy: Policy, endpoints: Endpoints) -> str:
+def scheme_between(
+    rank: int,
+    peer: int,
+    members: Sequence[Member],
+    policy: Policy,
+    reasons: Mapping[str, str],
+    has_ended: HasEnded = _nobody_has,
+) -> str:
     """The first allowed transport that both ranks offer and that connects them; the same on both ranks.
 
     If the peer has ended meanwhile, it is the one that would have connected them: its link reports to all ranks that
-    the peer is gone. Raises TransportUnavailable with the reason against each transport.
+    the peer is gone. Raises TransportUnavailable with the reason against each transport. `reasons`: by transport, why
+    this rank does not offer it.
     """
     problems = []
     for scheme in policy.schemes:
         transport = registry.transport(scheme)
         mine, theirs = _place(rank, scheme, members), _place(peer, scheme, members)
         problem = _checked(peer, partial(transport.reaches, mine, theirs))
-        if problem is not None and endpoints.has_ended(peer):
+        if problem is not None and has_ended(peer):
             problem = _checked(peer, partial(transport.reaches, mine, replace(theirs, ended=True)))
         if problem is None:
             return scheme
-        problems.append(f"{scheme}: {endpoints.reasons.get(scheme, problem)}")
+        problems.append(f"{scheme}: {reasons.get(scheme, problem)}")
     raise TransportUnavailable(f"rank {rank} cannot reach rank {peer}; " + "; ".join(problems))
 
 

@@ -31,13 +31,6 @@ def member(addresses: Mapping[str, tuple[str, ...]], **identity: Any) -> Member:
     return Member(dataclasses.replace(HERE, **identity), addresses)
 
 
-def _endpoints(reasons: Mapping[str, str] | None = None) -> Endpoints:
-    """Without listeners. `reasons`: why a transport is not offered."""
-    found = Endpoints(AUTO, alone=True)
-    found.reasons = reasons or {}
-    return found
-
-
 @pytest.fixture(scope="module")
 def endpoints() -> Any:
     """Two ranks' listeners; a third of this process is never there."""
@@ -67,15 +60,15 @@ def test_each_pair_gets_the_shortest_way_and_both_sides_agree(endpoints: Any) ->
         (3, 4): "tcp",
     }
     for (a, b), scheme in expected.items():
-        assert scheme_between(a, b, members, AUTO, _endpoints()) == scheme
-        assert scheme_between(b, a, members, AUTO, _endpoints()) == scheme
+        assert scheme_between(a, b, members, AUTO, {}) == scheme
+        assert scheme_between(b, a, members, AUTO, {}) == scheme
 
 
 def test_ranks_that_nothing_connects_are_told_why(endpoints: Any) -> None:
     near = Policy("auto", Scope(network=False), b"")
     members = [member({"tcp": ("127.0.0.1 80",)}), member({"tcp": ("127.0.0.1 80",)}, boot="another", cookie="c")]
     with pytest.raises(TransportUnavailable) as caught:
-        scheme_between(0, 1, members, near, _endpoints({"shm": "no memfd here"}))
+        scheme_between(0, 1, members, near, {"shm": "no memfd here"})
     message = str(caught.value)
     assert "rank 0 cannot reach rank 1; inproc: rank 0" in message
     assert "shm: no memfd here" in message
@@ -119,7 +112,7 @@ def test_records_survive_their_encoding(endpoints: Any) -> None:
 def test_addresses_that_make_no_sense(addresses: tuple[str, ...]) -> None:
     members = [member({"tcp": ("127.0.0.1 80",)}), member({"tcp": addresses})]
     with pytest.raises(ConfigMismatch, match="rank 1 published"):
-        scheme_between(0, 1, members, Policy("tcp", Scope(network=False), b""), _endpoints())
+        scheme_between(0, 1, members, Policy("tcp", Scope(network=False), b""), {})
 
 
 def test_contexts_differ() -> None:
@@ -207,7 +200,5 @@ def test_the_transport_of_a_rank_that_has_ended_is_the_one_it_would_have_had(end
     """Its links then report to all ranks that it is gone."""
     closed = {"shm": ("pycollectives-" + "0" * 32,), "tcp": endpoints[0].member.addresses["tcp"]}
     members = [endpoints[0].member, member(closed, cookie="another process")]
-    mine = _endpoints()
-    assert scheme_between(0, 1, members, AUTO, mine) == "tcp"  # the socket is not there: another machine
-    mine.has_ended = lambda rank: rank == 1
-    assert scheme_between(0, 1, members, AUTO, mine) == "shm"
+    assert scheme_between(0, 1, members, AUTO, {}) == "tcp"  # the socket is not there: another machine
+    assert scheme_between(0, 1, members, AUTO, {}, lambda rank: rank == 1) == "shm"
