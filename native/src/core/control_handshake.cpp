@@ -194,6 +194,9 @@ bool Control::on_reply(Id id, Handshake& connection) {
         return false;
     }
     connection.stage = Stage::closing;
+    // Once the peer has the proof it may have made the link, and would refuse another call. It answers, or
+    // hangs up after its own deadline.
+    connection.deadline = Clock::time_point::max();
     if (!send_with_offer(connection.socket.get(), connection.proof, offer)) {
         drop(id, {"it hung up during the handshake"});
         return false;

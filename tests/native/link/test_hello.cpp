@@ -335,6 +335,32 @@ TEST_CASE("a rank with another secret is told so, and those who share one go on"
     }
 }
 
+TEST_CASE("a caller waits for a peer that has its proof, for that may have made the link") {
+    std::string address;
+    const UniqueFd listening = listen_tcp(address);
+    std::atomic<int> made{0};
+    OfferingTransport transport;
+    Control control;
+    control.join(identity(1), {}, {[&](Connected) { ++made; }, [](int, const Error&) {}, [](int) {}});
+    control.dial(identity(1).group, 2, transport, {address});
+    pollfd called{listening.get(), POLLIN, 0};
+    REQUIRE(::poll(&called, 1, 10'000) == 1);
+    const UniqueFd peer(::accept(listening.get(), nullptr, nullptr));
+    const auto hello = receive<Hello>(peer.get(), 10'000ms);
+    REQUIRE(hello.has_value());
+    const Identity callee = identity(2);
+    const Reply reply = make_reply(callee, *hello, Verdict::welcome);
+    say(peer.get(), reply);
+    const auto proof = receive<Proof>(peer.get(), 10'000ms);
+    REQUIRE(proof.has_value());
+    std::this_thread::sleep_for(2500ms);  // longer than a handshake may take
+    CHECK(made == 0);
+    say(peer.get(), close_with(callee, *hello, reply, *proof, false));
+    const auto end = Clock::now() + 10s;
+    while (made == 0 && Clock::now() < end) std::this_thread::sleep_for(1ms);
+    CHECK(made == 1);
+}
+
 TEST_CASE("an address where nobody listens is given up soon") {
     std::string address;
     listen_tcp(address).reset();
