@@ -228,10 +228,7 @@ class Participant:
 
     def hello(self, session: str, rank: int) -> Hello | None:
         """What that rank has written to its slot; None if it has not, or not with the secret."""
-        value = self.get(self.scope.key(session, slot(rank)))
-        document, authentic = self.scope.unseal(f"{session}/{slot(rank)}", value or b"")
-        hello = parse_hello(document)
-        return hello if authentic and hello is not None and hello.rank == rank else None
+        return read_hello(self.scope, session, rank, self.get(self.scope.key(session, slot(rank))))
 
     def flag(self, session: str, complaint: Mapping[str, Any]) -> None:
         """Object to the session with `complaint`; the session's leader reports the first objection to all ranks."""
@@ -325,6 +322,13 @@ class Participant:
 
 def slot(rank: int) -> str:
     return f"slot/{rank}"
+
+
+def read_hello(scope: Scope, session: str, rank: int, value: bytes | None) -> Hello | None:
+    """The hello in `value`, the content of that rank's slot; None unless that rank wrote it, with the secret."""
+    document, authentic = scope.unseal(f"{session}/{slot(rank)}", value or b"")
+    hello = parse_hello(document)
+    return hello if authentic and hello is not None and hello.rank == rank else None
 
 
 def session_keys(scope: Scope, session: str, size: int) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Final
 
 from collectives.native.errors import StoreError
 
-from ._participant import slot
-from ._records import parse_hello, parse_notice
+from ._participant import read_hello, slot
+from ._records import parse_notice
 from .group import Membership
 from .store import Store
 
@@ -60,8 +60,7 @@ class Keeper:
         ours = parse_notice(scope.unseal("notice", self._membership.notice)[0])
         for rank, entry in enumerate(ours.roster if ours is not None else ()):
             found = self._store.get(scope.key(notice.session, slot(rank)), _ANSWER)
-            document, authentic = scope.unseal(f"{notice.session}/{slot(rank)}", found or b"")
-            hello = parse_hello(document)
-            if authentic and hello is not None and hello.nonce == entry.nonce:
+            hello = read_hello(scope, notice.session, rank, found)
+            if hello is not None and hello.nonce == entry.nonce:
                 self._store.compare_set(scope.notice, value, self._membership.notice, _ANSWER)
                 return

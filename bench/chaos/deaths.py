@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import collectives
@@ -110,6 +111,21 @@ def _case(phase: str, **values: Any) -> Case:
     )
 
 
+def _early(phase: str, when: str, program: Callable[[Rank], None], join_timeout: float) -> Case:
+    """One rank is killed before it works."""
+    return Case(
+        row=1,
+        name=f"kill-{phase}",
+        injected=f"SIGKILL of one rank, {when}",
+        program=program,
+        inject=_kill_joining,
+        survivors=_LOST,
+        values={"timeout": 60.0, "join_timeout": join_timeout, "work": "barrier"},
+        runs=(5, 84),
+        keys_stay=True,
+    )
+
+
 CASES: Final = (
     Case(
         row=0,
@@ -123,28 +139,8 @@ CASES: Final = (
         transports=ALL,
         runs=(2, 10),
     ),
-    Case(
-        row=1,
-        name="kill-joining",
-        injected="SIGKILL of one rank, joining",
-        program=joins,
-        inject=_kill_joining,
-        survivors=_LOST,
-        values={"timeout": 60.0, "join_timeout": 5.0, "work": "barrier"},
-        runs=(5, 84),
-        keys_stay=True,
-    ),
-    Case(
-        row=1,
-        name="kill-linking",
-        injected="SIGKILL of one rank, once the group has formed",
-        program=links,
-        inject=_kill_joining,
-        survivors=_LOST,
-        values={"timeout": 60.0, "join_timeout": 10.0, "work": "barrier"},
-        runs=(5, 84),
-        keys_stay=True,
-    ),
+    _early("joining", "joining", joins, join_timeout=5.0),
+    _early("linking", "once the group has formed", links, join_timeout=10.0),
     _case("in a barrier", work="barrier"),
     _case("mid reduce_scatter", work="reduce_scatter"),
     _case("mid allgather", work="allgather"),

@@ -12,9 +12,10 @@ import pytest
 
 from collectives.native.errors import OpTimeout, PeerLost
 from collectives.rendezvous import Membership, _process, exchange
-from collectives.rendezvous._records import Scope, parse_notice
+from collectives.rendezvous._participant import slot
+from collectives.rendezvous._records import Scope
 from collectives.rendezvous.file import FileStore
-from tests.rendezvous.groups import Arrivals, Rank, job, meet
+from tests.rendezvous.groups import Arrivals, Rank, find_notice, job, meet
 from tests.rendezvous.processes import python
 from tests.rendezvous.threads import Outcome, background
 from tests.waiting import eventually
@@ -46,10 +47,15 @@ def end(child: subprocess.Popen[str]) -> None:
 
 
 def slots(store: FileStore) -> int:
-    notice = parse_notice(SCOPE.unseal("notice", store.get(SCOPE.notice) or b"")[0])
+    """How many ranks have arrived in the current session."""
+    notice = find_notice(store)
     if notice is None:
         return 0
-    return sum(store.get(SCOPE.key(notice.session, f"slot/{rank}")) is not None for rank in range(notice.size))
+    return sum(store.get(SCOPE.key(notice.session, slot(rank))) is not None for rank in range(notice.size))
+
+
+def keys_left(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if file.name.startswith("k.")]
 
 
 def check_lost(outcome: Outcome[Membership], rank: int, what: str) -> None:
@@ -73,7 +79,7 @@ def test_a_rank_killed_while_others_wait_is_named_by_all(victim: str, tmp_path: 
         thread.join(30)
         check_lost(outcome, 3, "ended while the group formed")
     assert time.monotonic() - start < 20  # the deadline is 30 s
-    assert eventually(lambda: not [file for file in tmp_path.iterdir() if file.name.startswith("k.")])
+    assert eventually(lambda: not keys_left(tmp_path))
     for store in stores:
         store.close()
 
@@ -186,7 +192,7 @@ def test_a_rank_that_does_not_exchange_is_named(
         assert isinstance(outcome.error, error), outcome.error
         assert "rank 2 did not answer" in str(outcome.error)
         assert getattr(outcome.error, "ranks", getattr(outcome.error, "late", None)) == (2,)
-    assert not [file for file in tmp_path.iterdir() if file.name.startswith("k.")]
+    assert not keys_left(tmp_path)
     for store in stores:
         store.close()
 

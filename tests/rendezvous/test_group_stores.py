@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,16 +14,16 @@ import pytest
 
 from collectives.native.errors import OpTimeout, StoreError
 from collectives.rendezvous._checks import Unreachable
-from collectives.rendezvous.group import release
+from collectives.rendezvous.group import Membership, release
 from collectives.rendezvous.keeper import Keeper
 from collectives.rendezvous.memory import MemoryStore
 from collectives.rendezvous.prefix import PrefixStore
 from collectives.rendezvous.redis import RedisStore
 from collectives.rendezvous.store import DEFAULT_TIMEOUT, Store
 from collectives.rendezvous.tcp import TcpStore
-from tests.redis_server import start_redis
+from tests.redis_server import RedisServer, start_redis
 from tests.rendezvous.groups import Rank, check_formed, job
-from tests.rendezvous.threads import background, together
+from tests.rendezvous.threads import Outcome, background, together
 from tests.waiting import AT_ONCE, eventually
 
 
@@ -46,12 +47,18 @@ class Lossy(PrefixStore):
         return losing
 
 
-def test_a_store_that_dies_while_ranks_wait_is_a_store_error_within_5_seconds(tmp_path: Path) -> None:
-    server = start_redis(tmp_path)
+def three_of_four(server: RedisServer) -> tuple[list[RedisStore], list[tuple[threading.Thread, Outcome[Membership]]]]:
+    """Ranks 0 to 2 of four, which wait for the last one: their stores, and what they do."""
     stores = [RedisStore("127.0.0.1", server.port) for _ in range(3)]
     work = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in range(3)]  # type: ignore[misc]
     with pytest.raises(OpTimeout):
         stores[0].wait(["nothing"], 0.5)
+    return stores, work
+
+
+def test_a_store_that_dies_while_ranks_wait_is_a_store_error_within_5_seconds(tmp_path: Path) -> None:
+    server = start_redis(tmp_path)
+    stores, work = three_of_four(server)
     server.stop()
     start = time.monotonic()
     for thread, outcome in work:
@@ -65,10 +72,7 @@ def test_a_store_that_dies_while_ranks_wait_is_a_store_error_within_5_seconds(tm
 
 def test_a_store_that_restarts_empty_while_ranks_wait_is_survived(tmp_path: Path) -> None:
     server = start_redis(tmp_path)
-    stores = [RedisStore("127.0.0.1", server.port) for _ in range(3)]
-    work = [background(lambda rank=rank: Rank(rank, 4).form(stores[rank])) for rank in range(3)]  # type: ignore[misc]
-    with pytest.raises(OpTimeout):
-        stores[0].wait(["nothing"], 0.5)
+    stores, work = three_of_four(server)
     server.stop()
     time.sleep(1.0)  # longer than a rank waits for a key at a time
     again = start_redis(tmp_path, port=server.port)
